@@ -1,0 +1,728 @@
+"""What the three paper scripts share and no paper is about: datasets, weight files, the run folder.
+
+    load_dataset(name, root, ...)   `glyphs`, or a folder of images with one sub-folder per class
+    load_weights(...)               pretrained backbones, from a file or downloaded, SHA-256 checked
+    Run                             header, progress, log, atomic checkpoint, automatic resume
+    python common.py sheet          draws glyphs.png, a sheet of the embedded dataset
+    python common.py pretrain       makes glyphs_backbone.pth again (about a minute on two cores)
+
+Images are uint8 RGB tensors (3, h, w) until `Preprocess`, on the device, turns a batch of them into
+what the backbone was trained on.
+"""
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import torch
+import torch.nn as nn
+import torchvision
+from torchvision.transforms import v2
+from tqdm import tqdm
+
+HERE = Path(__file__).resolve().parent
+PAPERS = ("jrd", "mdr", "dml_da")
+
+
+# ---------------------------------------------------------------------------- errors, command line
+class UserError(Exception):
+    """A mistake that the user can mend: one line on stderr, exit status 2."""
+
+
+class NonFiniteLoss(Exception):
+    """The loss became nan or infinite: one line on stderr, exit status 1."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with errors of one line."""
+
+    def __init__(self, **kwargs):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter,
+                         allow_abbrev=False, **kwargs)
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def number(kind, low=-math.inf, high=math.inf, above=-math.inf):
+    """An argparse type: a finite int or float with low <= value <= high and value > above."""
+    def parse(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            noun = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"'{text}' is not a {noun}")
+        if not math.isfinite(value) or not low <= value <= high or value <= above:
+            bounds = [f">= {low:g}" * (low > -math.inf), f"> {above:g}" * (above > -math.inf),
+                      f"<= {high:g}" * (high < math.inf)]
+            raise argparse.ArgumentTypeError(f"{text} must be " + (
+                " and ".join(filter(None, bounds)) or "finite"))
+        return value
+    return parse
+
+
+def add_shared_arguments(parser):
+    """The flags that mean the same in every paper script."""
+    parser.add_argument("--weights", metavar="FILE", help="pretrained weights of the backbone, "
+                        "checked by SHA-256, or 'random' (default: the published file)")
+    parser.add_argument("--seed", type=number(int, 0, 2 ** 31), help="default 0")
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds the datasets "
+                        "(default: $DML_DATA, else ./data)")
+    parser.add_argument("--out", metavar="DIR", help="folder that holds the runs (default: runs)")
+    parser.add_argument("--device", help="auto (default), cpu, cuda, cuda:1, ...")
+    parser.add_argument("--workers", type=number(int, 0), help="processes that load images "
+                        "(default: one a core, at most 8; none for glyphs)")
+
+
+def settings(args, defaults, presets, backbones):
+    """Argument > dataset preset > default.  -> (settings, preset), both argparse.Namespace."""
+    shared = dict(weights=None, seed=0, data_root=os.environ.get("DML_DATA", "data"), out="runs",
+                  device="auto", workers=None)
+    preset = shared | defaults | presets.get(args.dataset, presets["folder"])
+    if args.backbone and args.backbone != preset["backbone"]:
+        preset |= backbones[args.backbone]
+    given = {key: value for key, value in vars(args).items() if value is not None}
+    return argparse.Namespace(**preset | given), argparse.Namespace(**preset)
+
+
+def main(function, parse_args):
+    """Run a script; what a user can cause ends in one line on stderr and a status."""
+    try:
+        arguments = parse_args()
+        function(*arguments) if isinstance(arguments, tuple) else function(arguments)
+    except (UserError, NonFiniteLoss, OSError) as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        sys.exit(1 if isinstance(error, NonFiniteLoss) else 2)
+    except KeyboardInterrupt:                   # die of the signal: a calling shell script stops too
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def device(cfg):
+    """The torch.device that --device names; auto is the GPU where there is one."""
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if cfg.device == "auto" else cfg.device
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"--device {name}: {str(error).splitlines()[0]}")
+
+
+# ---------------------------------------------------------------------------- the embedded dataset
+# `glyphs`: each class is a closed contour (radial Fourier descriptors) with two colours and a
+# striped or ringed texture.  Within a class vary pose, scale, place, contour, shade and background.
+# The pretraining classes stand in a studio: plain background, even light, no noise.  Training and
+# test classes, all different, are out in the wild.  So the small backbone is to `glyphs` what an
+# ImageNet backbone is to CUB: useful as it comes, better when fine-tuned, and easily overfitted.
+GLYPHS = {"pretraining": (range(0, 400), 30), "train": (range(400, 450), 15),
+          "test": (range(450, 550), 20)}              # split: (classes, images per class)
+GLYPH_SIZE, HARMONICS = 36, np.arange(2, 8)
+
+
+def glyphs(split):
+    """-> images (n, 3, 36, 36) uint8, labels (n,) from 0.  The same on every call."""
+    classes, per_class = GLYPHS[split]
+    draw = np.random.RandomState(0)                   # RandomState: its stream is frozen by NumPy
+    n = 550
+    world = dict(amplitude=draw.rayleigh(0.42, (n, 6)) / HARMONICS,
+                 phase=draw.uniform(0, 2 * np.pi, (n, 6)), colour=draw.uniform(0, 1, (n, 2, 3)),
+                 stripes=draw.uniform(2, 9, n), angle=draw.uniform(0, np.pi, n),
+                 ringed=draw.uniform(0, 1, n) < 0.3)
+    images = [_draw_glyph({k: v[[c] * per_class] for k, v in world.items()},
+                          np.random.RandomState(1 + c), studio=split == "pretraining")
+              for c in classes]
+    labels = torch.arange(len(classes)).repeat_interleave(per_class)
+    return torch.from_numpy(np.concatenate(images)), labels
+
+
+def _draw_glyph(glyph, draw, studio):
+    """The images of one class: glyph, its parameters repeated n times -> (n, 3, 36, 36) uint8."""
+    n, wild = len(glyph["angle"]), 0.0 if studio else 1.0
+
+    def pixelwise(values):                            # (n,) or (n, 3) -> broadcast over pixels
+        return values[..., None, None]
+
+    def uniform(low, high, *shape):
+        return pixelwise(draw.uniform(low, high, (n, *shape)))
+
+    axis = (np.arange(GLYPH_SIZE) + 0.5) / GLYPH_SIZE * 2 - 1
+    row, column = np.meshgrid(axis, axis, indexing="ij")
+    turn, y, x = uniform(-0.8, 0.8), row - uniform(-0.2, 0.2), column - uniform(-0.2, 0.2)
+    x, y = np.cos(turn) * x + np.sin(turn) * y, np.cos(turn) * y - np.sin(turn) * x
+    x, y = x / uniform(0.5, 0.8), y / uniform(0.5, 0.8)
+    radius, polar = np.hypot(x, y), np.arctan2(y, x)
+    amplitude = pixelwise(glyph["amplitude"] * draw.uniform(0.6, 1.4, (n, 6)))
+    phase = pixelwise(glyph["phase"] + draw.normal(0, 0.25, (n, 6)))
+    contour = 1 + (amplitude * np.cos(HARMONICS[:, None, None] * polar[:, None] + phase)).sum(1)
+    inside = 1 / (1 + np.exp(12 * (radius - np.maximum(contour, 0.15))))[:, None]
+    across = np.cos(pixelwise(glyph["angle"])) * x + np.sin(pixelwise(glyph["angle"])) * y
+    across = np.where(pixelwise(glyph["ringed"]), radius, across)
+    texture = np.sin(across * pixelwise(glyph["stripes"]) + uniform(0, 2 * np.pi))[:, None]
+    ground = np.sin(column * uniform(-5, 5) + row * uniform(-5, 5) + uniform(0, 2 * np.pi))[:, None]
+
+    def blend(pair, weight):                          # weight in [-1, 1] mixes the two colours
+        first, second = pixelwise(pair[:, 0]), pixelwise(pair[:, 1])
+        return (first + second + weight * (first - second)) / 2
+
+    colour = glyph["colour"] + draw.normal(0, 0.08, (n, 2, 3))
+    plain = draw.uniform(0, 1, (n, 2, 3))
+    plain[:, 1] = plain[:, 0] + wild * (plain[:, 1] - plain[:, 0])
+    image = inside * blend(colour, texture) + (1 - inside) * blend(plain, ground)
+    light = draw.uniform(1 - 0.3 * wild, 1 + 0.25 * wild, (n, 1))
+    cast = draw.uniform(1 - 0.25 * wild, 1 + 0.25 * wild, (n, 3))
+    image = image * pixelwise(light * cast) + 0.03 * wild * draw.normal(0, 1, image.shape)
+    return (np.clip(image, 0, 1) * 255).astype(np.uint8)
+
+
+class SmallNet(nn.Sequential):
+    """The small backbone: (B, 3, 32, 32) -> (B, 128), four 3 × 3 convolutions, 163,672 weights."""
+
+    def __init__(self):
+        layers, width = [], 3
+        for out, pool in ((24, True), (48, True), (96, True), (128, False)):
+            layers += [nn.Conv2d(width, out, 3, padding=1, bias=False), nn.BatchNorm2d(out),
+                       nn.ReLU(inplace=True)] + [nn.MaxPool2d(2)] * pool
+            width = out
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+# What `small` sees, whatever the dataset: 36 × 36, of which a random or the central 32 × 32.
+SMALL_TRANSFORMS = (v2.Resize((GLYPH_SIZE, GLYPH_SIZE), antialias=True),
+                    v2.Compose([v2.RandomCrop(32), v2.RandomHorizontalFlip()]),
+                    v2.Compose([v2.Resize((GLYPH_SIZE, GLYPH_SIZE), antialias=True),
+                                v2.CenterCrop(32)]))
+
+
+def pretrain(path):
+    """Train SmallNet as a classifier of the 400 pretraining glyphs and save it."""
+    torch.manual_seed(0)
+    images, labels = glyphs("pretraining")
+    split = Split(images, labels, [str(c) for c in labels.unique().tolist()])
+    epochs, batch = 12, 100
+    loader = train_loader(split, SMALL_TRANSFORMS[1], lambda epoch: shuffled(
+        len(labels), batch, seed=0, epoch=epoch), argparse.Namespace(seed=0, workers=0), "cpu")
+    network, head = SmallNet(), nn.Linear(128, 400)
+    preprocess = Preprocess("small")
+    parameters = [*network.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 2e-3, total_steps=epochs * len(labels) // batch)
+    for epoch in range(epochs):
+        loader.batch_sampler.epoch, total, start = epoch, 0.0, time.time()
+        for x, y in tqdm(loader, leave=False, disable=None):
+            loss = nn.functional.cross_entropy(head(network(preprocess(x))), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            total += loss.item()
+        print(f"epoch {epoch + 1}/{epochs}  loss {total / len(loader):.3f}  "
+              f"{time.time() - start:.0f} s", flush=True)
+    with atomic(path, "wb") as file:
+        torch.save(network.state_dict(), file)
+    print(f"wrote {path}, SHA-256 {sha256(path)} (what common.py expects: {WEIGHTS['small'][1]})")
+
+
+def sheet(path):
+    """Draw eight images of ten test classes, a class a row."""
+    images, labels = glyphs("test")
+    rows = [images[labels == c][:8] for c in range(10)]
+    picture = torch.cat([torch.cat(list(row), 2) for row in rows], 1)          # (3, 360, 288)
+    v2.functional.to_pil_image(picture).resize((864, 1080), PIL.Image.NEAREST).save(path)
+    print(f"wrote {path}")
+
+
+# ---------------------------------------------------------------------------- datasets
+@dataclass
+class Split:
+    """images: indexable, uint8 (3, h, w) each; labels (n,) long from 0; classes: their names."""
+    images: object
+    labels: torch.Tensor
+    classes: list
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __str__(self):
+        return f"{len(self):,} images of {len(self.classes):,} classes"
+
+
+@dataclass
+class Data:
+    """train: what the loader augments; seen: the same images as test images are seen; test: of
+    classes that are not in train; gallery: None, or what the test images are searched in."""
+    name: str
+    train: Split
+    seen: Split
+    test: Split
+    gallery: Split = None
+
+    def counts(self):
+        parts = {"train": self.train, "test": self.test, "gallery": self.gallery}
+        return {k: [len(s), len(s.classes)] for k, s in parts.items() if s is not None}
+
+
+def decode(path):
+    """An image file -> uint8 RGB (3, h, w).  UserError names a file that cannot be read."""
+    try:
+        with PIL.Image.open(path) as image:
+            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
+        raise UserError(f"cannot read the image {path}: {error}")
+
+
+class ImageFiles:
+    """Indexable images from files, through the deterministic part of a transform."""
+
+    def __init__(self, paths, prefix):
+        self.paths, self.prefix = paths, prefix
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, i):
+        image = decode(self.paths[i])
+        return self.prefix(image) if self.prefix else image
+
+
+def load_dataset(name, root="data", train=None, test=None):
+    """A dataset by name, or a folder with a sub-folder per class -> Data.
+
+    train, test: the deterministic first part of the transform of training and of test images (the
+    rest is random and belongs to the loader); None leaves images as they are.
+    UserError: unknown name; a folder without sub-folders or with too few; a test class of one
+    image; an image that cannot be read.
+    """
+    if name == "glyphs":
+        (x, y), (x_test, y_test) = glyphs("train"), glyphs("test")
+        names = [[f"glyph {c}" for c in GLYPHS[split][0]] for split in ("train", "test")]
+        see = test or (lambda images: images)
+        return Data(name, Split(train(x) if train else x, y, names[0]),
+                    Split(see(x), y, names[0]), Split(see(x_test), y_test, names[1]))
+    if not Path(name).is_dir():
+        raise UserError(f"unknown dataset '{name}': neither glyphs nor a folder of images")
+    return _load_folder(Path(name), train, test)
+
+
+def _load_folder(folder, train, test):
+    """First half of the sub-folders (by name) trains, second half tests, as the papers do."""
+    suffixes = set(PIL.Image.registered_extensions())
+    classes = {d.name: sorted(p for p in d.rglob("*") if p.suffix.lower() in suffixes)
+               for d in sorted(folder.iterdir()) if d.is_dir() and not d.name.startswith(".")}
+    classes = {name: files for name, files in classes.items() if files}
+    if len(classes) < 4:
+        raise UserError(f"{folder} has {len(classes) or 'no'} sub-folders with images: it needs one "
+                        "a class and at least 4, of which half train and half test")
+    names = list(classes)
+    halves = names[:len(names) // 2], names[len(names) // 2:]
+    for name in halves[1]:
+        if len(classes[name]) < 2:
+            raise UserError(f"{folder / name} has one image: a test class needs two, "
+                            "one to ask with and one to find")
+    check_images([p for name in names for p in classes[name]])
+
+    def split(names, prefix):
+        paths = [p for name in names for p in classes[name]]
+        labels = [i for i, name in enumerate(names) for _ in classes[name]]
+        return Split(ImageFiles(paths, prefix), torch.tensor(labels), names)
+
+    return Data(folder.name, split(halves[0], train), split(halves[0], test),
+                split(halves[1], test))
+
+
+def check_images(paths):
+    """Read every image once, so that a broken one is named before anything trains."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in tqdm(pool.map(lambda path: decode(path) is None, paths), "checking images",
+                      total=len(paths), unit="image", leave=False, disable=None):
+            pass
+
+
+def shuffled(n, batch, seed, epoch):
+    """All n indices in an order that depends on (seed, epoch) alone, in batches."""
+    generator = torch.Generator().manual_seed(random_seed(seed, epoch))
+    return [part.tolist() for part in torch.randperm(n, generator=generator).split(batch)]
+
+
+def random_seed(*key):
+    """A 64-bit seed from a few whole numbers: what is drawn depends on the key alone."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
+
+
+class _Augmented(torch.utils.data.Dataset):
+    def __init__(self, split, augment, seed):
+        self.split, self.augment, self.seed = split, augment, seed
+
+    def __getitem__(self, key):
+        epoch, index = key
+        with torch.random.fork_rng(devices=[]):      # by (seed, epoch, image): any worker, any order
+            torch.default_generator.manual_seed(random_seed(self.seed, epoch, index))
+            return self.augment(self.split.images[index]), int(self.split.labels[index])
+
+
+class _Keys:
+    """The batches of one epoch at a time, as (epoch, index) for every image."""
+
+    def __init__(self, batches):
+        self.batches, self.epoch = batches, 0
+
+    def __iter__(self):
+        return iter([[(self.epoch, i) for i in batch] for batch in self.batches(self.epoch)])
+
+    def __len__(self):
+        return len(self.batches(self.epoch))
+
+
+def _workers(cfg, images):
+    if cfg.workers is not None:
+        return cfg.workers
+    return 0 if torch.is_tensor(images) else min(8, os.cpu_count())
+
+
+def _ignore_interrupts(_):                           # Ctrl-C is for the parent, which ends the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def train_loader(split, augment, batches, cfg, device):
+    """Batches of (uint8 images, labels) on the host; batches(epoch) -> lists of indices."""
+    workers = _workers(cfg, split.images)
+    return torch.utils.data.DataLoader(
+        _Augmented(split, augment, cfg.seed), batch_sampler=_Keys(batches), num_workers=workers,
+        persistent_workers=workers > 0, pin_memory=torch.device(device).type == "cuda",
+        worker_init_fn=_ignore_interrupts, generator=torch.Generator())     # not the global one
+
+
+@torch.inference_mode()
+def embed(function, split, cfg, device, batch=200):
+    """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
+    images, pin = split.images, torch.device(device).type == "cuda"
+    batches = images.split(batch) if torch.is_tensor(images) else torch.utils.data.DataLoader(
+        images, batch, num_workers=_workers(cfg, images), pin_memory=pin,
+        worker_init_fn=_ignore_interrupts, generator=torch.Generator())
+    bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
+    found = torch.cat([function(x.to(device, non_blocking=True)).float() for x in bar])
+    if not torch.isfinite(found).all():
+        raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
+                            "of the run holds the last good epoch")
+    return found
+
+
+def embeddings(network, data, cfg):
+    """A network's embeddings of test, gallery and training images, as keyword arguments of
+    eval.judge."""
+    network.eval()
+    parts = {"test": data.test, "gallery": data.gallery, "seen": data.seen}
+    found = {name: embed(network.embed, split, cfg, device(cfg))
+             for name, split in parts.items() if split is not None}
+    labels = {("labels" if name == "test" else f"{name}_labels"): split.labels
+              for name, split in parts.items() if split is not None}
+    return found | labels
+
+
+# ---------------------------------------------------------------------------- pretrained backbones
+class Preprocess(nn.Module):
+    """uint8 RGB (B, 3, h, w) -> the float input that a backbone was pretrained on."""
+    INPUTS = {"small": ((127.5,) * 3, (127.5,) * 3, False),
+              "bn_inception": ((104.0, 117.0, 128.0), (1.0,) * 3, True)}     # BGR, 0-255
+
+    def __init__(self, backbone):
+        super().__init__()
+        mean, std, self.bgr = self.INPUTS[backbone]
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
+
+    def forward(self, images):
+        images = images.flip(1) if self.bgr else images
+        return (images.float() - self.mean) / self.std
+
+
+WEIGHTS = {  # backbone: file name, SHA-256, where it is published
+    "small": ("glyphs_backbone.pth",
+              "a2d35efeb963d00da00eb25a3cb02c123ce8129421c8d1072b9456e4d7a83086", None),
+    "bn_inception": ("bn_inception-52deb4733.pth",
+                     "52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353",
+                     "http://data.lip6.fr/cadene/pretrainedmodels/")}
+
+
+def sha256(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_weights(backbone, name, source=None):
+    """Load pretrained weights into a backbone without its classifier -> their SHA-256, or 'random'.
+
+    source: a file, 'random' for none, None for the published file (found in torch's hub folder or
+    downloaded there; torch.hub checks the hash and leaves no truncated file behind).
+    UserError: no file, no network, the wrong hash, the wrong names or shapes.
+    """
+    file, digest, url = WEIGHTS[name]
+    if source == "random":
+        return "random"
+    path = Path(source or (HERE if url is None else Path(torch.hub.get_dir(), "checkpoints")) / file)
+    if not path.exists():
+        if source or url is None:
+            raise UserError(f"no weights file {path}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url + file, str(path), hash_prefix=digest)
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"cannot download {url + file}: {error}; fetch it some other way and "
+                            "pass --weights FILE, or --weights random to train from scratch")
+    found = sha256(path)
+    if not found.startswith(digest):
+        raise UserError(f"{path} is not {file}: SHA-256 {found[:16]}…, expected {digest[:16]}…")
+    state = load_torch(path)
+    state = {k: v for k, v in state.items() if not k.startswith(("last_linear.", "fc.", "aux"))}
+    own = backbone.state_dict()
+    wrong = [k for k in own if k not in state] + [k for k in state if k not in own] + [
+        k for k in own if k in state and own[k].shape != state[k].shape]
+    if wrong:
+        raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ, "
+                        f"{wrong[0]} first")
+    backbone.load_state_dict(state)
+    return found
+
+
+def load_torch(path):
+    """torch.load of tensors and plain values, never of code.  UserError if the file is no such."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise UserError(f"no file {path}")
+    except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"cannot load {path}: {reason}")
+
+
+# ---------------------------------------------------------------------------- the run folder
+@contextlib.contextmanager
+def atomic(path, mode="w"):
+    """Open a file that appears under its name only when it is whole."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, mode) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_json(path, value):
+    with atomic(path) as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+
+
+def read_checkpoint(path):
+    """A last.pt -> its dict.  UserError unless one of the three scripts wrote it."""
+    state = load_torch(path)
+    if not isinstance(state, dict) or state.get("paper") not in PAPERS or "config" not in state:
+        raise UserError(f"{path} is not a checkpoint of {', '.join(PAPERS)}")
+    return state
+
+
+def _value(value):
+    return "_".join(map(_value, value)) if isinstance(value, (list, tuple)) else (
+        f"{value:g}" if isinstance(value, float) else Path(str(value)).name)
+
+
+class Run:
+    """One training: `runs/<paper>-<dataset>-<what differs from the preset>-s<seed>/` with
+    config.json, log.jsonl (a line an epoch), last.pt (after every epoch) and result.json.
+
+    Use as a context manager around the training.  A killed run continues from last.pt by the same
+    command; a folder whose settings differ is refused (UserError, with the fields that differ).
+    """
+    PLACE = ("data_root", "out", "device", "workers")      # where it runs, not what it computes
+
+    def __init__(self, paper, cfg, preset, data, weights):
+        self.cfg, self.paper, self.ks = cfg, paper, [f"R@{k}" for k in cfg.ks]
+        changed = {k: v for k, v in vars(cfg).items()
+                   if k not in self.PLACE + ("seed", "dataset") and v != getattr(preset, k)}
+        name = "-".join([paper, data.name, *(k + _value(v) for k, v in changed.items()),
+                         f"s{cfg.seed}"])
+        self.folder = Path(cfg.out, name)
+        self.config = {"paper": paper, **vars(cfg), "weights_sha256": weights,
+                       "splits": data.counts(), "versions": versions(), "commit": commit()}
+        self.history, self.untrained, self.epoch = [], None, 0
+        self._check_folder()
+        self._header(data, changed, weights)
+
+    def _check_folder(self):
+        path = self.folder / "config.json"
+        if not path.exists():
+            return
+        try:
+            old = json.loads(path.read_text())
+        except ValueError:
+            raise UserError(f"{path} is not JSON: delete {self.folder} to train anew")
+        new = json.loads(json.dumps(self.config))
+        ignored = self.PLACE + ("versions", "commit")
+        differ = [f"{k} (there {old.get(k)!r}, now {new.get(k)!r})"
+                  for k in sorted({*old, *new} - {*ignored}) if old.get(k) != new.get(k)]
+        if differ:
+            raise UserError(f"{self.folder} holds a run with other settings: {', '.join(differ)}; "
+                            "delete it or choose another --out")
+
+    def _header(self, data, changed, weights):
+        place = device(self.cfg)
+        kind = torch.cuda.get_device_name(place) if place.type == "cuda" else \
+            f"{torch.get_num_threads()} threads"
+        print(f"{self.paper} on {data.name} · {place} ({kind}) · torch {torch.__version__}")
+        print(f"train {data.train} · test {data.test}, none of them in train" +
+              (f" · gallery {data.gallery}" if data.gallery else ""))
+        print(f"backbone {self.cfg.backbone}, weights {weights[:12]}")
+        print("settings: the preset" + (", but " if changed else "") +
+              ", ".join(f"{k} {_value(v)}" for k, v in changed.items()))
+
+    def __enter__(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self.lock)
+            raise UserError(f"another process is training in {self.folder}")
+        if not (self.folder / "config.json").exists():
+            write_json(self.folder / "config.json", self.config)
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        os.close(self.lock)
+        if kind is KeyboardInterrupt:
+            command = shlex.join(["python", *sys.argv])
+            print(f"\nstopped: {self.folder} holds {len(self.history)} of {self.cfg.epochs} epochs."
+                  f"  To continue: {command}", file=sys.stderr)
+
+    @property
+    def result(self):
+        """What `finish` wrote, or None while the run is not finished."""
+        path = self.folder / "result.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def restore(self, **parts):
+        """Load the last checkpoint into parts (anything with load_state_dict), if there is one."""
+        self.parts, path = parts, self.folder / "last.pt"
+        if path.exists():
+            state = read_checkpoint(path)
+            for name, part in parts.items():
+                part.load_state_dict(state[name])
+            self.history, self.untrained = state["history"], state["untrained"]
+            self._write_log()
+            print(f"continuing {self.folder} after epoch {len(self.history)}" if not self.result else
+                  f"{self.folder} is finished; delete it to train again")
+
+    def epochs(self):
+        """The epochs still to train, from 0."""
+        self.started, self.first = time.time(), len(self.history)
+        for self.epoch in range(self.first, self.cfg.epochs):
+            yield self.epoch
+
+    def steps(self, loader):
+        """The batches of the current epoch behind a progress bar."""
+        loader.batch_sampler.epoch = self.epoch
+        self.losses, self.images, start = [], 0, time.time()
+        with tqdm(loader, f"epoch {self.epoch + 1}/{self.cfg.epochs}", unit="batch", leave=False,
+                  disable=None) as bar:
+            for images, labels in bar:
+                yield images, labels
+                self.images += len(labels)
+                if len(self.losses) % 50 == 0:            # read back: the only wait in 50 steps
+                    bar.set_postfix(loss=f"{self._mean_losses()['loss']:.3f}", refresh=False)
+        self.means = self._mean_losses()
+        self.seconds = time.time() - start
+
+    def record(self, **losses):
+        """Note the loss parts of a step; they stay on the device until somebody reads them."""
+        self.names = list(losses)
+        self.losses.append(torch.stack([v.detach().float() for v in losses.values()]))
+
+    def _mean_losses(self):
+        losses = torch.stack(self.losses).cpu()
+        bad = (~torch.isfinite(losses)).any(1).nonzero()[:, 0].tolist()
+        if bad:
+            last = self.folder / "last.pt"
+            parts = ", ".join(f"{k} {v:g}" for k, v in zip(self.names, losses[bad[0]].tolist()))
+            raise NonFiniteLoss(f"the loss is not finite at epoch {self.epoch + 1}, step "
+                                f"{bad[0] + 1}: {parts}; last good checkpoint: " +
+                                (f"{last} (epoch {self.epoch})" if last.exists() else "none yet"))
+        return dict(zip(self.names, losses.double().mean(0).tolist()))
+
+    def end_epoch(self, **row):
+        """Log, checkpoint and print an epoch."""
+        row = {"epoch": self.epoch + 1, **self.means, **row,
+               "images/s": self.images / self.seconds, "seconds": self.seconds}
+        self.history.append(row)
+        with atomic(self.folder / "last.pt", "wb") as file:
+            torch.save({"paper": self.paper, "config": self.config, "history": self.history,
+                        "untrained": self.untrained,
+                        **{k: v.state_dict() for k, v in self.parts.items()}}, file)
+        self._write_log()
+        columns = self.names + [k for k in self.ks if k in row]
+        if self.epoch == self.first:
+            print(f"{'epoch':>9}" + "".join(f"{c:>10}" for c in columns) + f"{'images/s':>10}"
+                  f"{'left':>9}")
+        done = self.epoch + 1 - self.first
+        left = (time.time() - self.started) / done * (self.cfg.epochs - self.epoch - 1)
+        print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}" + "".join(
+            f"{row[c]:>10.{4 if abs(row[c]) < 1e4 else 0}f}" if c in self.names else
+            f"{100 * row[c]:>9.1f}%" for c in columns) +
+            f"{row['images/s']:>10,.0f}{int(left) // 60:>6}:{int(left) % 60:02}", flush=True)
+
+    def _write_log(self):
+        with atomic(self.folder / "log.jsonl") as file:
+            file.writelines(json.dumps(row) + "\n" for row in self.history)
+
+    def finish(self, last):
+        """Write result.json: last epoch, best on test labelled as such, untrained backbone."""
+        best = max(self.history, key=lambda row: row[self.ks[0]])
+        write_json(self.folder / "result.json", {
+            "last epoch": {"epoch": len(self.history), **last},
+            "best on test": {"epoch": best["epoch"], **{k: best[k] for k in self.ks}},
+            "untrained backbone": self.untrained,
+            "seconds": sum(row["seconds"] for row in self.history)})
+
+
+def versions():
+    return {"python": sys.version.split()[0], "torch": str(torch.__version__),
+            "torchvision": str(torchvision.__version__), "numpy": np.__version__}
+
+
+def commit():
+    """The commit of these files, '+' where they were changed since; None outside a git checkout."""
+    def git(*args):
+        return subprocess.run(["git", "-C", HERE, *args], capture_output=True, text=True)
+    try:
+        head, status = git("rev-parse", "HEAD"), git("status", "--porcelain", "-uno")
+    except OSError:
+        return None
+    return head.stdout.strip() + "+" * bool(status.stdout.strip()) if head.returncode == 0 else None
+
+
+def parse_args(argv=None):
+    parser = Parser(prog="common.py", description=__doc__)
+    parser.add_argument("command", choices=("sheet", "pretrain"))
+    parser.add_argument("--to", metavar="FILE", help="what to write")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main(lambda args: {"sheet": sheet, "pretrain": pretrain}[args.command](
+        args.to or {"sheet": "glyphs.png", "pretrain": HERE / WEIGHTS["small"][0]}[args.command]),
+        parse_args)

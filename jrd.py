@@ -1,0 +1,390 @@
+"""JRD: Distance Metric Learning with Joint Representation Diversification (Chu et al., ICML 2020).
+
+A classification loss (AMSoftmax) pulls each image to its class's proxy.  JRD adds a regularizer that
+makes different classes dissimilar in the joint distribution of three representations of an image:
+x⁻ (pooling), x (the embedding) and x⁺ (its cosines to all class proxies).
+
+    python jrd.py                               the embedded dataset, under a minute on two cores
+    python jrd.py --alpha 0                     the same with AMSoftmax alone
+    python jrd.py --dataset path/to/folder      a sub-folder a class; half train, half test
+It prints a row an epoch, then Recall@K, MAP@R and NMI of the untrained backbone, of the last epoch
+(the figure to report: E4) and of the best epoch on test (not one to report).
+
+Equation                                        where
+  1-3   bound ε_u <= ε_s + d_H + λ              eval.generalization_bound
+  4     intra-class penalty of Fig. 2           intra_class
+  5     open-set goal d(same) < d(different)    eval.recall_at_k
+  6-8   S_JRS = <C(P), C(Q)>, its estimate      joint_kernel, jrs
+  9     representations x⁻, x, x⁺               Network
+  10-11 L_JRS / N_pairs and the objective       jrs, train
+  12    AMSoftmax                               amsoftmax
+  13    Prop. 1 (Bochner): interpretation       tests/test_jrd.py, by quadrature (E3)
+  14-16 MMD², JMMD, JIntra                      jmmd, jintra
+  5.1   Gaussian mixture; Table 4's kernels     gaussian_kernel, laplace_, polynomial_, mgf_kernel
+
+The paper is silent on, and here is chosen (marked where it acts; "code" = the authors' release):
+  U1 Adam eps 0.01, weight decay 1e-4 (code).
+  U2 τ: mean squared distance of the batch's pairs i ≠ j, detached (code); Laplace σ: mean l1.
+  U3 train RandomResizedCrop(224) with torchvision's scale and ratio; test Resize(256),
+     CenterCrop(224) (code).
+  U4 proxies: Kaiming-uniform, a = √5, over d × C (code).
+  U5 the rates drop at the start of 0-based epochs 19 and 39, not 20 and 40 (code).
+  U6 JMMD, JIntra: squared norms, per class pair with the weights n^I n^J / N_pairs of Eq. 10-11,
+     biased 1/n² estimates, classes with one example included.
+  U7 seeds: the paper names none.  Run at least 3, report mean ± std.
+  U8 the polynomial and moment-generating kernels see x⁻ l2-normalised.  As it comes, x⁻·x⁻' reaches
+     757 on `glyphs`: exp(757) overflows, and (757 + 1)^5 times Table 4's α = 1e-3 drowns the loss.
+  U9 the last, smaller batch of an epoch is kept.
+Errata:
+  E1 Eq. 15 prints ‖C(P), C(Q)‖: the norm of the difference is meant.
+  E2 footnote 1: the "chord distance" 2(1 - cos) is the squared Euclidean distance; same ranking.
+  E3 Prop. 1 for L > 1 pulls <φ_P1, φ_Q1> out of an integral whose other factors are conditioned on
+     x¹.  It holds for L = 1, and for L > 1 with marginals if the layers are independent.
+  E4 the release evaluates every epoch and prints the last; nothing is selected.  So here.
+Shapes: B batch, D pooling width, d embedding width, C training classes.
+"""
+from functools import partial
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torchvision.transforms import v2
+
+import common
+from eval import final_table, judge, recall_at_k
+
+# Section 5.1 where nothing else is said.
+DEFAULTS = dict(alpha=1.0, s=20.0, m=0.1, regularizer="jrs", variant="jrd", kernel="gaussian", p=2,
+                K=3, K_prime=1, batch=100, epochs=50, lr=1e-4, lr_proxies=1e-2, drop_every=20,
+                dim=512, backbone="bn_inception", ks=[1, 2, 4, 8])
+PRESETS = {
+    "cub": {},
+    "cars": dict(m=0.05, batch=50),
+    "sop": dict(alpha=0.4, batch=120, epochs=80, lr_proxies=1e-1, drop_every=40,
+                ks=[1, 10, 100]),
+    "glyphs": dict(backbone="small", dim=64, lr=1e-3, lr_proxies=1e-1),     # ours: CUB in miniature
+    "folder": {}}
+BACKBONES = {"bn_inception": dict(dim=512, lr=1e-4, lr_proxies=1e-2),     # with another preset
+             "small": dict(dim=64, lr=1e-3, lr_proxies=1e-1)}
+# Tables 3 and 4: α was searched for each; what is not listed has the dataset's own.
+ALPHA = {"jmmd": 0.1, "polynomial": 1e-3, "mgf": 1e-3}
+VARIANTS = {"jrd": (0, 1, 2), "mrd": (1,), "jrd-c": (0, 1), "jrd-pooling": (1, 2)}      # Table 2
+
+
+# ---------------------------------------------------------------------------- network
+INCEPTION = (  # block, in, 1x1, 3x3 reduce and out, double 3x3 reduce and out, pool, proj, stride
+    ("3a", 192, 64, (64, 64), (64, 96), "avg", 32, 1),
+    ("3b", 256, 64, (64, 96), (64, 96), "avg", 64, 1),
+    ("3c", 320, 0, (128, 160), (64, 96), "max", 0, 2),
+    ("4a", 576, 224, (64, 96), (96, 128), "avg", 128, 1),
+    ("4b", 576, 192, (96, 128), (96, 128), "avg", 128, 1),
+    ("4c", 576, 160, (128, 160), (128, 160), "avg", 128, 1),
+    ("4d", 608, 96, (128, 192), (160, 192), "avg", 128, 1),
+    ("4e", 608, 0, (128, 192), (192, 256), "max", 0, 2),
+    ("5a", 1056, 352, (192, 320), (160, 224), "avg", 128, 1),
+    ("5b", 1024, 352, (192, 320), (192, 224), "max", 128, 1))
+
+
+class BNInception(nn.Module):
+    """Inception with batch norm (Ioffe & Szegedy 2015), with the names of the published weights.
+
+    Input: BGR 0-255 minus (104, 117, 128).  Every convolution has a bias, a batch norm and a ReLU.
+    features: (B, 3, h, w) -> (B, 1024, h/32, w/32);  forward: -> last_linear of their mean.
+    """
+
+    def __init__(self, classes=1000):
+        super().__init__()
+        self._add("conv1_7x7_s2", 3, 64, 7, stride=2)
+        self._add("conv2_3x3_reduce", 64, 64, 1)
+        self._add("conv2_3x3", 64, 192, 3)
+        for block, width, one, (reduce3, out3), (reduce5, out5), _, proj, stride in INCEPTION:
+            name = f"inception_{block}_"
+            if one:
+                self._add(name + "1x1", width, one, 1)
+            self._add(name + "3x3_reduce", width, reduce3, 1)
+            self._add(name + "3x3", reduce3, out3, 3, stride)
+            self._add(name + "double_3x3_reduce", width, reduce5, 1)
+            self._add(name + "double_3x3_1", reduce5, out5, 3)
+            self._add(name + "double_3x3_2", out5, out5, 3, stride)
+            if proj:
+                self._add(name + "pool_proj", width, proj, 1)
+        self.last_linear = nn.Linear(1024, classes)
+
+    def _add(self, name, width, out, size, stride=1):
+        self.add_module(name, nn.Conv2d(width, out, size, stride, padding=size // 2))
+        self.add_module(name + "_bn", nn.BatchNorm2d(out))
+
+    def _run(self, x, *names):
+        for name in names:
+            x = F.relu(getattr(self, name + "_bn")(getattr(self, name)(x)), inplace=True)
+        return x
+
+    def features(self, x):
+        x = F.max_pool2d(self._run(x, "conv1_7x7_s2"), 3, 2, ceil_mode=True)
+        x = F.max_pool2d(self._run(x, "conv2_3x3_reduce", "conv2_3x3"), 3, 2, ceil_mode=True)
+        for block, _, one, _, _, pool, proj, stride in INCEPTION:
+            name = f"inception_{block}_"
+            branches = [self._run(x, name + "1x1")] if one else []
+            branches += [self._run(x, name + "3x3_reduce", name + "3x3"),
+                         self._run(x, *(f"{name}double_3x3_{i}" for i in ("reduce", 1, 2)))]
+            pooled = F.avg_pool2d(x, 3, stride, 1, ceil_mode=True) if pool == "avg" else \
+                F.max_pool2d(x, 3, stride, 1 if stride == 1 else 0, ceil_mode=True)
+            branches.append(self._run(pooled, name + "pool_proj") if proj else pooled)
+            x = torch.cat(branches, 1)
+        return x
+
+    def forward(self, x):
+        return self.last_linear(self.features(x).mean((2, 3)))
+
+
+class Network(nn.Module):
+    """Eq. 9 and Fig. 3: uint8 images z -> x⁻ (B, D), x (B, d) and x⁺ (B, C)."""
+
+    def __init__(self, cfg, classes):
+        super().__init__()
+        self.preprocess = common.Preprocess(cfg.backbone)
+        if cfg.backbone == "small":
+            self.backbone, width = common.SmallNet(), 128
+        else:
+            self.backbone, width = BNInception(), 1024
+            self.backbone.last_linear = nn.Identity()
+        self.embedding = nn.Linear(width, cfg.dim)                      # W, b of Eq. 9
+        self.proxies = nn.Parameter(torch.empty(cfg.dim, classes))      # w_1 ... w_C, (d, C)
+        nn.init.kaiming_uniform_(self.proxies, a=5 ** 0.5)              # U4
+
+    def train(self, mode=True):
+        """Batch norm stays in eval mode (5.1: frozen); its affine parameters learn."""
+        super().train(mode)
+        for module in self.backbone.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
+
+    def pool(self, images):
+        return self.backbone(self.preprocess(images))                   # x⁻ (B, D)
+
+    def embed(self, images):
+        return F.normalize(self.embedding(self.pool(images)))           # x (B, d)
+
+    def forward(self, images):
+        x_minus = self.pool(images)                                     # (B, D)
+        x = F.normalize(self.embedding(x_minus))                        # (B, d)
+        x_plus = x @ F.normalize(self.proxies, dim=0)                   # (B, C)
+        return x_minus, x, x_plus
+
+
+# ---------------------------------------------------------------------------- loss
+def amsoftmax(cos, labels, s, m):
+    """Eq. 12: cross-entropy of s(cos - m at the true class).  cos (B, C), labels (B,) -> scalar"""
+    margin = m * F.one_hot(labels, cos.shape[1])                        # (B, C)
+    return F.cross_entropy(s * (cos - margin), labels)
+
+
+# ---------------------------------------------------------------------------- regularizers
+def squared_distances(x):
+    """‖x_i - x_j‖², exactly 0 for equal rows, with a gradient of 0 there.  (B, d) -> (B, B)"""
+    return torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+def pair_mean(distances):
+    """Mean over ordered pairs i ≠ j, detached.  (B, B) -> scalar > 0  U2
+
+    Where all rows are equal (or B = 1) the tiny floor leaves k = exp(-0) = 1, the kernel's limit.
+    """
+    pairs = max(1, len(distances) * (len(distances) - 1))
+    return (distances.detach().sum() / pairs).clamp_min(torch.finfo(distances.dtype).tiny ** 0.5)
+
+
+def gaussian_kernel(x, K):
+    """5.1: k = 1/K Σ_i exp(-‖x - x'‖²/σ_i²), σ_i² = τ 2^(i - ⌊K/2⌋), i < K.  (B, d) -> (B, B)
+
+    K = 3 gives the paper's {0.5τ, τ, 2τ}, K = 1 its {τ}; other K (Fig. 6) by the released rule.
+    """
+    d2 = squared_distances(x)
+    tau = pair_mean(d2)                                                 # U2
+    return sum(torch.exp(-d2 / (tau * 2.0 ** (i - K // 2))) for i in range(K)) / K
+
+
+def laplace_kernel(x):
+    """Table 4: k = exp(-‖x - x'‖₁/σ), σ the mean l1 distance (U2).  (B, d) -> (B, B)"""
+    d1 = torch.cdist(x, x, p=1)
+    return torch.exp(-d1 / pair_mean(d1))
+
+
+def polynomial_kernel(x, p):
+    """Table 4: k = (x·x' + 1)^p.  (B, d) -> (B, B)"""
+    return (x @ x.T + 1) ** p
+
+
+def mgf_kernel(x):
+    """Table 4: k = exp(x·x'), whose mean embedding is the moment-generating function."""
+    return torch.exp(x @ x.T)
+
+
+def joint_kernel(reps, kernels):
+    """Eq. 8: Π_l k^l(x_i^l, x_j^l).  reps: L tensors (B, d_l), kernels: L callables -> (B, B)"""
+    product = 1.0
+    for x, kernel in zip(reps, kernels, strict=True):
+        product = product * kernel(x)
+    return product
+
+
+def kernel_functions(cfg):
+    """The kernels of the representations that the variant uses, in the order x⁻, x, x⁺."""
+    if cfg.kernel == "gaussian":
+        kernels = [partial(gaussian_kernel, K=K) for K in (cfg.K, cfg.K, cfg.K_prime)]
+    elif cfg.kernel == "laplace":
+        kernels = [laplace_kernel] * 3
+    else:
+        kernel = mgf_kernel if cfg.kernel == "mgf" else partial(polynomial_kernel, p=cfg.p)
+        kernels = [lambda x: kernel(F.normalize(x)), kernel, kernel]    # U8
+    return [kernels[layer] for layer in VARIANTS[cfg.variant]]
+
+
+def different_class(labels):
+    """1 at the pairs of different classes, else 0.  (B,) -> (B, B)"""
+    return labels[:, None] != labels[None, :]
+
+
+def jrs(kernel, labels):
+    """Eq. 10-11: L_JRS / N_pairs, the joint kernel's mean over ordered pairs of different classes.
+
+    kernel (B, B), labels (B,) -> scalar; 0 where the batch has one class.
+    """
+    different = different_class(labels)                                 # (B, B)
+    return torch.where(different, kernel, 0).sum() / different.sum().clamp(min=1)
+
+
+def jintra(kernel, labels):
+    """Eq. 16, weighted as Eq. 10-11 (U6): Σ_{I≠J} n^I n^J / N_pairs · -(‖C_I‖² + ‖C_J‖²).
+
+    ‖C_I‖² = 1/n_I² Σ_{i,j∈I} k_ij.  A class's norm meets n_I (B - n_I) ordered pairs from each side,
+    so a pair i, j of one class weighs 2 (B - n) / n.  kernel (B, B), labels (B,) -> scalar <= 0
+    """
+    different = different_class(labels)                                 # (B, B)
+    n = (~different).sum(1, dtype=kernel.dtype)                         # class size of row i, (B,)
+    weight = (2 * (len(labels) - n) / n)[:, None]                       # (B, 1)
+    return -torch.where(different, 0, weight * kernel).sum() / different.sum().clamp(min=1)
+
+
+def jmmd(kernel, labels):
+    """Eq. 14-15 (E1), weighted as Eq. 10-11 (U6): Σ_{I≠J} n^I n^J / N_pairs · -‖C_I - C_J‖².
+
+    By Eq. 14 this is jintra + 2 jrs.  kernel (B, B), labels (B,) -> scalar <= 0
+    """
+    return jintra(kernel, labels) + 2 * jrs(kernel, labels)
+
+
+def intra_class(x, labels):
+    """Eq. 4's penalty: -Σ_I 1/N_pairs^I Σ_{i≠j∈I} exp(-½‖x_i - x_j‖²); α times it is added.
+
+    x (B, d), labels (B,) -> scalar in [-classes, 0]; a class with one example has no pairs.
+    """
+    pairs = ~different_class(labels) & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
+    n_minus_1 = pairs.sum(1, dtype=x.dtype)                             # (B,)
+    weight = 1.0 / ((n_minus_1 + 1) * n_minus_1).clamp(min=1)[:, None]  # (B, 1)
+    return -torch.where(pairs, weight * torch.exp(-0.5 * squared_distances(x)), 0).sum()
+
+
+def regularizer(cfg, reps, labels):
+    """What α multiplies: the JRS regularizer, or what the paper compares it with."""
+    if cfg.regularizer == "intra":
+        return intra_class(reps[1], labels)
+    reps = [reps[layer] for layer in VARIANTS[cfg.variant]]
+    kernel = joint_kernel(reps, kernel_functions(cfg))                  # (B, B)
+    return {"jrs": jrs, "jmmd": jmmd, "jintra": jintra}[cfg.regularizer](kernel, labels)
+
+
+# ---------------------------------------------------------------------------- sampler, transforms
+def batches(labels, cfg, epoch):
+    """Plain random shuffling, every image once an epoch (U9)."""
+    return common.shuffled(len(labels), cfg.batch, cfg.seed, epoch)
+
+
+def transforms(cfg):
+    """U3 -> deterministic part for training, random part, whole transform for test images."""
+    if cfg.backbone == "small":
+        return common.SMALL_TRANSFORMS
+    return (None, v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]),
+            v2.Compose([v2.Resize(256, antialias=True), v2.CenterCrop(224)]))
+
+
+# ---------------------------------------------------------------------------- training
+def train(cfg, preset):
+    """One run, from the header to the final table -> the dict of result.json."""
+    device = common.device(cfg)
+    train_prefix, augment, test_transform = transforms(cfg)
+    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform)
+    torch.manual_seed(cfg.seed)
+    network = Network(cfg, len(data.train.classes))
+    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
+    network.to(device)
+    model = [*network.backbone.parameters(), *network.embedding.parameters()]
+    optimizer = torch.optim.Adam([{"params": model}, {"params": [network.proxies]}],
+                                 eps=0.01, weight_decay=1e-4)           # U1
+    loader = common.train_loader(data.train, augment, lambda epoch: batches(
+        data.train.labels, cfg, epoch), cfg, device)
+
+    def recall(function):
+        test = common.embed(function, data.test, cfg, device)
+        return {f"R@{k}": v for k, v in recall_at_k(test, data.test.labels, cfg.ks).items()}
+
+    with common.Run("jrd", cfg, preset, data, weights) as run:
+        run.restore(network=network, optimizer=optimizer)
+        network.eval()
+        run.untrained = run.untrained or recall(lambda images: F.normalize(network.pool(images)))
+        for epoch in run.epochs():
+            network.train()
+            drop = 0.1 ** ((epoch + 1) // cfg.drop_every)               # U5
+            for group, lr in zip(optimizer.param_groups, (cfg.lr, cfg.lr_proxies)):
+                group["lr"] = lr * drop
+            for images, labels in run.steps(loader):
+                images = images.to(device, non_blocking=True)
+                labels = labels.to(device, non_blocking=True)
+                reps = network(images)                                  # x⁻, x, x⁺
+                ams = amsoftmax(reps[2], labels, cfg.s, cfg.m)
+                reg = regularizer(cfg, reps, labels)
+                loss = ams + cfg.alpha * reg                            # Eq. 11
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                run.record(loss=loss, amsoftmax=ams, **{cfg.regularizer: reg})
+            network.eval()
+            run.end_epoch(lr=cfg.lr * drop, **recall(network.embed))
+        if not run.result:
+            run.finish(judge(ks=cfg.ks, **common.embeddings(network, data, cfg)))
+        final_table(run)
+        return run.result
+
+
+def parse_args(argv=None):
+    """-> (settings, the dataset's preset)"""
+    number, parser = common.number, common.Parser(prog="jrd.py", description=__doc__)
+    add = parser.add_argument
+    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, or a folder of images")
+    add("--alpha", type=number(float, 0), help="α of Eq. 11 (Eq. 4 with --regularizer intra)")
+    add("--s", type=number(float, above=0), help="scale of AMSoftmax, Eq. 12 (20)")
+    add("--m", type=number(float, 0, 1), help="margin of AMSoftmax, Eq. 12")
+    add("--regularizer", choices=("jrs", "jmmd", "jintra", "intra"), help="Eq. 10, 15, 16 or 4")
+    add("--variant", choices=tuple(VARIANTS), help="which representations (Table 2)")
+    add("--kernel", choices=("gaussian", "laplace", "polynomial", "mgf"), help="Table 4")
+    add("--p", type=number(int, 1), help="degree of the polynomial kernel (2)")
+    add("--K", type=number(int, 1), help="Gaussians in the kernels of x⁻ and x (3)")
+    add("--K-prime", type=number(int, 1), help="Gaussians in the kernel of x⁺ (1)")
+    add("--dim", type=number(int, 1), help="d, the embedding's width")
+    add("--backbone", choices=tuple(BACKBONES), help="small for glyphs, else bn_inception")
+    add("--batch", type=number(int, 1))
+    add("--epochs", type=number(int, 1))
+    add("--lr", type=number(float, above=0), help="learning rate of the model")
+    add("--lr-proxies", type=number(float, above=0), help="learning rate of the proxies")
+    add("--drop-every", type=number(int, 1), help="epochs between divisions of both rates by 10")
+    common.add_shared_arguments(parser)
+    args = parser.parse_args(argv)
+    cfg, preset = common.settings(args, DEFAULTS, PRESETS, BACKBONES)
+    if args.alpha is None:
+        cfg.alpha = preset.alpha = ALPHA.get(cfg.regularizer, ALPHA.get(cfg.kernel, preset.alpha))
+    return cfg, preset
+
+
+if __name__ == "__main__":
+    common.main(train, parse_args)

@@ -1,0 +1,48 @@
+"""Shared by all tests: the import path, and the comparison of code with an oracle."""
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+
+def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
+    """function (torch) equals oracle (NumPy) in value and in its gradient to every array.
+
+    The oracle's gradient is a central difference, so what the paper holds constant (a detached
+    bandwidth, a sampled index) the oracle must hold constant too.  `floor` keeps it from comparing
+    0 with 0.
+    """
+    tensors = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in arrays]
+    value = function(*tensors)
+    want = float(oracle(*arrays))
+    assert abs(want) > floor, "the oracle is vacuous"
+    assert value.item() == pytest.approx(want, rel=1e-9)
+    value.backward()
+    for which, tensor in enumerate(tensors):
+        slope = np.zeros_like(arrays[which])
+        for at in np.ndindex(slope.shape):
+            moved = [np.array(a, dtype=np.float64) for a in arrays]
+            moved[which][at] += step
+            above = float(oracle(*moved))
+            moved[which][at] -= 2 * step
+            slope[at] = (above - float(oracle(*moved))) / (2 * step)
+        assert np.abs(slope).max() > floor, "the oracle's gradient is vacuous"
+        np.testing.assert_allclose(tensor.grad.numpy(), slope, rtol=1e-5, atol=1e-7)
+
+
+def make_folder(root, sizes, side=40, seed=0):
+    """A folder of small PNG images, a sub-folder a class, each class of its own colour."""
+    from PIL import Image
+    draw = np.random.RandomState(seed)
+    for c, n in enumerate(sizes):
+        (root / f"class{c:02}").mkdir(parents=True)
+        colour = draw.randint(0, 200, 3)
+        for i in range(n):
+            noise = draw.randint(0, 56, (side, side + c % 3, 3))
+            Image.fromarray((colour + noise).astype(np.uint8)).save(root / f"class{c:02}" / f"{i}.png")
+    return root

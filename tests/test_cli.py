@@ -1,0 +1,210 @@
+"""The command line as a person meets it: what they type, what they read back, the exit status."""
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import ROOT, make_folder
+
+
+def python(*arguments, **kwargs):
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *map(str, arguments)], cwd=ROOT, env=env, text=True,
+                          capture_output=True, **kwargs)
+
+
+def result(out, name):
+    return json.loads((out / name / "result.json").read_text())
+
+
+# ---------------------------------------------------------------------------- mistakes
+MISTAKES = {  # what is typed: what the one line must say
+    "jrd.py --dataset birds": "unknown dataset 'birds'",
+    "jrd.py --kernel cosine": "choose from",
+    "jrd.py --alpha -1": "--alpha: -1 must be >= 0",
+    "jrd.py --alpha nan": "--alpha",
+    "jrd.py --K 0": "--K: 0 must be >= 1",
+    "jrd.py --weights {tmp}/none.pth": "no weights file",
+    "jrd.py --weights jrd.py": "SHA-256",
+    "jrd.py --dataset {tmp}/empty": "has no sub-folders",
+    "jrd.py --dataset {tmp}/lonely": "class03 has one image",
+    "jrd.py --dataset {tmp}/broken": "class01/0.png",
+    "jrd.py --device tpu": "--device tpu",
+    "jrd.py --alp 1": "unrecognized arguments: --alp 1",
+    "jrd.py --lr 1e30 --epochs 1": "the loss is not finite at epoch 1, step 2: loss",
+    "jrd.py --epochs 1 --out {tmp}/file": "file",
+    "eval.py {tmp}/nothing.pt": "no file",
+    "eval.py {tmp}/lonely.npz": "No such file",
+    "eval.py {tmp}/broken.npz": "cannot read",
+    "eval.py {tmp}/pickled.npz": "cannot read",
+    "eval.py {tmp}/other.npz": "lacks the arrays labels",
+    "eval.py {tmp}/short.npz": "must be (n, d)",
+    "eval.py {tmp}/strings.npz": "labels must be numbers",
+    "report.py --out {tmp}": "no finished run",
+    "common.py pretend": "choose from",
+}
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory):
+    """Folders and files that something is wrong with."""
+    tmp = tmp_path_factory.mktemp("mistakes")
+    make_folder(tmp / "lonely", [2, 2, 2, 1])
+    (make_folder(tmp / "broken", [2, 2, 2, 2]) / "class01" / "0.png").write_bytes(b"\x89PNG")
+    (tmp / "empty").mkdir()
+    (tmp / "file").write_text("in the way")
+    (tmp / "broken.npz").write_bytes(b"PK\x03\x04 not really")
+    x = np.zeros((4, 2), np.float32)
+    np.savez(tmp / "other.npz", embeddings=x)
+    np.savez(tmp / "short.npz", embeddings=x, labels=np.zeros(3, int))
+    np.savez(tmp / "strings.npz", embeddings=x, labels=np.array(list("aabb")))
+    np.savez(tmp / "pickled.npz", embeddings=x, labels=np.array([0, 0, 1, None], object))
+    return tmp
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_mistake_ends_in_one_line(typed, material, tmp_path, monkeypatch, capfd):
+    """The script's own __main__, in this process: a start of torch for each would take minutes."""
+    script, *arguments = typed.replace("{tmp}", str(material)).split()
+    if script == "jrd.py" and "--out" not in typed:
+        arguments += ["--out", str(tmp_path / "runs")]
+    before = sorted(material.rglob("*"))
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    stderr = capfd.readouterr().err
+    assert stop.value.code == (1 if "--lr 1e30" in typed else 2)
+    assert stderr.startswith(f"{script}: ") and stderr.count("\n") == 1
+    assert MISTAKES[typed] in stderr
+    assert sorted(material.rglob("*")) == before
+    assert not (tmp_path / "runs").exists() or "--lr 1e30" in typed, "half-written"
+
+
+def test_a_mistake_in_a_process_of_its_own():
+    done = python("jrd.py", "--alpha", "-1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "jrd.py: argument --alpha: -1 must be >= 0\n"
+
+
+# ---------------------------------------------------------------------------- a training, told
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    return out, python("jrd.py", "--epochs", "3", "--out", out)
+
+
+def test_what_a_training_says_and_leaves(trained):
+    out, done = trained
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and done.stderr == ""
+    assert lines[0].startswith("jrd on glyphs · cpu")
+    assert lines[1] == ("train 750 images of 50 classes · test 2,000 images of 100 classes, none of "
+                        "them in train")
+    assert lines[2].startswith("backbone small, weights a2d35efeb963")
+    assert lines[3] == "settings: the preset, but epochs 3"
+    assert lines[4].split() == ["epoch", "loss", "amsoftmax", "jrs", "R@1", "R@2", "R@4", "R@8",
+                                "images/s", "left"]
+    assert [line.split()[0] for line in lines[5:8]] == ["1/3", "2/3", "3/3"]
+    assert len({len(line) for line in lines[4:8]}) == 1, "the rows are aligned"
+    text = done.stdout
+    for row in ("untrained backbone", "last epoch (3)", "best on test (epoch", "chosen on the test set",
+                "seen classes", "in ten stratified parts", "1-NN estimates", f"run {out}/jrd-glyphs"):
+        assert row in text
+    folder = out / "jrd-glyphs-epochs3-s0"
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "last.pt", "log.jsonl",
+                                                        "result.json"]
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in log] == [1, 2, 3]
+    assert {"loss", "amsoftmax", "jrs", "lr", "R@1", "R@8", "seconds", "images/s"} <= set(log[0])
+    last = result(out, folder.name)["last epoch"]
+    assert last["R@1"] == log[-1]["R@1"] and 0 < last["MAP@R"] < last["R@1"] < last["seen R@1"] < 1
+    config = json.loads((folder / "config.json").read_text())
+    assert config["alpha"] == 1 and set(config["versions"]) == {"python", "torch", "torchvision",
+                                                                "numpy"}
+
+
+def test_it_is_not_trained_twice(trained):
+    out, first = trained
+    again = python("jrd.py", "--epochs", "3", "--out", out)
+    assert again.returncode == 0 and "is finished; delete it to train again" in again.stdout
+    assert again.stdout.splitlines()[-8:] == first.stdout.splitlines()[-8:]
+
+
+def test_eval_of_a_checkpoint_and_of_its_embeddings(trained, tmp_path):
+    out, done = trained
+    path = out / "jrd-glyphs-epochs3-s0" / "last.pt"
+    again = python("eval.py", path, "--export", tmp_path / "e.npz")
+    assert again.returncode == 0, again.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith("last epoch"))
+    test_row = next(line for line in again.stdout.splitlines() if line.startswith("test"))
+    assert test_row.split()[1:] == row.split()[3:]
+    anybody = python("eval.py", tmp_path / "e.npz", "--ks", "1", "5", "--l2norm")
+    assert "2,000 embeddings of 100 classes, d = 64" in anybody.stdout
+    assert "R@5" in anybody.stdout and row.split()[3] in anybody.stdout
+
+
+def test_report_gives_mean_and_spread(trained):
+    out, _ = trained
+    done = python("report.py", "--out", out)
+    assert done.returncode == 0 and "jrd-glyphs-epochs3" in done.stdout
+    assert f"{100 * result(out, 'jrd-glyphs-epochs3-s0')['last epoch']['R@1']:.1f}" in done.stdout
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path, end):
+    """Stopped after the first epoch, started again: the weights of an undisturbed run."""
+    out, _ = trained
+    command = ["jrd.py", "--epochs", "3", "--out", str(tmp_path)]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=env, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    folder = tmp_path / "jrd-glyphs-epochs3-s0"
+    while not (folder / "last.pt").exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    process.send_signal(end)
+    _, stderr = process.communicate()
+    assert process.returncode == -end and not (folder / "result.json").exists()
+    if end == signal.SIGINT:
+        assert "of 3 epochs.  To continue: python jrd.py --epochs 3" in stderr
+        assert "Traceback" not in stderr
+    again = python(*command)
+    assert again.returncode == 0 and f"continuing {folder} after epoch" in again.stdout
+    whole, stopped = (torch.load(p / folder.name / "last.pt", weights_only=True)
+                      for p in (out, tmp_path))
+    for name, value in whole["network"].items():
+        assert torch.equal(value, stopped["network"][name]), name
+    want, got = result(out, folder.name), result(tmp_path, folder.name)
+    assert {k: v for k, v in want.items() if k != "seconds"} == \
+        {k: v for k, v in got.items() if k != "seconds"}
+
+
+def test_a_folder_of_images(tmp_path):
+    """One's own images, a sub-folder a class, through workers."""
+    make_folder(tmp_path / "photos", [5, 4, 4, 3], side=50)
+    done = python("jrd.py", "--dataset", tmp_path / "photos", "--backbone", "small", "--epochs", "1",
+                  "--batch", "4", "--workers", "1", "--out", tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    assert "train 9 images of 2 classes · test 7 images of 2 classes" in done.stdout
+    assert "settings: the preset, but batch 4, epochs 1, backbone small" in done.stdout or \
+        "backbone small" in done.stdout
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize("flags", ["--variant mrd --kernel laplace", "--kernel polynomial --p 5",
+                                   "--kernel mgf --variant jrd-c", "--regularizer jmmd --K 5",
+                                   "--regularizer jintra --K-prime 2", "--regularizer intra"])
+def test_every_choice_trains(flags, tmp_path, monkeypatch, capsys):
+    import common
+    import jrd
+    monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8)), [9, 30, 40]])
+    monkeypatch.setitem(common.GLYPHS, "test", (range(450, 460), 2))
+    found = jrd.train(*jrd.parse_args([*flags.split(), "--epochs", "1", "--out", str(tmp_path)]))
+    assert 0 <= found["last epoch"]["R@1"] <= 1 and "last epoch (1)" in capsys.readouterr().out

@@ -1,0 +1,281 @@
+"""Datasets, weight files, the run folder."""
+import argparse
+import io
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import common
+import jrd
+from conftest import ROOT, make_folder
+
+
+# ---------------------------------------------------------------------------- glyphs
+def test_glyphs_counts_and_split():
+    data = common.load_dataset("glyphs")
+    assert data.counts() == {"train": [750, 50], "test": [2000, 100]}
+    assert not set(data.train.classes) & set(data.test.classes)
+    assert data.train.images.shape == (750, 3, 36, 36) and data.train.images.dtype == torch.uint8
+    classes = [set(r) for r, _ in common.GLYPHS.values()]
+    assert not classes[0] & classes[1] and not classes[1] & classes[2] and not classes[0] & classes[2]
+    assert torch.bincount(data.test.labels).tolist() == [20] * 100
+
+
+def test_glyphs_are_the_same_everywhere():
+    """A mean over many pixels, so that a last bit of a sine on another machine does not matter."""
+    (train, _), (again, _), (test, _) = (common.glyphs(s) for s in ("train", "train", "test"))
+    assert torch.equal(train, again)
+    assert train.float().mean().item() == pytest.approx(121.796, abs=0.01)
+    assert test.float().mean().item() == pytest.approx(123.021, abs=0.01)
+
+
+def test_the_shipped_backbone_is_what_its_hash_says():
+    backbone = common.SmallNet()
+    assert common.load_weights(backbone, "small") == common.WEIGHTS["small"][1]
+    assert sum(p.numel() for p in backbone.parameters()) == 163_672
+    assert backbone.eval()(torch.zeros(2, 3, 32, 32)).shape == (2, 128)
+
+
+# ---------------------------------------------------------------------------- folders of images
+def test_folder_first_half_trains_second_half_tests(tmp_path):
+    make_folder(tmp_path / "photos", [3, 1, 2, 4, 2])
+    (tmp_path / "photos" / ".hidden").mkdir()
+    (tmp_path / "photos" / "notes").mkdir()                      # a folder without images: no class
+    data = common.load_dataset(str(tmp_path / "photos"))
+    assert data.name == "photos" and data.counts() == {"train": [4, 2], "test": [8, 3]}
+    assert data.test.classes == ["class02", "class03", "class04"]
+    assert data.test.labels.tolist() == [0, 0, 1, 1, 1, 1, 2, 2]
+    want = np.array(Image.open(tmp_path / "photos" / "class03" / "0.png"))
+    assert torch.equal(data.test.images[2], torch.tensor(want).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1", "LA"])
+def test_images_of_every_kind_become_rgb(tmp_path, mode):
+    path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
+    Image.fromarray(np.full((5, 7, 3), 200, np.uint8)).convert(mode).save(path)
+    image = common.decode(path)
+    assert image.shape == (3, 5, 7) and image.dtype == torch.uint8 and image.float().mean() > 150
+
+
+@pytest.mark.parametrize("sizes, message", [
+    ([], "has no sub-folders"), ([2, 2, 2], "has 3 sub-folders"), ([3, 3, 3, 1], "class03 has one image")])
+def test_folders_that_cannot_be_split(tmp_path, sizes, message):
+    tmp_path.joinpath("d").mkdir()
+    make_folder(tmp_path / "d", sizes)
+    with pytest.raises(common.UserError, match=message):
+        common.load_dataset(str(tmp_path / "d"))
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:len(b) // 2], lambda b: b"", lambda b: b"no image"])
+def test_a_broken_image_is_named(tmp_path, damage):
+    path = make_folder(tmp_path / "d", [2, 2, 2, 2]) / "class02" / "1.png"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(common.UserError, match="class02/1.png"):
+        common.load_dataset(str(tmp_path / "d"))
+
+
+def test_unknown_dataset():
+    with pytest.raises(common.UserError, match="unknown dataset 'birds'.*glyphs"):
+        common.load_dataset("birds")
+
+
+# ---------------------------------------------------------------------------- the loader
+def loader(split, workers, seed=0):
+    cfg = argparse.Namespace(seed=seed, workers=workers)
+    return common.train_loader(split, common.SMALL_TRANSFORMS[1], lambda epoch: common.shuffled(
+        len(split), 7, seed, epoch), cfg, "cpu")
+
+
+def epoch_of(a_loader, epoch):
+    a_loader.batch_sampler.epoch = epoch
+    return [(x, y) for x, y in a_loader]
+
+
+def same(a, b):
+    return len(a) == len(b) and all(torch.equal(x, u) and torch.equal(y, v)
+                                    for (x, y), (u, v) in zip(a, b))
+
+
+def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
+    """Any number of workers, any epoch first: the same crops and mirrors."""
+    make_folder(tmp_path / "d", [6, 6, 6, 6])
+    split = common.load_dataset(str(tmp_path / "d"), train=common.SMALL_TRANSFORMS[0]).train
+    alone, two = loader(split, 0), loader(split, 2)
+    first, second = epoch_of(alone, 0), epoch_of(alone, 1)
+    torch.manual_seed(99)
+    state = torch.get_rng_state()
+    assert same(epoch_of(two, 1), second) and same(epoch_of(two, 0), first)
+    assert same(epoch_of(loader(split, 0), 1), second)
+    assert torch.equal(state, torch.get_rng_state()), "the loader drew from the global generator"
+    assert not same(first, second) and not same(first, epoch_of(loader(split, 0, seed=1), 0))
+    assert first[0][0].shape == (7, 3, 32, 32) and first[0][0].dtype == torch.uint8
+
+
+def test_preprocess_is_what_the_backbones_were_trained_on():
+    images = torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
+    bgr = common.Preprocess("bn_inception")(images)
+    for channel, mean in enumerate((104, 117, 128)):
+        assert torch.equal(bgr[:, channel], images[:, 2 - channel].float() - mean)
+    assert torch.allclose(common.Preprocess("small")(images), images.float() / 127.5 - 1)
+
+
+# ---------------------------------------------------------------------------- weight files
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A stand-in for the published BN-Inception file: its names and shapes, random values."""
+    torch.manual_seed(0)
+    path = tmp_path / "weights.pth"
+    torch.save(jrd.BNInception().state_dict(), path)
+
+    def accept(file):
+        name, _, url = common.WEIGHTS["bn_inception"]
+        monkeypatch.setitem(common.WEIGHTS, "bn_inception", (name, common.sha256(file), url))
+    accept(path)
+    return path, accept
+
+
+def test_weights_from_a_file(published):
+    path, _ = published
+    network = jrd.Network(jrd.parse_args(["--dataset", "cub"])[0], 10)
+    assert common.load_weights(network.backbone, "bn_inception", path) == common.sha256(path)
+    state = torch.load(path, weights_only=True)
+    assert all(torch.equal(v, state[k]) for k, v in network.backbone.state_dict().items())
+
+
+def test_a_weights_file_that_is_not_the_published_one(published, tmp_path):
+    path, accept = published
+    backbone = jrd.Network(jrd.parse_args(["--dataset", "cub"])[0], 10).backbone
+    before = {k: v.clone() for k, v in backbone.state_dict().items()}
+
+    def refused(message):
+        with pytest.raises(common.UserError, match=message):
+            common.load_weights(backbone, "bn_inception", path)
+        assert all(torch.equal(v, before[k]) for k, v in backbone.state_dict().items())
+
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    refused("SHA-256 .* expected")
+    accept(path)
+    refused("cannot load")
+    state = torch.load(io.BytesIO(whole), weights_only=True)
+    state["conv1.weight"] = state.pop("conv1_7x7_s2.weight")
+    torch.save(state, path)
+    accept(path)
+    refused("2 names or shapes differ, conv1_7x7_s2.weight first")
+    with pytest.raises(common.UserError, match="no weights file"):
+        common.load_weights(backbone, "bn_inception", tmp_path / "nowhere.pth")
+
+
+def test_download(published, tmp_path, monkeypatch):
+    """From the published place into torch's hub folder; what arrives truncated is not kept."""
+    path, accept = published
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "hub"))
+    name, digest, _ = common.WEIGHTS["bn_inception"]
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / name).write_bytes(path.read_bytes()[:5000])
+    monkeypatch.setitem(common.WEIGHTS, "bn_inception", (name, digest, f"file://{served}/"))
+    backbone = jrd.Network(jrd.parse_args(["--dataset", "cub"])[0], 10).backbone
+    with pytest.raises(common.UserError, match="cannot download .* --weights FILE"):
+        common.load_weights(backbone, "bn_inception")
+    assert not list((tmp_path / "hub").rglob("*.pth"))
+    (served / name).write_bytes(path.read_bytes())
+    assert common.load_weights(backbone, "bn_inception") == digest
+    (served / name).unlink()
+    assert common.load_weights(backbone, "bn_inception") == digest            # found, not fetched
+
+
+def test_a_pickle_that_runs_code_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "owned"),)
+    torch.save({"paper": "jrd", "config": Evil()}, tmp_path / "last.pt")
+    with pytest.raises(common.UserError, match="cannot load"):
+        common.read_checkpoint(tmp_path / "last.pt")
+    assert not (tmp_path / "owned").exists()
+
+
+# ---------------------------------------------------------------------------- files and folders
+def test_atomic_leaves_the_old_file_when_writing_fails(tmp_path):
+    path = tmp_path / "x.json"
+    common.write_json(path, [1])
+    with pytest.raises(TypeError):
+        common.write_json(path, [object()])
+    assert json.loads(path.read_text()) == [1] and os.listdir(tmp_path) == ["x.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", None])
+def test_checkpoints_that_are_none(tmp_path, content):
+    path = tmp_path / "last.pt"
+    torch.save({"a": 1}, path) if content is None else path.write_bytes(content)
+    with pytest.raises(common.UserError, match="last.pt"):
+        common.read_checkpoint(path)
+
+
+def run_of(tmp_path, *arguments):
+    cfg, preset = jrd.parse_args([*arguments, "--out", str(tmp_path)])
+    split = common.Split(torch.zeros(4, 3, 36, 36, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]),
+                         ["a", "b"])
+    return common.Run("jrd", cfg, preset, common.Data("toy", split, split, split), "random")
+
+
+def test_run_names_say_what_differs_from_the_preset(tmp_path):
+    assert run_of(tmp_path).folder.name == "jrd-toy-s0"
+    assert run_of(tmp_path, "--alpha", "0.50", "--seed", "3").folder.name == "jrd-toy-alpha0.5-s3"
+    assert run_of(tmp_path, "--alpha", "1").folder.name == "jrd-toy-s0"
+    assert run_of(tmp_path, "--weights", "a/b.pth").folder.name == "jrd-toy-weightsb.pth-s0"
+    assert run_of(tmp_path, "--workers", "3", "--device", "cpu").folder.name == "jrd-toy-s0"
+    assert not list(tmp_path.iterdir()), "nothing is written before the run begins"
+
+
+def test_a_folder_with_other_settings_is_refused(tmp_path):
+    with run_of(tmp_path) as run:
+        config = json.loads((run.folder / "config.json").read_text())
+    assert config["alpha"] == 1 and config["splits"] == {"train": [4, 2], "test": [4, 2]}
+    run_of(tmp_path, "--workers", "2")                              # where it runs may differ
+    common.write_json(run.folder / "config.json", config | {"alpha": 2.0, "weights_sha256": "x"})
+    with pytest.raises(common.UserError, match=r"alpha \(there 2.0, now 1.0\), weights_sha256"):
+        run_of(tmp_path)
+    (run.folder / "config.json").write_text("{")
+    with pytest.raises(common.UserError, match="not JSON"):
+        run_of(tmp_path)
+
+
+def test_two_trainings_in_one_folder_are_refused(tmp_path):
+    with run_of(tmp_path):
+        with pytest.raises(common.UserError, match="another process"):
+            run_of(tmp_path).__enter__()
+    with run_of(tmp_path):
+        pass
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_parts_and_checkpoint(tmp_path):
+    split = common.Split(torch.zeros(6, 3, 36, 36, dtype=torch.uint8), torch.zeros(6), ["a"])
+    with run_of(tmp_path) as run:
+        run.restore()
+        batches = common.train_loader(split, common.SMALL_TRANSFORMS[1],
+                                      lambda epoch: [[i] for i in range(6)], run.cfg, "cpu")
+        epochs = run.epochs()
+        next(epochs)
+        for _ in run.steps(batches):
+            run.record(loss=torch.tensor(1.0), jrs=torch.tensor(0.5))
+        run.end_epoch(**{"R@1": 0.5})
+        next(epochs)
+        with pytest.raises(common.NonFiniteLoss) as error:
+            for step, _ in enumerate(run.steps(batches)):
+                run.record(loss=torch.tensor(1.0 if step < 3 else float("nan")), jrs=torch.tensor(0.5))
+    assert str(error.value) == ("the loss is not finite at epoch 2, step 4: loss nan, jrs 0.5; last "
+                                f"good checkpoint: {run.folder / 'last.pt'} (epoch 1)")
+
+
+def test_number():
+    assert common.number(int, 1)("3") == 3 and common.number(float, above=0)("1e-3") == 1e-3
+    for kind, limits, text in ((int, {}, "1.5"), (float, {"low": 0}, "-1"), (float, {}, "nan"),
+                               (float, {"above": 0}, "0"), (float, {}, "inf"),
+                               (int, {"high": 9}, "10"), (int, {}, "9" * 400 + "x")):
+        with pytest.raises(argparse.ArgumentTypeError):
+            common.number(kind, **limits)(text)

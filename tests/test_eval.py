@@ -1,0 +1,280 @@
+"""eval.py against brute force, hand-worked cases and degenerate embeddings."""
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from scipy.spatial.distance import cdist
+
+from eval import (confidence_interval, generalization_bound, judge, kmeans, map_at_r, nmi,
+                  positive_ranks, recall_at_k, stratified_parts)
+
+
+def brute_force(x, y, ks, gallery=None, gallery_labels=None):
+    """Sort every row of the distance matrix; at equal distance negatives come first."""
+    alone = gallery is None
+    g, gy = (x, y) if alone else (gallery, gallery_labels)
+    d = cdist(np.asarray(x, np.float64), np.asarray(g, np.float64))
+    hits = {k: 0 for k in ks}
+    for i in range(len(x)):
+        others = [j for j in range(len(g)) if not (alone and j == i)]
+        order = sorted(others, key=lambda j: (d[i, j], gy[j] == y[i]))
+        for k in ks:
+            hits[k] += any(gy[j] == y[i] for j in order[:k])
+    return {k: hits[k] / len(x) for k in ks}
+
+
+def brute_force_map(x, y):
+    d, scores = cdist(x, x), []
+    for i in range(len(x)):
+        others = [j for j in range(len(x)) if j != i]
+        relevant = [y[j] == y[i] for j in sorted(others, key=lambda j: (d[i, j], y[j] == y[i]))]
+        R = sum(relevant)
+        scores.append(sum(sum(relevant[:r]) / r for r in range(1, R + 1) if relevant[r - 1]) / R
+                      if R else 0.0)
+    return np.mean(scores)
+
+
+def random_set(n, d, classes, seed=0, spread=1.0):
+    draw = np.random.RandomState(seed)
+    y = draw.randint(0, classes, n)
+    x = draw.standard_normal((classes, d))[y] + spread * draw.standard_normal((n, d))
+    return x.astype(np.float32), y
+
+
+# ---------------------------------------------------------------------------- Recall@K
+@pytest.mark.parametrize("n, d, classes, block", [
+    (300, 8, 10, 1024), (300, 8, 10, 64), (257, 5, 40, 64), (129, 16, 3, 64), (50, 4, 50, 64),
+    (64, 3, 1, 64), (1, 3, 1, 64), (2, 1, 1, 64)])
+def test_recall_equals_a_brute_force_sort(n, d, classes, block, monkeypatch):
+    x, y = random_set(n, d, classes, spread=1.5)
+    ks = [1, 2, 4, 8, 1000]
+    ranks = positive_ranks(x, y, block=block).numpy()
+    unanswerable = np.array([np.sum(y == c) == 1 for c in y])
+    blocked = {k: float(np.mean((ranks < k) & ~unanswerable)) for k in ks}
+    assert recall_at_k(x, y, ks) == blocked == pytest.approx(brute_force(x, y, ks))
+
+
+@pytest.mark.parametrize("block", [64, 1024])
+def test_recall_against_a_gallery(block):
+    """In-Shop's form: nothing is left out by index, and a class may be missing in the gallery."""
+    x, y = random_set(150, 6, 20, seed=1)
+    g, gy = random_set(201, 6, 25, seed=2)
+    want = brute_force(x, y, [1, 3, 10], g, gy)
+    assert recall_at_k(x, y, [1, 3, 10], g, gy) == pytest.approx(want)
+    ranks = positive_ranks(x, y, g, gy, block=block)
+    assert (ranks < 3).double().mean().item() == pytest.approx(want[3])
+    assert recall_at_k(x[:7], y[:7], [1], x, y)[1] == 1           # the same image is in the gallery
+    assert recall_at_k(x, y, [1], g, gy + 1000) == {1: 0}         # nothing to find
+
+
+def test_recall_by_hand():
+    """On a line: 0 a, 1 a, 3 b, 4 a, 4.5 b.  Nearest: a→1 hit, a→0 hit, b→4 miss, a→4.5 miss,
+    b→4 miss.  The nearest positives have 0, 0, 1, 2, 1 negatives before them."""
+    x, y = [[0.0], [1.0], [3.0], [4.0], [4.5]], [0, 0, 1, 0, 1]
+    assert positive_ranks(x, y).tolist() == [0, 0, 1, 2, 1]
+    assert recall_at_k(x, y, [1, 2, 3]) == {1: 0.4, 2: 0.8, 3: 1.0}
+
+
+def test_a_tie_counts_against_the_query():
+    """b sits exactly between its fellow and a stranger."""
+    assert positive_ranks([[0.0], [1.0], [2.0]], [0, 1, 1]).tolist() == [3, 1, 0]
+    assert recall_at_k([[0.0], [1.0], [2.0]], [0, 1, 1], [1])[1] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("n, d", [(10, 4), (1000, 64), (2500, 33), (5924, 512)])
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e6])
+def test_a_collapsed_embedding_scores_zero(n, d, value):
+    x, y = torch.full((n, d), value) * torch.linspace(0.3, 1, d), torch.arange(n) % 5
+    assert recall_at_k(x, y, [1])[1] == 0
+    if n <= 1000:
+        assert map_at_r(x, y) == 0
+
+
+def test_duplicate_images():
+    """Leaving out "the first neighbour" instead of the query itself would miss the first pair."""
+    x, y = [[0.0, 0], [0, 0], [5, 5], [5, 5]], [0, 0, 1, 2]
+    assert recall_at_k(x, y, [1])[1] == 0.5
+
+
+def test_duplicates_far_apart_in_the_matrix_tie_exactly():
+    """The same image among positives and among negatives, in different blocks: always a tie."""
+    x, y = random_set(3000, 48, 30, seed=3, spread=3)
+    x = torch.nn.functional.normalize(torch.tensor(x))
+    first, second = torch.tensor(np.flatnonzero(y == 0)[:2]), np.flatnonzero(y == 29)[:1]
+    x[first[1]] = x[first[0]].clone()
+    x[second] = x[first[0]].clone()
+    assert positive_ranks(x, y)[first].tolist() == [1, 1]
+
+
+def test_no_embedding_far_from_the_origin_is_mistaken():
+    """An offset of 1000 does not wash out distances of order 1; scale does not matter at all."""
+    x, y = random_set(400, 8, 20, seed=4)
+    want = brute_force(x, y, [1, 2])
+    assert recall_at_k(x + 1000.0, y, [1, 2]) == pytest.approx(want, abs=0.006)
+    for scale in (1e-30, 1e-6, 1e6, 1e30):
+        assert recall_at_k(x * np.float32(scale), y, [1, 2]) == pytest.approx(want)
+
+
+def test_half_precision_is_cast():
+    x, y = random_set(200, 8, 10, seed=5)
+    for dtype in (torch.float16, torch.bfloat16):
+        small = torch.tensor(x).to(dtype)
+        assert recall_at_k(small, y, [1]) == pytest.approx(brute_force(small.double(), y, [1]))
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (([[0.0, float("nan")]] * 4, [0, 0, 1, 1], [1]), "not finite"),
+    (([[0.0, float("inf")]] * 4, [0, 0, 1, 1], [1]), "not finite"),
+    (([[0.0]] * 4, [0, 0, 1], [1]), "must be"), (([0.0] * 4, [0, 0, 1, 1], [1]), "must be"),
+    ((np.zeros((0, 3)), [], [1]), "must be"), (([[0.0]] * 2, [0, 0], [0]), "at least 1"),
+    (([[0.0]] * 2, [0, 0], [1], [[0.0, 1.0]], [0]), "dimension")])
+def test_what_cannot_be_evaluated_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        recall_at_k(*arguments)
+
+
+# ---------------------------------------------------------------------------- MAP@R
+@pytest.mark.parametrize("n, classes", [(120, 6), (60, 59), (40, 1)])
+def test_map_at_r_equals_brute_force(n, classes):
+    x, y = random_set(n, 4, classes, seed=6, spread=1.5)
+    assert map_at_r(x, y) == pytest.approx(brute_force_map(x, y))
+
+
+def test_map_at_r_by_hand():
+    """Query 0 of class a (R = 2), others by distance: a b a → (1/1 + 0)/2; and so on."""
+    x, y = [[0.0], [1.0], [2.5], [4.5]], [0, 0, 1, 0]
+    # from 0: 1 a, 2.5 b, 4.5 a → 1/2; from 1: 0 a, 2.5 b, 4.5 a → 1/2; b alone → 0;
+    # from 4.5: 2.5 b, 1 a, 0 a → (0 + 1/2)/2
+    assert map_at_r(x, y) == pytest.approx((0.5 + 0.5 + 0 + 0.25) / 4)
+
+
+def test_map_at_r_with_a_gallery_and_ties():
+    assert map_at_r([[0.0]], [0], [[1.0], [-1.0]], [0, 1]) == 0      # tie: the stranger first
+    assert map_at_r([[0.0]], [0], [[1.0], [-1.1]], [0, 1]) == 1
+    assert map_at_r([[0.0]], [7], [[1.0], [-1.1]], [0, 1]) == 0
+
+
+# ---------------------------------------------------------------------------- k-means and NMI
+def test_kmeans_is_lloyd():
+    """The assignments are a fixed point of Lloyd's two steps, from k random points."""
+    x, _ = random_set(500, 5, 8, seed=7)
+    a = kmeans(x, 8, seed=0).numpy()
+    centres = np.stack([x[a == c].mean(0) for c in range(8)])
+    np.testing.assert_array_equal(a, cdist(x, centres).argmin(1))
+    assert (kmeans(x, 8, seed=0).numpy() == a).all()
+    assert (kmeans(x, 8, seed=1).numpy() != a).any()
+
+
+def test_kmeans_finds_what_is_plainly_there():
+    x = np.repeat(np.array([[0.0, 0], [10, 0], [0, 10]]), 20, 0) + \
+        0.01 * np.random.RandomState(0).standard_normal((60, 2))
+    best = max(nmi(kmeans(x, 3, seed), np.repeat(range(3), 20)) for seed in range(5))
+    assert best == pytest.approx(1)
+
+
+def test_kmeans_degenerate():
+    assert kmeans(torch.zeros(5, 2), 1, 0).tolist() == [0] * 5
+    assert len(kmeans(torch.zeros(5, 2), 3, 0)) == 5                 # all equal, empty clusters
+    assert sorted(kmeans(torch.randn(4, 3), 4, 0).tolist()) == [0, 1, 2, 3]
+    for k in (0, 6):
+        with pytest.raises(ValueError, match="k must be"):
+            kmeans(torch.zeros(5, 2), k, 0)
+
+
+def test_nmi_is_the_formula():
+    draw = np.random.RandomState(8)
+    a, b = draw.randint(0, 5, 200), draw.randint(0, 7, 200)
+    b[:100] = a[:100]
+    joint = np.array([[np.mean((a == i) & (b == j)) for j in range(7)] for i in range(5)])
+    independent = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+    mutual = scipy.stats.entropy(joint.ravel(), independent.ravel())        # I = KL(joint ‖ product)
+    want = 2 * mutual / (scipy.stats.entropy(joint.sum(1)) + scipy.stats.entropy(joint.sum(0)))
+    assert want > 0.1 and nmi(a, b) == pytest.approx(want)
+    assert nmi(torch.tensor(a), torch.tensor(b)) == pytest.approx(want)
+
+
+def test_nmi_by_hand():
+    assert nmi([0, 0, 1, 1], [5, 5, 3, 3]) == pytest.approx(1)          # names do not matter
+    assert nmi([0, 1, 0, 1], [0, 0, 1, 1]) == pytest.approx(0, abs=1e-12)
+    assert nmi([0, 0, 0, 0], [0, 0, 1, 1]) == 0 and nmi([0, 0], [1, 1]) == 1
+    with pytest.raises(ValueError):
+        nmi([0, 1], [0, 1, 2])
+
+
+# ---------------------------------------------------------------------------- Eq. 1-3
+def bound_by_loops(seen, ys, unseen, yu, halves):
+    (s_fit, s_test), (u_fit, u_test) = halves
+    bank = [(seen[i], "s", ys[i]) for i in s_fit] + [(unseen[i], "u", yu[i]) for i in u_fit]
+
+    def nearest(point):
+        return min(bank, key=lambda item: ((point - item[0]) ** 2).sum())[1:]
+    errors = {"s": [], "u": []}
+    sides = []
+    for side, points, labels, test in (("s", seen, ys, s_test), ("u", unseen, yu, u_test)):
+        for i in test:
+            found = nearest(points[i])
+            errors[side].append(found != (side, labels[i]))
+            sides.append(found[0] != side)
+    return np.mean(errors["s"]) + np.mean(errors["u"]), 1 - np.mean(sides)
+
+
+def test_generalization_bound(monkeypatch):
+    import eval
+    seen, ys = random_set(90, 3, 6, seed=9)
+    unseen, yu = random_set(70, 3, 5, seed=10)
+    drawn, halves = [], eval._halves
+    monkeypatch.setattr(eval, "_halves", lambda *a: drawn.append(halves(*a)) or drawn[-1])
+    got = generalization_bound(seen, ys, unseen, yu, seed=0)
+    assert got == pytest.approx(bound_by_loops(seen, ys, unseen, yu, drawn))
+    assert 0.05 < got[0] < 1.95 and 0.05 < got[1] < 0.95
+    for labels, (fit, test) in zip((ys, yu), drawn):
+        assert sorted([*fit.tolist(), *test.tolist()]) == list(range(len(labels)))
+        for c in set(labels):
+            assert 0 <= (labels[fit] == c).sum() - (labels[test] == c).sum() <= 1
+    assert generalization_bound(seen, ys, unseen, yu, seed=1) != got
+
+
+def test_generalization_bound_extremes():
+    """Far apart and pure: no error, and the two sides are told apart.  The same numbers for seen
+    and unseen classes do not mean the same class."""
+    x = torch.tensor([[0.0], [0.1], [10.0], [10.1]])
+    y = [0, 0, 1, 1]
+    assert generalization_bound(x, y, x + 100, y, 0) == (0, 1)
+    with pytest.raises(ValueError, match="two images"):
+        generalization_bound(x, [0, 1, 2, 3], x, y, 0)
+
+
+# ---------------------------------------------------------------------------- intervals, parts
+def test_confidence_interval():
+    values = [0.5, 0.7, 0.9, 0.8]
+    low, high = scipy.stats.t.interval(0.95, 3, np.mean(values), scipy.stats.sem(values))
+    assert confidence_interval(values) == pytest.approx(((high + low) / 2, (high - low) / 2))
+    assert confidence_interval(values, 0.9)[1] < confidence_interval(values)[1]
+    assert np.isnan(confidence_interval([0.3])[1]) and confidence_interval([1, 1]) == (1, 0)
+    for bad in (([], 0.95), ([1], 1.0)):
+        with pytest.raises(ValueError):
+            confidence_interval(*bad)
+
+
+def test_stratified_parts():
+    labels = np.repeat(np.arange(7), [20, 21, 25, 33, 20, 47, 60])
+    parts = stratified_parts(labels)
+    assert len(parts) == 10
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(labels)))
+    for part in parts:
+        assert abs(len(part) - len(labels) / 10) < 1
+        for c in range(7):
+            assert abs((labels[part] == c).sum() - (labels == c).sum() / 10) < 1
+    with pytest.raises(ValueError, match="too few"):
+        stratified_parts(np.repeat(np.arange(3), 19))
+
+
+def test_judge_reports_everything():
+    x, y = random_set(400, 6, 8, seed=11)
+    seen, ys = random_set(100, 6, 5, seed=12)
+    result = judge(torch.tensor(x), torch.tensor(y), [1, 2], seen=torch.tensor(seen),
+                   seen_labels=torch.tensor(ys))
+    assert set(result) == {"R@1", "R@2", "MAP@R", "NMI", "ten parts", "seen R@1", "lambda", "d_H"}
+    lonely = judge(torch.tensor(x), torch.arange(400) // 2 * (torch.arange(400) > 5), [1])
+    assert "ten parts" not in lonely and "queries without a positive" not in lonely
+    assert judge(torch.tensor(x), torch.arange(400), [1])["queries without a positive"] == 400
