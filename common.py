@@ -57,17 +57,18 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def number(kind, low=-math.inf, high=math.inf, above=-math.inf):
-    """An argparse type: a finite int or float with low <= value <= high and value > above."""
+def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
+    """An argparse type: a finite int or float, low <= value <= high and above < value < below."""
     def parse(text):
         try:
             value = kind(text)
         except ValueError:
             noun = "whole number" if kind is int else "number"
             raise argparse.ArgumentTypeError(f"'{text}' is not a {noun}")
-        if not math.isfinite(value) or not low <= value <= high or value <= above:
+        if not math.isfinite(value) or not (low <= value <= high and
+                                                 above < value < below):
             bounds = [f">= {low:g}" * (low > -math.inf), f"> {above:g}" * (above > -math.inf),
-                      f"<= {high:g}" * (high < math.inf)]
+                      f"<= {high:g}" * (high < math.inf), f"< {below:g}" * (below < math.inf)]
             raise argparse.ArgumentTypeError(f"{text} must be " + (
                 " and ".join(filter(None, bounds)) or "finite"))
         return value
@@ -275,12 +276,17 @@ class Data:
 
 
 def decode(path):
-    """An image file -> uint8 RGB (3, h, w).  UserError names a file that cannot be read."""
+    """An image file -> an RGB PIL image.  UserError names a file that cannot be read."""
     try:
         with PIL.Image.open(path) as image:
-            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+            return image.convert("RGB")
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise UserError(f"cannot read the image {path}: {error}")
+
+
+def through(prefix, image):
+    """The deterministic part of a transform, applied by PIL -> uint8 (3, h, w)"""
+    return v2.functional.pil_to_tensor(prefix(image) if prefix else image)
 
 
 class ImageFiles:
@@ -293,8 +299,7 @@ class ImageFiles:
         return len(self.paths)
 
     def __getitem__(self, i):
-        image = decode(self.paths[i])
-        return self.prefix(image) if self.prefix else image
+        return through(self.prefix, decode(self.paths[i]))
 
 
 def load_dataset(name, root="data", train=None, test=None):
@@ -306,11 +311,11 @@ def load_dataset(name, root="data", train=None, test=None):
     image; an image that cannot be read.
     """
     if name == "glyphs":
-        (x, y), (x_test, y_test) = glyphs("train"), glyphs("test")
-        names = [[f"glyph {c}" for c in GLYPHS[split][0]] for split in ("train", "test")]
-        see = test or (lambda images: images)
-        return Data(name, Split(train(x) if train else x, y, names[0]),
-                    Split(see(x), y, names[0]), Split(see(x_test), y_test, names[1]))
+        def split(part, prefix):
+            images, labels = glyphs(part)
+            images = torch.stack([through(prefix, v2.functional.to_pil_image(x)) for x in images])
+            return Split(images, labels, [f"glyph {c}" for c in GLYPHS[part][0]])
+        return Data(name, split("train", train), split("train", test), split("test", test))
     if not Path(name).is_dir():
         raise UserError(f"unknown dataset '{name}': neither glyphs nor a folder of images")
     return _load_folder(Path(name), train, test)
@@ -405,14 +410,14 @@ def train_loader(split, augment, batches, cfg, device):
 
 
 @torch.inference_mode()
-def embed(function, split, cfg, device, batch=200):
+def embed(function, split, cfg, batch=200):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
-    images, pin = split.images, torch.device(device).type == "cuda"
+    images, place = split.images, device(cfg)
     batches = images.split(batch) if torch.is_tensor(images) else torch.utils.data.DataLoader(
-        images, batch, num_workers=_workers(cfg, images), pin_memory=pin,
+        images, batch, num_workers=_workers(cfg, images), pin_memory=place.type == "cuda",
         worker_init_fn=_ignore_interrupts, generator=torch.Generator())
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
-    found = torch.cat([function(x.to(device, non_blocking=True)).float() for x in bar])
+    found = torch.cat([function(x.to(place, non_blocking=True)).float() for x in bar])
     if not torch.isfinite(found).all():
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
                             "of the run holds the last good epoch")
@@ -424,7 +429,7 @@ def embeddings(network, data, cfg):
     eval.judge."""
     network.eval()
     parts = {"test": data.test, "gallery": data.gallery, "seen": data.seen}
-    found = {name: embed(network.embed, split, cfg, device(cfg))
+    found = {name: embed(network.embed, split, cfg)
              for name, split in parts.items() if split is not None}
     labels = {("labels" if name == "test" else f"{name}_labels"): split.labels
               for name, split in parts.items() if split is not None}
@@ -435,11 +440,12 @@ def embeddings(network, data, cfg):
 class Preprocess(nn.Module):
     """uint8 RGB (B, 3, h, w) -> the float input that a backbone was pretrained on."""
     INPUTS = {"small": ((127.5,) * 3, (127.5,) * 3, False),
-              "bn_inception": ((104.0, 117.0, 128.0), (1.0,) * 3, True)}     # BGR, 0-255
+              "bn_inception": ((104.0, 117.0, 128.0), (1.0,) * 3, True),     # BGR, 0-255
+              "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375), False)}
 
     def __init__(self, backbone):
         super().__init__()
-        mean, std, self.bgr = self.INPUTS[backbone]
+        mean, std, self.bgr = self.INPUTS.get(backbone, self.INPUTS["imagenet"])
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
 
@@ -448,12 +454,16 @@ class Preprocess(nn.Module):
         return (images.float() - self.mean) / self.std
 
 
-WEIGHTS = {  # backbone: file name, SHA-256, where it is published
+WEIGHTS = {  # backbone: file name, SHA-256 (or the digits of it that are published), where it is
     "small": ("glyphs_backbone.pth",
               "a2d35efeb963d00da00eb25a3cb02c123ce8129421c8d1072b9456e4d7a83086", None),
     "bn_inception": ("bn_inception-52deb4733.pth",
                      "52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353",
-                     "http://data.lip6.fr/cadene/pretrainedmodels/")}
+                     "http://data.lip6.fr/cadene/pretrainedmodels/"),
+    # IMAGENET1K_V1: what the papers' time had; V2 is stronger.
+    "resnet18": ("resnet18-f37072fd.pth", "f37072fd", "https://download.pytorch.org/models/"),
+    "resnet50": ("resnet50-0676ba61.pth", "0676ba61", "https://download.pytorch.org/models/"),
+    "googlenet": ("googlenet-1378be20.pth", "1378be20", "https://download.pytorch.org/models/")}
 
 
 def sha256(path):
@@ -553,7 +563,7 @@ class Run:
 
     def __init__(self, paper, cfg, preset, data, weights):
         self.cfg, self.paper, self.ks = cfg, paper, [f"R@{k}" for k in cfg.ks]
-        changed = {k: v for k, v in vars(cfg).items()
+        changed = {k.rstrip("_"): v for k, v in vars(cfg).items()
                    if k not in self.PLACE + ("seed", "dataset") and v != getattr(preset, k)}
         name = "-".join([paper, data.name, *(k + _value(v) for k, v in changed.items()),
                          f"s{cfg.seed}"])
@@ -674,7 +684,7 @@ class Run:
                         "untrained": self.untrained,
                         **{k: v.state_dict() for k, v in self.parts.items()}}, file)
         self._write_log()
-        columns = self.names + [k for k in self.ks if k in row]
+        columns = self.names + [k for k in (*self.ks, "seen R@1") if k in row]
         if self.epoch == self.first:
             print(f"{'epoch':>9}" + "".join(f"{c:>10}" for c in columns) + f"{'images/s':>10}"
                   f"{'left':>9}")

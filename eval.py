@@ -18,7 +18,6 @@ All shares lie in [0, 1] and are printed in %.
 import argparse
 import contextlib
 import importlib
-import sys
 import zipfile
 from pathlib import Path
 
@@ -325,8 +324,8 @@ def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_l
     R@1, λ and d_H; where every class has 20 images: Table 2's ten parts.  [mean, half-width] of 95%
     intervals over ten splits or ten parts.  NMI and parts are not defined for a separate gallery.
     """
-    result = {f"R@{k}": share for k, share in
-              recall_at_k(test, labels, ks, gallery, gallery_labels).items()}
+    result = retrieval(dict(test=test, labels=labels, gallery=gallery,
+                            gallery_labels=gallery_labels), ks)
     result["MAP@R"] = map_at_r(test, labels, gallery, gallery_labels)
     lonely = int((_positives(labels, gallery_labels if gallery is not None else None) == 0).sum())
     if lonely:
@@ -343,6 +342,24 @@ def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_l
             splits = [generalization_bound(seen, seen_labels, test, labels, s) for s in range(10)]
             result["lambda"], result["d_H"] = map(confidence_interval, zip(*splits))
     return result
+
+
+def retrieval(parts, ks):
+    """Recall@K of common.embeddings' parts -> {"R@K": share}; In-Shop searches its gallery (U11)."""
+    found = recall_at_k(parts["test"], parts["labels"], ks, parts.get("gallery"),
+                        parts.get("gallery_labels"))
+    return {f"R@{k}": share for k, share in found.items()}
+
+
+def test_recall(function, data, cfg):
+    """Recall@K of the test images as function(images) embeds them -> {"R@K": share}"""
+    splits = {"test": data.test, "gallery": data.gallery}
+    parts = {"labels": data.test.labels}
+    for name, split in splits.items():
+        if split is not None:
+            parts[name] = common.embed(function, split, cfg)
+            parts[f"{name}_labels"] = split.labels
+    return retrieval(parts, cfg.ks)
 
 
 def percent(share, width=7):

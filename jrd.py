@@ -51,7 +51,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import final_table, judge, recall_at_k
+from eval import final_table, judge, test_recall
 
 # Section 5.1 where nothing else is said.
 DEFAULTS = dict(alpha=1.0, s=20.0, m=0.1, regularizer="jrs", variant="jrd", kernel="gaussian", p=2,
@@ -325,14 +325,11 @@ def train(cfg, preset):
     loader = common.train_loader(data.train, augment, lambda epoch: batches(
         data.train.labels, cfg, epoch), cfg, device)
 
-    def recall(function):
-        test = common.embed(function, data.test, cfg, device)
-        return {f"R@{k}": v for k, v in recall_at_k(test, data.test.labels, cfg.ks).items()}
-
     with common.Run("jrd", cfg, preset, data, weights) as run:
         run.restore(network=network, optimizer=optimizer)
         network.eval()
-        run.untrained = run.untrained or recall(lambda images: F.normalize(network.pool(images)))
+        run.untrained = run.untrained or test_recall(lambda images: F.normalize(
+            network.pool(images)), data, cfg)
         for epoch in run.epochs():
             network.train()
             drop = 0.1 ** ((epoch + 1) // cfg.drop_every)               # U5
@@ -350,7 +347,7 @@ def train(cfg, preset):
                 optimizer.step()
                 run.record(loss=loss, amsoftmax=ams, **{cfg.regularizer: reg})
             network.eval()
-            run.end_epoch(lr=cfg.lr * drop, **recall(network.embed))
+            run.end_epoch(lr=cfg.lr * drop, **test_recall(network.embed, data, cfg))
         if not run.result:
             run.finish(judge(ks=cfg.ks, **common.embeddings(network, data, cfg)))
         final_table(run)
