@@ -343,7 +343,7 @@ def _load_folder(folder, train, test):
         labels = [i for i, name in enumerate(names) for _ in classes[name]]
         return Split(ImageFiles(paths, prefix), torch.tensor(labels), names)
 
-    return Data(folder.name, split(halves[0], train), split(halves[0], test),
+    return Data(folder.resolve().name, split(halves[0], train), split(halves[0], test),
                 split(halves[1], test))
 
 
@@ -552,6 +552,22 @@ def _value(value):
         f"{value:g}" if isinstance(value, float) else Path(str(value)).name)
 
 
+PLACE = ("data_root", "out", "device", "workers")          # where a run runs, not what it computes
+
+
+def differences(cfg, preset):
+    """What differs from the dataset's preset -> {setting: value}"""
+    return {k.rstrip("_"): v for k, v in vars(cfg).items()
+            if k not in PLACE + ("seed", "dataset") and v != getattr(preset, k)}
+
+
+def run_folder(paper, cfg, preset):
+    """`<out>/<paper>-<dataset>-<what differs from the preset>-s<seed>`"""
+    changed = [name + _value(value) for name, value in differences(cfg, preset).items()]
+    return Path(cfg.out, "-".join([paper, Path(cfg.dataset).resolve().name, *changed,
+                                   f"s{cfg.seed}"]))
+
+
 class Run:
     """One training: `runs/<paper>-<dataset>-<what differs from the preset>-s<seed>/` with
     config.json, log.jsonl (a line an epoch), last.pt (after every epoch) and result.json.
@@ -559,15 +575,10 @@ class Run:
     Use as a context manager around the training.  A killed run continues from last.pt by the same
     command; a folder whose settings differ is refused (UserError, with the fields that differ).
     """
-    PLACE = ("data_root", "out", "device", "workers")      # where it runs, not what it computes
-
     def __init__(self, paper, cfg, preset, data, weights):
         self.cfg, self.paper, self.ks = cfg, paper, [f"R@{k}" for k in cfg.ks]
-        changed = {k.rstrip("_"): v for k, v in vars(cfg).items()
-                   if k not in self.PLACE + ("seed", "dataset") and v != getattr(preset, k)}
-        name = "-".join([paper, data.name, *(k + _value(v) for k, v in changed.items()),
-                         f"s{cfg.seed}"])
-        self.folder = Path(cfg.out, name)
+        changed = differences(cfg, preset)
+        self.folder = run_folder(paper, cfg, preset)
         self.config = {"paper": paper, **vars(cfg), "weights_sha256": weights,
                        "splits": data.counts(), "versions": versions(), "commit": commit()}
         self.history, self.untrained, self.epoch = [], None, 0
@@ -583,7 +594,7 @@ class Run:
         except ValueError:
             raise UserError(f"{path} is not JSON: delete {self.folder} to train anew")
         new = json.loads(json.dumps(self.config))
-        ignored = self.PLACE + ("versions", "commit")
+        ignored = PLACE + ("versions", "commit")
         differ = [f"{k} (there {old.get(k)!r}, now {new.get(k)!r})"
                   for k in sorted({*old, *new} - {*ignored}) if old.get(k) != new.get(k)]
         if differ:

@@ -224,11 +224,11 @@ def run_of(tmp_path, *arguments):
 
 
 def test_run_names_say_what_differs_from_the_preset(tmp_path):
-    assert run_of(tmp_path).folder.name == "jrd-toy-s0"
-    assert run_of(tmp_path, "--alpha", "0.50", "--seed", "3").folder.name == "jrd-toy-alpha0.5-s3"
-    assert run_of(tmp_path, "--alpha", "1").folder.name == "jrd-toy-s0"
-    assert run_of(tmp_path, "--weights", "a/b.pth").folder.name == "jrd-toy-weightsb.pth-s0"
-    assert run_of(tmp_path, "--workers", "3", "--device", "cpu").folder.name == "jrd-toy-s0"
+    assert run_of(tmp_path).folder.name == "jrd-glyphs-s0"
+    assert run_of(tmp_path, "--alpha", "0.50", "--seed", "3").folder.name == "jrd-glyphs-alpha0.5-s3"
+    assert run_of(tmp_path, "--alpha", "1").folder.name == "jrd-glyphs-s0"
+    assert run_of(tmp_path, "--weights", "a/b.pth").folder.name == "jrd-glyphs-weightsb.pth-s0"
+    assert run_of(tmp_path, "--workers", "3", "--device", "cpu").folder.name == "jrd-glyphs-s0"
     assert not list(tmp_path.iterdir()), "nothing is written before the run begins"
 
 
