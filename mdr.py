@@ -60,10 +60,10 @@ PRESETS = {
     "cars": dict(lambda_=0.2),
     "sop": dict(lambda_=0.1, lr=1e-4, batch=256, m=3, ks=[1, 10, 100, 1000]),
     "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, m=3, ks=[1, 10, 20, 40]),
-    "glyphs": dict(backbone="small", dim=64, lr=1e-3, batch=64, epochs=40, iterations=10),    # ours
+    "glyphs": dict(backbone="small", dim=64, lr=3e-4, batch=64, epochs=40, iterations=10),    # ours
     "folder": {}}
 BACKBONES = {"bn_inception": dict(dim=512, lr=5e-5), "resnet18": dict(dim=512, lr=5e-5),
-             "resnet50": dict(dim=512, lr=5e-5), "small": dict(dim=64, lr=1e-3)}
+             "resnet50": dict(dim=512, lr=5e-5), "small": dict(dim=64, lr=3e-4)}
 MARGIN = {"triplet": 0.2, "contrastive": 1.0, "margin": 0.2}            # U10
 
 

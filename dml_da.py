@@ -1,0 +1,389 @@
+"""DML-DA: Deep Metric Learning with Density Adaptivity (Li, Yao, Pan, Chao & Mei, IEEE TMM 2019).
+
+A pairwise loss draws each class together without end.  The density regularizer gives each class a
+target for its spread, rewards larger targets, and keeps their proportions near those of the input.
+
+    python dml_da.py                            Contrastive + DA on the embedded dataset
+    python dml_da.py --lambda 0                 Contrastive alone
+    python dml_da.py --regularizer gor          the global orthogonal regularizer instead
+    python dml_da.py --dataset path/to/folder   a sub-folder a class; half train, half test
+It prints a row an epoch, then Recall@K, MAP@R and NMI of the untrained backbone, of the last epoch
+(the figure to report) and of the best epoch on test (not one to report).
+
+Equation                                          where
+  1     D = ‖f_i - f_j‖²                          squared_distances
+  2-4   Contrastive, Triplet, N-pair              contrastive_loss, triplet_loss, n_pair_loss
+  5     D_avg, the density of a class             class_density
+  6     L_DA without the correlation term ("⁻")   density_regularizer(D_avg, alpha)
+  7-8   L_DA with it                              density_regularizer(D_avg, alpha, D0, eta)
+  9     L = L_pair + λ L_DA                       train
+  -     Algorithm 1: θ and α_c by Adam            train, TargetDensities
+  -     EN, GOR (Fig. 4)                          entropy_, global_orthogonal_regularizer
+
+There is no public code.  The paper is silent on, and here is chosen (marked where it acts):
+  U1 the sums of Eq. 2-4 run over unordered pairs, triplets or tuplets and are divided by the number
+     of images B.  Reason: a class of n images has Σ_{i<j} D = n² D_avg, so with 10 classes × 10
+     images the positive part of Eq. 2 over B = 100 is 10 mean_c D_avg.  λ L_DA with α_c at its
+     optimum D_avg + ½ pushes with -λ mean_c D_avg: λ = 10 is where the two balance, the plateau of
+     Fig. 6.  With a mean over pairs λ = 10 would swamp the loss, with a plain sum it would vanish.
+  U2 C in Eq. 6 and 8 is the number of classes in the batch: D_avg exists for no others.  The α of
+     the others stay as they are, bit for bit: no Adam momentum moves them.
+  U3 D⁰ is Eq. 5 on the pretrained pooled features of all training images of a class, without
+     augmentation; divided by its mean over classes, for else the strength of Eq. 8's penalty would
+     depend on the backbone's feature scale (its minimisers do not).
+  U4 α_c start at 0.5 and learn by Adam at the network's rate, with nothing to keep them positive.
+  U5 the rate is constant; the embedding layer has the backbone's unless --head-lr-mult.
+  U6 Triplet: for each ordered anchor-positive pair the semi-hard negative nearest to the anchor
+     (Schroff et al. 2015), else the nearest of all, if it violates the margin.  N-pair: for each
+     ordered anchor-positive pair one random example of every other class of the batch.
+  U7 256 × 256, random 224 crop and mirror; central crop at test (the protocol of Oh Song et al.).
+  U8 torchvision's GoogLeNet: with batch norm, and 3 × 3 where the original has 5 × 5.  The paper's
+     Caffe model has neither; this is the closest on hand.  Batch norm stays in eval mode.
+  U9 EN: minus the mean entropy of softmax(f).  GOR (Zhang et al. 2017): M1² + max(0, M2 - 1/d).
+     Their weights are not given either: --reg-weight, see REG_WEIGHT.
+  U10 NMI, k-means and Recall@K by the evaluation code that the paper names: see eval.py.
+Worth seeing:
+  At the optimum of α, ∂L_DA/∂D_avg = 2 (D_avg - α) / C = -1 / C: for converged targets Eq. 6 is a
+  constant push outwards.  What adapts is the lag of α, which is its learning rate: a class meets
+  3,000 of the 30,000 batches on CUB, and Adam moves α by at most about 1e-5 in each, so by 0.03.
+  Against the pull of U1, a fixed α holds a class where D_avg = α - 5/λ.
+  On the sphere D_avg = 1 - ‖μ_c‖² <= 1.
+Shapes: B batch, D pooling width, d embedding width, C classes of the batch, T triplets or tuplets.
+"""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import torchvision
+from torchvision.transforms import v2
+
+import common
+from eval import final_table, judge, kmeans, nmi, recall_at_k, retrieval, test_recall
+
+# Section IV-A where nothing else is said.
+DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
+                reg_weight=None, batch=100, m=10, epochs=30, iterations=1000, lr=1e-5,
+                head_lr_mult=1.0, dim=128, backbone="googlenet", ks=[1, 2, 4, 8, 16, 32, 64, 128])
+PRESETS = {
+    "cub": {},
+    "cars": dict(lr=5e-4),
+    "sop": dict(lr=3e-5, m=0, ks=[1, 10, 100, 1000]),
+    "glyphs": dict(backbone="small", dim=64, lr=3e-4, epochs=40, iterations=10, ks=[1, 2, 4, 8]),
+    "folder": {}}
+BACKBONES = {"googlenet": dict(dim=128, lr=1e-5), "small": dict(dim=64, lr=3e-4)}
+REG_WEIGHT = {"en": 1.0, "gor": 1.0}                                                    # U9
+ALPHA_0 = 0.5                                                                           # U4
+
+
+# ---------------------------------------------------------------------------- network
+class Network(nn.Module):
+    """uint8 images -> embeddings f (B, d) on the unit sphere: backbone, pool5, fully connected."""
+
+    def __init__(self, cfg, classes):
+        super().__init__()
+        if cfg.backbone == "small":
+            self.preprocess, width = common.Preprocess("small"), 128
+            self.backbone = common.SmallNet()
+        else:                                                           # U8
+            self.preprocess, width = common.Preprocess("imagenet"), 1024
+            self.backbone = torchvision.models.googlenet(
+                weights=None, aux_logits=False, init_weights=False, transform_input=True)
+            self.backbone.dropout = self.backbone.fc = nn.Identity()
+        self.embedding = nn.Linear(width, cfg.dim)
+
+    def train(self, mode=True):
+        """Batch norm stays in eval mode (U8); its affine parameters learn."""
+        super().train(mode)
+        for module in self.backbone.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
+
+    def pool(self, images):
+        return self.backbone(self.preprocess(images))                   # (B, D)
+
+    def forward(self, images):
+        return F.normalize(self.embedding(self.pool(images)))           # f (B, d)
+
+    embed = forward
+
+
+# ---------------------------------------------------------------------------- losses
+def squared_distances(f):
+    """Eq. 1: D = ‖f_i - f_j‖², exactly 0 for equal rows, with a gradient of 0 there.  -> (B, B)"""
+    return torch.cdist(f, f, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+def same_class(labels):
+    """1 at the pairs of one class, an image with itself included.  (B,) -> (B, B)"""
+    return labels[:, None] == labels[None, :]
+
+
+def positive_pairs(labels):
+    """All ordered anchor-positive pairs.  labels (B,) -> anchors, positives (T,)"""
+    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    return torch.nonzero(same_class(labels) & ~itself).T
+
+
+def contrastive_loss(f, labels, margin):
+    """Eq. 2: (Σ_positive D + Σ_negative [m_p - D]_+) / B over unordered pairs (U1).
+
+    f (B, d), labels (B,), on the host or the device -> scalar
+    """
+    D, same = squared_distances(f), same_class(labels).to(f.device, non_blocking=True)
+    return torch.where(same, D, F.relu(margin - D)).sum() / 2 / len(f)  # half: each pair twice
+
+
+def triplet_loss(f, labels, margin):
+    """Eq. 3: Σ_T [m_t + D(a, p) - D(a, n)]_+ / B, one negative a pair (U1, U6).
+
+    f (B, d), labels (B,), best on the host -> scalar; 0 where the batch has one class.
+    """
+    D, same = squared_distances(f), same_class(labels)
+    if same.all():
+        return f.sum() * 0
+    anchors, positives = positive_pairs(labels).to(f.device, non_blocking=True)
+    D_ap = D[anchors, positives]                                        # (T,)
+    with torch.no_grad():
+        D_an = D.masked_fill(same.to(f.device, non_blocking=True), torch.inf)[anchors]    # (T, B)
+        semi_hard = D_an.masked_fill(D_an <= D_ap[:, None], torch.inf)
+        near, farther = D_an.min(1), semi_hard.min(1)
+        found = farther.values < D_ap + margin                          # else it costs nothing
+        negatives = torch.where(found, farther.indices, near.indices)
+    return F.relu(margin + D_ap - D[anchors, negatives]).sum() / len(f)
+
+
+def n_pair_loss(f, labels, generator):
+    """Eq. 4: Σ log(1 + Σ_c exp(f_a·f_n(c) - f_a·f_p)) / B, n(c) one random example of each other
+    class of the batch (U1, U6).
+
+    f (B, d), labels (B,), generator: all drawn on the host -> scalar; 0 where there is one class.
+    """
+    labels = labels.cpu()
+    classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
+    anchors, positives = positive_pairs(labels)
+    if len(classes) < 2 or not len(anchors):
+        return f.sum() * 0
+    T, C = len(anchors), len(classes)
+    place = (torch.rand(T, C, generator=generator, dtype=torch.float64) * n).long()
+    drawn = inverse.argsort(stable=True)[place + n.cumsum(0) - n]       # one of every class, (T, C)
+    other = torch.arange(C) != inverse[anchors, None]
+    negatives = drawn[other].view(T, C - 1)
+    anchors, positives, negatives = (i.to(f.device, non_blocking=True)
+                                     for i in (anchors, positives, negatives))
+    s = f @ f.T                                                         # (B, B)
+    exponents = s[anchors[:, None], negatives] - s[anchors, positives][:, None]     # (T, C - 1)
+    return F.softplus(exponents.logsumexp(1)).sum() / len(f)            # log(1 + e^x), x = log Σ
+
+
+# ---------------------------------------------------------------------------- regularizers
+def class_density(f, labels):
+    """Eq. 5: D_avg(S_c) = mean ‖f_i - μ_c‖² over a class's images, μ_c their plain mean.
+
+    f (B, d), labels (B,) -> classes (C,), ascending and where labels are, and D_avg (C,)
+    """
+    classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
+    mean = (classes[:, None] == labels).to(f.dtype) / n[:, None]        # (C, B)
+    mean, inverse = (v.to(f.device, non_blocking=True) for v in (mean, inverse))
+    return classes, mean @ (f - (mean @ f)[inverse]).square().sum(1)
+
+
+def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
+    """Eq. 6: 1/C Σ_c (D_avg - α_c)² - 1/C Σ_c α_c, and given D0, Eq. 8's correlation term
+    + 1/C² Σ_{ci,cj} ((D⁰_cj)^η α_ci - (D⁰_ci)^η α_cj)².
+
+    D_avg, alpha, D0 (C,) -> scalar.  The term is 0 exactly where Eq. 7 holds:
+    α_ci/α_cj = (D⁰_ci/D⁰_cj)^η.
+    """
+    loss = (D_avg - alpha).square().mean() - alpha.mean()
+    if D0 is not None:
+        cross = alpha[:, None] * (D0 ** eta)[None, :]                   # (C, C)
+        loss = loss + (cross - cross.T).square().mean()
+    return loss
+
+
+def entropy_regularizer(f):
+    """EN (U9): minus the entropy of softmax(f), mean over the batch.  (B, d) -> scalar"""
+    return (F.softmax(f, 1) * F.log_softmax(f, 1)).sum(1).mean()
+
+
+def global_orthogonal_regularizer(f, labels):
+    """GOR (Zhang et al. 2017, U9): M1² + [M2 - 1/d]_+, M1 and M2 the mean and the mean square of
+    f_i·f_j over pairs of different classes.  -> scalar; 0 where the batch has one class."""
+    different = ~same_class(labels)
+    pairs, different = different.sum().clamp(min=1), different.to(f.device, non_blocking=True)
+    s = torch.where(different, f @ f.T, 0)                              # (B, B)
+    pairs = pairs.to(f.device, f.dtype, non_blocking=True)
+    M1, M2 = s.sum() / pairs, s.square().sum() / pairs
+    return M1 ** 2 + F.relu(M2 - 1 / f.shape[1])
+
+
+class TargetDensities(nn.Module):
+    """α_c of all training classes, D⁰_c, and Adam for the classes of a batch alone (U2, U4)."""
+
+    def __init__(self, classes, betas=(0.9, 0.999), eps=1e-8):
+        super().__init__()
+        self.betas, self.eps = betas, eps
+        self.register_buffer("alpha", torch.full((classes,), ALPHA_0))
+        for name in ("D0", "m", "v", "steps"):
+            self.register_buffer(name, torch.zeros(classes))
+
+    def measure(self, features, labels):
+        """U3: D⁰ from the features of all training images, over its mean."""
+        _, D0 = class_density(features, labels)
+        self.D0.copy_(D0 / D0.mean().clamp_min(torch.finfo(D0.dtype).tiny))
+
+    @torch.no_grad()
+    def step(self, classes, gradient, lr):
+        """Adam for α[classes]; all the others keep their α and their moments, bit for bit."""
+        (b1, b2), t = self.betas, self.steps[classes] + 1
+        m = b1 * self.m[classes] + (1 - b1) * gradient
+        v = b2 * self.v[classes] + (1 - b2) * gradient.square()
+        move = lr * (m / (1 - b1 ** t)) / ((v / (1 - b2 ** t)).sqrt() + self.eps)
+        self.m[classes], self.v[classes], self.steps[classes] = m, v, t
+        self.alpha[classes] -= move
+
+
+# ---------------------------------------------------------------------------- sampler, transforms
+def batches(labels, cfg, epoch):
+    """`iterations` batches of m random images of random classes; m = 0: all images of a class.
+
+    Classes are drawn without replacement until the batch is full; one with fewer gives what it has.
+    """
+    generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
+    of_class = [torch.nonzero(labels == c)[:, 0] for c in range(int(labels.max()) + 1)]
+    found = []
+    for _ in range(cfg.iterations):
+        batch = []
+        for c in torch.randperm(len(of_class), generator=generator).tolist():
+            images = of_class[c]
+            take = torch.randperm(len(images), generator=generator)[:cfg.m or None]
+            batch += images[take].tolist()
+            if len(batch) >= cfg.batch:
+                break
+        found.append(batch[:cfg.batch])
+    return found
+
+
+def transforms(cfg):
+    """U7 -> deterministic part for training, random part, whole transform for test images."""
+    if cfg.backbone == "small":
+        return common.SMALL_TRANSFORMS
+    resize = v2.Resize((256, 256))
+    return (resize, v2.Compose([v2.RandomCrop(224), v2.RandomHorizontalFlip()]),
+            v2.Compose([resize, v2.CenterCrop(224)]))
+
+
+# ---------------------------------------------------------------------------- training
+def evaluate(network, targets, data, cfg):
+    """What the figures need of an epoch: recall on test and train (Fig. 1d), NMI, and D_avg and α
+    over the training classes."""
+    parts = common.embeddings(network, data, cfg)
+    found = retrieval(parts, cfg.ks)
+    found["seen R@1"] = recall_at_k(parts["seen"], parts["seen_labels"], [1])[1]
+    if data.gallery is None:
+        clusters = len(data.test.classes)
+        found["NMI"] = nmi(kmeans(parts["test"], clusters, seed=0), parts["labels"])
+    _, D_avg = class_density(parts["seen"], parts["seen_labels"])
+    for name, values in (("D_avg", D_avg), ("alpha", targets.alpha)):
+        found |= {f"{name} mean": values.mean().item(), f"{name} min": values.min().item(),
+                  f"{name} max": values.max().item()}
+    return found
+
+
+def train(cfg, preset):
+    """One run, from the header to the final table -> the dict of result.json."""
+    device = common.device(cfg)
+    train_prefix, augment, test_transform = transforms(cfg)
+    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform)
+    torch.manual_seed(cfg.seed)
+    network = Network(cfg, len(data.train.classes))
+    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
+    network.to(device)
+    targets = TargetDensities(len(data.train.classes)).to(device)
+    optimizer = torch.optim.Adam([
+        {"params": network.backbone.parameters()},
+        {"params": network.embedding.parameters(), "lr": cfg.lr * cfg.head_lr_mult}],   # U5
+        lr=cfg.lr)
+    loader = common.train_loader(data.train, augment, lambda epoch: batches(
+        data.train.labels, cfg, epoch), cfg, device)
+
+    with common.Run("dml_da", cfg, preset, data, weights) as run:
+        run.restore(network=network, optimizer=optimizer, targets=targets)
+        network.eval()
+        run.untrained = run.untrained or test_recall(lambda images: F.normalize(
+            network.pool(images)), data, cfg)
+        if not run.history and cfg.regularizer == "da" and cfg.lambda_:
+            targets.measure(common.embed(network.pool, data.seen, cfg), data.seen.labels)
+        for epoch in run.epochs():
+            network.train()
+            generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch, 1))
+            for images, labels in run.steps(loader):
+                f = network(images.to(device, non_blocking=True))       # (B, d)
+                if cfg.loss == "npair":
+                    pair = n_pair_loss(f, labels, generator)
+                else:
+                    loss_pair = contrastive_loss if cfg.loss == "contrastive" else triplet_loss
+                    pair = loss_pair(f, labels, cfg.margin)
+                if cfg.regularizer in ("da", "da-"):
+                    classes, D_avg = class_density(f, labels)
+                    classes = classes.to(device, non_blocking=True)
+                    alpha = targets.alpha[classes].requires_grad_()     # (C,)
+                    D0 = targets.D0[classes] if cfg.regularizer == "da" else None
+                    weight, reg = cfg.lambda_, density_regularizer(D_avg, alpha, D0, cfg.eta)
+                elif cfg.regularizer == "en":
+                    weight, reg = cfg.reg_weight, entropy_regularizer(f)
+                else:
+                    weight, reg = cfg.reg_weight, global_orthogonal_regularizer(f, labels)
+                loss = pair + weight * reg                              # Eq. 9
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if cfg.regularizer in ("da", "da-") and cfg.lambda_:
+                    targets.step(classes, alpha.grad, cfg.lr)           # Algorithm 1, line 8
+                run.record(loss=loss, **{cfg.loss: pair, cfg.regularizer: reg})
+            network.eval()
+            run.end_epoch(lr=cfg.lr, **evaluate(network, targets, data, cfg))
+        if not run.result:
+            run.finish(judge(ks=cfg.ks, **common.embeddings(network, data, cfg)))
+        final_table(run)
+        return run.result
+
+
+def parse_args(argv=None):
+    """-> (settings, the dataset's preset)"""
+    number, parser = common.number, common.Parser(prog="dml_da.py", description=__doc__)
+    add = parser.add_argument
+    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, or a folder")
+    add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 9; 0 is the loss alone")
+    add("--loss", choices=("contrastive", "triplet", "npair"), help="Eq. 2, 3 or 4")
+    add("--margin", type=number(float, 0), help="m_p of Eq. 2, m_t of Eq. 3 (1)")
+    add("--regularizer", choices=("da", "da-", "en", "gor"), help="Eq. 8, Eq. 6, entropy or global "
+        "orthogonal")
+    add("--eta", type=number(float, 0), help="η of Eq. 7 (0.5)")
+    add("--reg-weight", type=number(float, 0), help="weight of en or gor")
+    add("--head-lr-mult", type=number(float, above=0), help="the embedding layer's rate over lr")
+    add("--dim", type=number(int, 1), help="d, the embedding's width")
+    add("--backbone", choices=tuple(BACKBONES), help="small for glyphs, else googlenet")
+    add("--batch", type=number(int, 1))
+    add("--m", type=number(int, 0), help="images a class in a batch; 0: all of them")
+    add("--epochs", type=number(int, 1))
+    add("--iterations", type=number(int, 1), help="batches an epoch")
+    add("--lr", type=number(float, above=0), help="learning rate")
+    common.add_shared_arguments(parser)
+    args = parser.parse_args(argv)
+    cfg, preset = common.settings(args, DEFAULTS, PRESETS, BACKBONES)
+    other = cfg.regularizer in REG_WEIGHT
+    for flag, given, idle in (("--margin", args.margin, cfg.loss == "npair"),
+                              ("--lambda", args.lambda_, other),
+                              ("--reg-weight", args.reg_weight, not other),
+                              ("--eta", args.eta, cfg.regularizer != "da")):
+        if idle and given is not None:
+            parser.error(f"{flag} does nothing with --loss {cfg.loss} --regularizer "
+                         f"{cfg.regularizer}")
+    if args.reg_weight is None:
+        cfg.reg_weight = preset.reg_weight = REG_WEIGHT.get(cfg.regularizer)
+    return cfg, preset
+
+
+if __name__ == "__main__":
+    common.main(train, parse_args)
