@@ -1,4 +1,5 @@
 """Shared by all tests: the import path, and the comparison of code with an oracle."""
+import json
 import sys
 from pathlib import Path
 
@@ -33,6 +34,28 @@ def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
             slope[at] = (above - float(oracle(*moved))) / (2 * step)
         assert np.abs(slope).max() > floor, "the oracle's gradient is vacuous"
         np.testing.assert_allclose(tensor.grad.numpy(), slope, rtol=1e-5, atol=1e-7)
+
+
+@pytest.fixture
+def spy(monkeypatch, tmp_path):
+    """spy(script, *flags): a training of seconds on 20 test images -> the rows of its log, and what
+    Adam was told at every step: [[settings of each parameter group], ...]."""
+    import common
+    monkeypatch.setitem(common.GLYPHS, "test", (range(450, 460), 2))
+    told, step = [], torch.optim.Adam.step
+
+    def spied(optimizer, *args, **kwargs):
+        told.append([{k: v for k, v in group.items() if k != "params"}
+                     for group in optimizer.param_groups])
+        return step(optimizer, *args, **kwargs)
+    monkeypatch.setattr(torch.optim.Adam, "step", spied)
+
+    def train(script, *flags):
+        cfg, preset = script.parse_args([*flags, "--out", str(tmp_path)])
+        script.train(cfg, preset)
+        log = common.run_folder(script.__name__, cfg, preset) / "log.jsonl"
+        return [json.loads(line) for line in log.read_text().splitlines()], told
+    return train
 
 
 def make_folder(root, sizes, side=40, seed=0):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.special import softmax
 from scipy.stats import entropy
 
@@ -372,6 +373,16 @@ def test_presets_are_the_papers():
     assert cub.ks == cars.ks == [1, 2, 4, 8, 16, 32, 64, 128] and sop.ks == [1, 10, 100, 1000]
 
 
+def test_transforms_are_u7():
+    image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (300, 400, 3), np.uint8))
+    whole = np.asarray(image.resize((256, 256), Image.BILINEAR))
+    prefix, augment, test = dml_da.transforms(cfg("--dataset", "cub"))
+    np.testing.assert_array_equal(np.asarray(prefix(image)), whole)
+    np.testing.assert_array_equal(np.asarray(test(image)), whole[16:240, 16:240])
+    crop, mirror = augment.transforms
+    assert crop.size == (224, 224) and type(crop).__name__ == "RandomCrop" and mirror.p == 0.5
+
+
 @pytest.mark.parametrize("flags", ["--loss npair --margin 1", "--reg-weight 1",
                                    "--regularizer da- --eta 1", "--regularizer gor --lambda 1"])
 def test_a_flag_that_would_do_nothing_is_refused(flags, capsys):
@@ -426,3 +437,42 @@ def test_what_the_figures_need_is_recorded_and_survives_a_stop(short, monkeypatc
         for name, value in whole[part].items():
             assert torch.equal(value, stopped[part][name]), name
     assert whole["targets"]["D0"].std() > 0.01 and whole["targets"]["alpha"].std() > 0
+
+
+def test_the_step_is_eq_9(spy):
+    """The loss is L_pair + λ L_DA; α of the ten classes seen moves up by the network's rate."""
+    flags = ["--epochs", "1", "--iterations", "1", "--lambda", "7", "--lr", "1e-3"]
+    (row,), ((backbone, head),) = spy(dml_da, *flags, "--head-lr-mult", "3")
+    assert row["contrastive"] > 1e-3 and abs(row["da"]) > 1e-3
+    assert row["loss"] == pytest.approx(row["contrastive"] + 7 * row["da"], rel=1e-6)
+    assert (backbone["lr"], head["lr"]) == (1e-3, pytest.approx(3e-3))                      # U5
+    assert (row["alpha min"], row["alpha max"]) == (0.5, pytest.approx(0.501, abs=1e-6))    # U4
+    assert row["alpha mean"] == pytest.approx(0.5 + 10 / 50 * 0.001, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["en", "gor"])
+def test_the_step_with_another_regularizer(spy, name):
+    flags = ["--epochs", "1", "--iterations", "1", "--regularizer", name, "--reg-weight", "0.5"]
+    (row,), _ = spy(dml_da, *flags)
+    assert abs(row[name]) > 1e-4
+    assert row["loss"] == pytest.approx(row["contrastive"] + 0.5 * row[name], rel=1e-6)
+    assert row["alpha min"] == row["alpha max"] == 0.5
+
+
+def test_da_minus_lacks_the_correlation_term_and_nothing_else(spy):
+    """At the first step all α are 0.5, so Eq. 8 adds 0.25/C² Σ ((D⁰_j)^½ - (D⁰_i)^½)²."""
+    flags = ["--epochs", "1", "--iterations", "1"]
+    (with_term,), _ = spy(dml_da, *flags)
+    (without,), _ = spy(dml_da, *flags, "--regularizer", "da-")
+    data = dml_da.common.load_dataset("glyphs", train=dml_da.common.SMALL_TRANSFORMS[0],
+                                      test=dml_da.common.SMALL_TRANSFORMS[2])
+    c = cfg("--iterations", "1")
+    network = dml_da.Network(c, 50).eval()
+    dml_da.common.load_weights(network.backbone, "small")
+    features, labels = dml_da.common.embed(network.pool, data.seen, c).double(), data.seen.labels
+    D0 = np.array([((features[labels == k] - features[labels == k].mean(0)) ** 2).sum(1).mean()
+                   for k in range(50)])
+    root = np.sqrt(D0 / D0.mean())[np.unique(labels[dml_da.batches(data.train.labels, c, 0)[0]])]
+    want = 0.25 * np.mean([(a - b) ** 2 for a in root for b in root])
+    assert want > 1e-3 and without["contrastive"] == with_term["contrastive"]
+    assert with_term["da"] - without["da-"] == pytest.approx(want, rel=1e-3)

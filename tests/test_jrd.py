@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.special
 import torch
+from PIL import Image
 from scipy.spatial.distance import cdist, pdist
 
 import jrd
@@ -342,9 +343,38 @@ def test_presets_are_the_papers():
     assert cfg(regularizer="jmmd").alpha == 0.1 and cfg(kernel="mgf", alpha=2).alpha == 2
 
 
+def test_transforms_are_u3():
+    image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (300, 400, 3), np.uint8))
+    prefix, augment, test = jrd.transforms(cfg(dataset="cub"))
+    crop, mirror = augment.transforms
+    assert prefix is None and crop.size == (224, 224) and mirror.p == 0.5
+    assert (tuple(crop.scale), crop.ratio) == ((0.08, 1.0), (3 / 4, 4 / 3))     # torchvision's
+    whole = np.asarray(image.resize((341, 256), Image.BILINEAR))
+    np.testing.assert_array_equal(np.asarray(test(image)), whole[16:240, 58:282])
+
+
 def test_batches_are_a_plain_shuffle():
     labels, c = torch.zeros(23), cfg(batch=5, seed=3)
     first = jrd.batches(labels, c, epoch=0)
     assert [len(b) for b in first] == [5, 5, 5, 5, 3] and sorted(sum(first, [])) == list(range(23))
     assert first == jrd.batches(labels, c, epoch=0) != jrd.batches(labels, c, epoch=1)
     assert first != jrd.batches(labels, cfg(batch=5, seed=4), epoch=0)
+
+
+# ---------------------------------------------------------------------------- the step
+def test_the_step_is_eq_11(spy, monkeypatch):
+    """The loss is AMSoftmax + α JRS; Adam as U1 says, with a rate of their own for the proxies."""
+    monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(0, 60, 4))])
+    (row,), (groups,) = spy(jrd, "--alpha", "0.7", "--epochs", "1")
+    assert row["jrs"] > 1e-3
+    assert row["loss"] == pytest.approx(row["amsoftmax"] + 0.7 * row["jrs"], rel=1e-6)
+    assert [g["lr"] for g in groups] == [1e-3, 1e-1]
+    assert all((g["eps"], g["weight_decay"]) == (0.01, 1e-4) for g in groups)
+
+
+def test_rates_drop_as_u5_says(spy, monkeypatch):
+    """Every 2 epochs: from the 0-based epochs 1, 3, ... on."""
+    monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8))])
+    _, told = spy(jrd, "--epochs", "4", "--drop-every", "2")
+    np.testing.assert_allclose([[g["lr"] for g in groups] for groups in told],
+                               np.outer([1, 0.1, 0.1, 0.01], [1e-3, 1e-1]))

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.spatial.distance import cdist, pdist
 
 import jrd
@@ -353,6 +354,18 @@ def test_presets_are_the_papers():
     assert cfg(loss="contrastive").margin == 1 and cfg(loss="contrastive", margin=0.5).margin == 0.5
 
 
+def test_transforms_are_u3_and_u13():
+    image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (300, 400, 3), np.uint8))
+    whole = np.asarray(image.resize((256, 256), Image.LANCZOS))
+    for size, seen in ((224, whole[16:240, 16:240]), (256, whole)):
+        prefix, augment, test = mdr.transforms(cfg(dataset="cub", size=size))
+        np.testing.assert_array_equal(np.asarray(prefix(image)), whole)
+        np.testing.assert_array_equal(np.asarray(test(image)), seen)
+        crop, mirror = augment.transforms
+        assert (crop.size, crop.scale, crop.ratio) == ((size, size), (0.16, 1), (0.75, 1.33))
+        assert crop.interpolation.value == "bicubic" and crop.antialias and mirror.p == 0.5
+
+
 @pytest.fixture
 def short(monkeypatch, tmp_path):
     """A training of a second: two batches an epoch, 20 test images."""
@@ -406,3 +419,25 @@ def test_levels_statistics_and_beta_survive_a_stop(short, monkeypatch):
             assert torch.equal(value, stopped[part][name]), name
     assert whole["mdr"]["levels"].tolist() != [-3, 0, 3] and whole["mdr"]["batches"] == 6
     assert whole["margin_loss"]["beta"].item() != pytest.approx(1.2, abs=1e-6)
+
+
+def test_the_step_is_eq_7(spy):
+    """The loss is the Triplet loss + λ L_MDR + ν Σ s² (U5); the levels are in Adam's one group."""
+    flags = ["--epochs", "1", "--iterations", "1", "--lambda", "0.7", "--nu", "0.3"]
+    (row,), ((group,),) = spy(mdr, *flags, "--levels", "-2", "1")
+    assert row["triplet"] > 1e-3 and row["mdr"] > 1e-3
+    assert row["loss"] == pytest.approx(row["triplet"] + 0.7 * row["mdr"] + 0.3 * 5, rel=1e-6)
+    assert (group["lr"], group["weight_decay"]) == (3e-4, 1e-5)
+    assert row["levels"] != [-2, 1] and row["mu*"] == pytest.approx(1)
+
+
+def test_rates_drop_as_u1_says(spy):
+    """× 0.2 after 40, 60 and 80% of the epochs."""
+    _, told = spy(mdr, "--epochs", "5", "--iterations", "1")
+    np.testing.assert_allclose([groups[0]["lr"] for groups in told],
+                               3e-4 * np.array([1, 1, 0.2, 0.04, 0.008]))
+
+
+def test_without_lambda_the_loss_is_the_triplet_loss(spy):
+    (row,), _ = spy(mdr, "--epochs", "1", "--iterations", "1", "--lambda", "0")
+    assert row["loss"] == row["triplet"] and row["levels"] == [-3, 0, 3]

@@ -1,0 +1,67 @@
+"""MAP.md is true: its names exist, and no equation, U, E or D is left out or untested."""
+import importlib
+import re
+
+import pytest
+
+from conftest import ROOT
+
+PAGE = (ROOT / "MAP.md").read_text()
+EQUATIONS = {"jrd": 16, "mdr": 7, "dml_da": 9}
+
+
+def sections():
+    """{script: its rows}, a row a list of cells."""
+    parts = re.split(r"^## ", PAGE, flags=re.M)[1:]
+    rows = {}
+    for part in parts:
+        name = (re.match(r".*\(`(\w+)\.py`\)", part) or re.match(r"(\w+)", part)).group(1)
+        rows[name] = [[cell.strip() for cell in line.strip("|\n ").split("|")]
+                      for line in part.splitlines() if line.startswith("| ")]
+    return rows
+
+
+def names(cell):
+    return re.findall(r"`([a-z_]\w*\.[A-Za-z]\w*(?:\.\w+)*)`", cell)
+
+
+@pytest.mark.parametrize("name", sorted({n for n in names(PAGE) if not n.endswith(".py")}))
+def test_every_name_exists(name):
+    module, *path = name.split(".")
+    if module.startswith("test_"):
+        assert re.search(rf"^def {path[0]}\(", (ROOT / "tests" / f"{module}.py").read_text(), re.M)
+        return
+    found = importlib.import_module(module)
+    for part in path:
+        found = getattr(found, part)
+
+
+@pytest.mark.parametrize("script", EQUATIONS)
+def test_every_equation_has_code_and_a_test(script):
+    covered = set()
+    for cells in sections()[script]:
+        numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", cells[0])
+        if numbers:
+            first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+            covered |= set(range(first, last + 1))
+            assert names(cells[2]) and names(cells[3]), cells
+            assert all(n.startswith("test_") for n in names(cells[3]))
+    assert covered == set(range(1, EQUATIONS[script] + 1))
+
+
+@pytest.mark.parametrize("script", EQUATIONS)
+def test_every_silent_point_and_erratum_of_the_docstring_is_here(script):
+    said = set(re.findall(r"^  ([UE]\d+) ", importlib.import_module(script).__doc__, re.M))
+    here = {cells[0]: cells for cells in sections()[script] if re.fullmatch(r"[UE]\d+", cells[0])}
+    assert set(here) == said and len(said) >= 9
+    for cells in here.values():
+        assert names(cells[2]) and names(cells[3]), cells
+
+
+@pytest.mark.parametrize("script", EQUATIONS)
+def test_every_silent_point_is_marked_in_the_script(script):
+    """Once in the docstring and again where it acts, unless that is in common.py or eval.py."""
+    source = (ROOT / f"{script}.py").read_text().split('"""', 2)[2]
+    for cells in sections()[script]:
+        if re.fullmatch(r"U\d+", cells[0]) and any(n.startswith(script) for n in names(cells[2])):
+            assert re.search(rf"\b{cells[0]}\b", source), cells[0]
