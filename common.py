@@ -1,22 +1,27 @@
-"""What the three paper scripts share and no paper is about: datasets, weight files, the run folder.
+"""What the three paper scripts share and no paper is about: data, weight files, the run folder.
 
-    load_dataset(name, root, ...)   `glyphs`, or a folder of images with one sub-folder per class
+    load_dataset(name, root, ...)   cub, cars, sop, inshop, glyphs, or a folder of images with one
+                                    sub-folder per class; decoded and resized once, into a cache
     load_weights(...)               pretrained backbones, from a file or downloaded, SHA-256 checked
+    to_device, features             --precision and channels_last
     Run                             header, progress, log, atomic checkpoint, automatic resume
     python common.py sheet          draws glyphs.png, a sheet of the embedded dataset
     python common.py pretrain       makes glyphs_backbone.pth again (about a minute on two cores)
+    python common.py check cub      reads every image of a dataset and lists those it cannot
 
 Images are uint8 RGB tensors (3, h, w) until `Preprocess`, on the device, turns a batch of them into
 what the backbone was trained on.
 """
 import argparse
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import math
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +31,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import PIL
 import PIL.Image
+import scipy.io
 import torch
 import torch.nn as nn
 import torchvision
@@ -65,8 +72,7 @@ def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
         except ValueError:
             noun = "whole number" if kind is int else "number"
             raise argparse.ArgumentTypeError(f"'{text}' is not a {noun}")
-        if not math.isfinite(value) or not (low <= value <= high and
-                                                 above < value < below):
+        if not math.isfinite(value) or not (low <= value <= high and above < value < below):
             bounds = [f">= {low:g}" * (low > -math.inf), f"> {above:g}" * (above > -math.inf),
                       f"<= {high:g}" * (high < math.inf), f"< {below:g}" * (below < math.inf)]
             raise argparse.ArgumentTypeError(f"{text} must be " + (
@@ -79,6 +85,8 @@ def add_shared_arguments(parser):
     """The flags that mean the same in every paper script."""
     parser.add_argument("--weights", metavar="FILE", help="pretrained weights of the backbone, "
                         "checked by SHA-256, or 'random' (default: the published file)")
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), help="of the backbone "
+                        "(default fp32); losses and distances are in float32 always")
     parser.add_argument("--seed", type=number(int, 0, 2 ** 31), help="default 0")
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds the datasets "
                         "(default: $DML_DATA, else ./data)")
@@ -86,12 +94,14 @@ def add_shared_arguments(parser):
     parser.add_argument("--device", help="auto (default), cpu, cuda, cuda:1, ...")
     parser.add_argument("--workers", type=number(int, 0), help="processes that load images "
                         "(default: one a core, at most 8; none for glyphs)")
+    parser.add_argument("--no-cache", action="store_const", const=True, help="decode and resize "
+                        "the images anew in every epoch: the same tensors, slower")
 
 
 def settings(args, defaults, presets, backbones):
     """Argument > dataset preset > default.  -> (settings, preset), both argparse.Namespace."""
-    shared = dict(weights=None, seed=0, data_root=os.environ.get("DML_DATA", "data"), out="runs",
-                  device="auto", workers=None)
+    shared = dict(weights=None, precision="fp32", seed=0, data_root=data_root(), out="runs",
+                  device="auto", workers=None, no_cache=False)
     preset = shared | defaults | presets.get(args.dataset, presets["folder"])
     if args.backbone and args.backbone != preset["backbone"]:
         preset |= backbones[args.backbone]
@@ -105,20 +115,45 @@ def main(function, parse_args):
         arguments = parse_args()
         function(*arguments) if isinstance(arguments, tuple) else function(arguments)
     except (UserError, NonFiniteLoss, OSError) as error:
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        message = str(error).rpartition("common.UserError: ")[2].strip()     # a loader's worker
+        print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)     # put its trace before
         sys.exit(1 if isinstance(error, NonFiniteLoss) else 2)
-    except KeyboardInterrupt:                   # die of the signal: a calling shell script stops too
+    except KeyboardInterrupt:                  # die of the signal: a calling shell script stops too
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
 
 
+def data_root():
+    """Where the datasets are unless --data-root says otherwise."""
+    return os.environ.get("DML_DATA", "data")
+
+
 def device(cfg):
     """The torch.device that --device names; auto is the GPU where there is one."""
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if cfg.device == "auto" else cfg.device
+    name = cfg.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"--device {name}: {str(error).splitlines()[0]}")
+        raise UserError(f"--device {name}: {_reason(error)}")
+
+
+def to_device(network, cfg):
+    """Move a network to --device, in channels_last, and allow what --precision allows.
+
+    TF32 is allowed in convolutions alone: the losses, which have none, stay in float32.
+    """
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
+    return network.to(device(cfg), memory_format=torch.channels_last)
+
+
+def features(backbone, images, precision):
+    """backbone(images), by bfloat16 autocast with --precision bf16.  (B, 3, h, w) -> float32"""
+    images = images.contiguous(memory_format=torch.channels_last)
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
+        return backbone(images).float()
 
 
 # ---------------------------------------------------------------------------- the embedded dataset
@@ -275,13 +310,26 @@ class Data:
         return {k: [len(s), len(s.classes)] for k, s in parts.items() if s is not None}
 
 
-def decode(path):
-    """An image file -> an RGB PIL image.  UserError names a file that cannot be read."""
+@contextlib.contextmanager
+def opened(path):
+    """An image file as a PIL image.  UserError names a file that cannot be read."""
     try:
         with PIL.Image.open(path) as image:
-            return image.convert("RGB")
+            yield image
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise UserError(f"cannot read the image {path}: {error}")
+
+
+def decode(path):
+    """An image file -> an RGB PIL image.  UserError names a file that cannot be read."""
+    with opened(path) as image:
+        return image.convert("RGB")
+
+
+def header_size(path):
+    """The width and height of an image, without decoding it."""
+    with opened(path) as image:
+        return image.size
 
 
 def through(prefix, image):
@@ -302,13 +350,16 @@ class ImageFiles:
         return through(self.prefix, decode(self.paths[i]))
 
 
-def load_dataset(name, root="data", train=None, test=None):
+def load_dataset(name, root=None, train=None, test=None, cache=True):
     """A dataset by name, or a folder with a sub-folder per class -> Data.
 
+    root: the folder that holds the datasets (default: data_root()) and their cache, `.cache`.
     train, test: the deterministic first part of the transform of training and of test images (the
     rest is random and belongs to the loader); None leaves images as they are.
-    UserError: unknown name; a folder without sub-folders or with too few; a test class of one
-    image; an image that cannot be read.
+    cache: keep what that part makes of each image; the tensors are the same without.
+    UserError: unknown name; a dataset that is missing, half-extracted or not of the expected
+    counts; a folder without sub-folders or with too few; a test class of one image; an image that
+    cannot be read; no room for the cache.
     """
     if name == "glyphs":
         def split(part, prefix):
@@ -316,43 +367,347 @@ def load_dataset(name, root="data", train=None, test=None):
             images = torch.stack([through(prefix, v2.functional.to_pil_image(x)) for x in images])
             return Split(images, labels, [f"glyph {c}" for c in GLYPHS[part][0]])
         return Data(name, split("train", train), split("train", test), split("test", test))
+    root = Path(root or data_root())
+    folder, splits = read_dataset(name, root)
+    title = name if name in COUNTS else f"{folder.resolve().name}-{_digest(folder.resolve())[:8]}"
+    if not cache and name not in COUNTS:            # the real ones are too large to read each time
+        for fault in faults([path for rows in splits.values() for path, _ in rows]):
+            raise UserError(fault)
+
+    def split(part, prefix):
+        rows = splits[part]
+        classes = sorted({c for other in splits if (other == "train") == (part == "train")
+                          for _, c in splits[other]})          # of test and gallery: the same
+        number_of = {c: i for i, c in enumerate(classes)}
+        images = ImageFiles([path for path, _ in rows], prefix)
+        if cache:
+            images = cache_images(images, folder, f"{title}-{part}", root / ".cache")
+        return Split(images, torch.tensor([number_of[c] for _, c in rows]), list(map(str, classes)))
+
+    return Data(folder.resolve().name if name not in COUNTS else name,
+                split("train", train), split("train", test), split("test", test),
+                split("gallery", test) if "gallery" in splits else None)
+
+
+def read_dataset(name, root):
+    """-> its folder, {"train", "test" and perhaps "gallery": [(path, class)]}; load_dataset's
+    errors, but for what is in the images."""
+    if name in COUNTS:
+        folder = find_dataset(name, root)
+        splits = {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}[name](folder)
+        _verify(name, folder, splits)
+        return folder, splits
     if not Path(name).is_dir():
-        raise UserError(f"unknown dataset '{name}': neither glyphs nor a folder of images")
-    return _load_folder(Path(name), train, test)
+        raise UserError(f"unknown dataset '{name}': neither glyphs, {', '.join(COUNTS)} nor a "
+                        "folder of images")
+    return Path(name), _class_folders(Path(name))
 
 
-def _load_folder(folder, train, test):
+def _class_folders(folder):
     """First half of the sub-folders (by name) trains, second half tests, as the papers do."""
     suffixes = set(PIL.Image.registered_extensions())
     classes = {d.name: sorted(p for p in d.rglob("*") if p.suffix.lower() in suffixes)
                for d in sorted(folder.iterdir()) if d.is_dir() and not d.name.startswith(".")}
     classes = {name: files for name, files in classes.items() if files}
     if len(classes) < 4:
-        raise UserError(f"{folder} has {len(classes) or 'no'} sub-folders with images: it needs one "
-                        "a class and at least 4, of which half train and half test")
+        raise UserError(f"{folder} has {len(classes) or 'no'} sub-folders with images: it needs "
+                        "one a class and at least 4, of which half train and half test")
     names = list(classes)
-    halves = names[:len(names) // 2], names[len(names) // 2:]
-    for name in halves[1]:
+    halves = {"train": names[:len(names) // 2], "test": names[len(names) // 2:]}
+    for name in halves["test"]:
         if len(classes[name]) < 2:
             raise UserError(f"{folder / name} has one image: a test class needs two, "
                             "one to ask with and one to find")
-    check_images([p for name in names for p in classes[name]])
-
-    def split(names, prefix):
-        paths = [p for name in names for p in classes[name]]
-        labels = [i for i, name in enumerate(names) for _ in classes[name]]
-        return Split(ImageFiles(paths, prefix), torch.tensor(labels), names)
-
-    return Data(folder.resolve().name, split(halves[0], train), split(halves[0], test),
-                split(halves[1], test))
+    return {part: [(path, name) for name in names for path in classes[name]]
+            for part, names in halves.items()}
 
 
-def check_images(paths):
-    """Read every image once, so that a broken one is named before anything trains."""
+def faults(paths):
+    """Read every image -> what is wrong with each that cannot be read."""
+    def fault(path):
+        try:
+            decode(path)
+        except UserError as error:
+            return str(error)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in tqdm(pool.map(lambda path: decode(path) is None, paths), "checking images",
-                      total=len(paths), unit="image", leave=False, disable=None):
-            pass
+        yield from filter(None, tqdm(pool.map(fault, paths), "checking images", total=len(paths),
+                                     unit="image", leave=False, disable=None))
+
+
+def check(name, root):
+    """`common.py check`: list the images that cannot be read.  UserError if there are any."""
+    folder, splits = read_dataset(name, root)
+    paths, bad = [path for rows in splits.values() for path, _ in rows], 0
+    for fault in faults(paths):
+        print(fault, flush=True)
+        bad += 1
+    if bad:
+        raise UserError(f"{bad:,} of {len(paths):,} images in {folder} cannot be read: unpack it "
+                        "again")
+    print(f"{folder}: {len(paths):,} images, all can be read")
+
+
+# ---------------------------------------------------------------------------- the real datasets
+COUNTS = {  # images and classes of each split; with other counts nothing trains
+    "cub": {"train": (5864, 100), "test": (5924, 100)},
+    "cars": {"train": (8054, 98), "test": (8131, 98)},
+    "sop": {"train": (59551, 11318), "test": (60502, 11316)},
+    "inshop": {"train": (25882, 3997), "test": (14218, 3985), "gallery": (12612, 3985)}}
+
+SOURCES = {  # the folders (the first one is advised) under the data root, and what to put there
+    "cub": (["CUB_200_2011"], "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz "
+            "(1,150,585,339 bytes, md5 97eceeb196236b17998738112f37df78), unpacked to {}"),
+    "cars": (["cars", "cars196", "stanford_cars"], "car_ims.tgz (md5 "
+             "d5c8f0aa497503f355e17dc7886c3f14) and cars_annos.mat (md5 "
+             "b407c6086d669747186bd1d764ff9dbc), unpacked to {0}/car_ims and {0}/cars_annos.mat, "
+             "or the copies in circulation as {0}/cars_train, {0}/cars_test, "
+             "{0}/devkit/cars_train_annos.mat and {0}/devkit/cars_test_annos_withlabels.mat; "
+             "their host, ai.stanford.edu/~jkrause/cars, is gone since 2023"),
+    "sop": (["Stanford_Online_Products"], "ftp://cs.stanford.edu/cs/cvgl/"
+            "Stanford_Online_Products.zip (3,083,860,082 bytes, md5 "
+            "7f73d41a2f44250d4779881525aea32e), unpacked to {}"),
+    "inshop": (["inshop", "In-shop Clothes Retrieval Benchmark"], "list_eval_partition.txt and the "
+               "folder img of the In-shop Clothes Retrieval Benchmark, from the drive of "
+               "DeepFashion, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html (52,712 images; no "
+               "checksum is published), unpacked to {}")}
+
+CAUSES = {  # images in all or in a split: where such a count comes from
+    "cub": {5994: "the training half of train_test_split.txt, the closed-set split: the papers "
+                  "split by class",
+            5794: "the test half of train_test_split.txt, the closed-set split: the papers split "
+                  "by class",
+            6033: "CUB-200 of 2010, the predecessor of CUB-200-2011"},
+    "cars": {8144: "cars_train alone, half of the closed-set split: the papers pool cars_train and "
+                   "cars_test and split by class",
+             8041: "cars_test alone, half of the closed-set split: the papers pool cars_train and "
+                   "cars_test and split by class"},
+    "inshop": {25881: "a list that lost its first line, the number of rows: then its first image "
+                      "is taken for the header"}}
+
+
+def find_dataset(name, root):
+    """The folder of a real dataset under root.  UserError: it is not there; where to get it."""
+    folders, where = SOURCES[name]
+    for folder in (Path(root, f) for f in folders):
+        if folder.is_dir():
+            return folder
+    raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): get "
+                    + where.format(Path(root, folders[0])))
+
+
+def _verify(name, folder, splits):
+    """UserError if the splits have other counts than expected, or name files that do not exist."""
+    found = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
+    if found != COUNTS[name]:
+        images = [n for n, _ in found.values()]
+        cause = next((CAUSES[name][n] for n in [sum(images), *images]
+                      if n in CAUSES.get(name, {})), "an archive that is incomplete or another one")
+        raise UserError(f"{name} in {folder} is not the one of the papers: " + "; ".join(
+            f"{part} has {n:,} images of {c:,} classes, expected {images:,} of {classes:,}"
+            for part, (images, classes) in COUNTS[name].items()
+            for n, c in [found.get(part, (0, 0))]) + f"; likely cause: {cause}")
+    paths = [path for rows in splits.values() for path, _ in rows]
+    missing = [path for path in paths if not path.is_file()]
+    if missing:
+        raise UserError(f"{len(missing):,} of the {len(paths):,} images of {name} are missing, "
+                        f"{missing[0]} first: a half-extracted archive? unpack it again")
+
+
+def _rows(path, *kinds, header=0):
+    """The rows of a list file, each field as its kind.  UserError: no file, a malformed row."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path} ({error}): a half-extracted archive?")
+    rows = []
+    for number, line in enumerate(lines[header:], header + 1):
+        try:
+            rows.append([kind(field) for kind, field in zip(kinds, line.split(), strict=True)])
+        except ValueError:
+            raise UserError(f"{path}, line {number}: '{line[:80]}' is not {len(kinds)} fields: " +
+                            " ".join({int: "number", str: "text"}[kind] for kind in kinds))
+    return rows
+
+
+def _either(path, other):
+    return other if other.exists() and not path.exists() else path
+
+
+def _cub(folder):
+    """CUB-200-2011: classes 1-100 train, 101-200 test."""
+    if not (folder / "images.txt").exists() and (folder / "lists").exists():
+        raise UserError(f"{folder} has no images.txt but lists: " + CAUSES["cub"][6033])
+    class_of = dict(_rows(folder / "image_class_labels.txt", int, int))
+    splits = {"train": [], "test": []}
+    for i, path in _rows(folder / "images.txt", int, str):
+        if i not in class_of:
+            raise UserError(f"{folder / 'image_class_labels.txt'} has no class for image {i}")
+        splits["train" if class_of[i] <= 100 else "test"].append(
+            (folder / "images" / path, Path(path).parent.name))
+    return splits
+
+
+def _cars(folder):
+    """Cars-196: classes 1-98 train, 99-196 test, of the original layout or of cars_train and
+    cars_test pooled."""
+    if (folder / "cars_annos.mat").exists():
+        lists = [(folder, folder / "cars_annos.mat", "relative_im_path")]
+    else:
+        lists = [(folder / side, _either(folder / "devkit" / file, folder / file), "fname")
+                 for side, file in (("cars_train", "cars_train_annos.mat"),
+                                    ("cars_test", "cars_test_annos_withlabels.mat"))]
+    splits = {"train": [], "test": []}
+    for images, path, field in lists:
+        try:
+            with open(path, "rb") as file:
+                table = np.atleast_1d(scipy.io.loadmat(file, squeeze_me=True)["annotations"])
+            rows = [(str(name), int(c)) for name, c in zip(table[field], table["class"])]
+        except FileNotFoundError:
+            raise UserError(f"no {path} (nor {folder}/cars_annos.mat): a half-extracted archive?")
+        except Exception as error:               # loadmat fails in a dozen ways on a malformed file
+            raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
+                            + _reason(error))
+        for name, c in rows:
+            splits["train" if c <= 98 else "test"].append((images / name, c))
+    return splits
+
+
+def _sop(folder):
+    """Stanford Online Products: its own split by class."""
+    return {part: [(folder / path, c) for _, c, _, path in _rows(
+        folder / f"Ebay_{part}.txt", int, int, int, str, header=1)] for part in ("train", "test")}
+
+
+def _inshop(folder):
+    """In-Shop: its own split; queries (test) are searched in the gallery."""
+    path = _either(folder / "list_eval_partition.txt", folder / "Eval" / "list_eval_partition.txt")
+    images = _either(folder / "img", folder / "Img" / "img").parent
+    splits = {"train": [], "query": [], "gallery": []}
+    for number, (name, item, status) in enumerate(_rows(path, str, str, str, header=2), 3):
+        if status not in splits:
+            raise UserError(f"{path}, line {number}: status '{status}' is none of "
+                            + ", ".join(splits))
+        splits[status].append((images / name, item))
+    return {"train": splits["train"], "test": splits["query"], "gallery": splits["gallery"]}
+
+
+# ---------------------------------------------------------------------------- the cache
+CACHE_FORMAT, CHUNK = 1, 256               # CHUNK: images between two notes of how many are built
+
+
+class CachedImages:
+    """Indexable images from a cache file: uint8 (3, h, w), in PIL's memory layout, h × w × 3."""
+
+    def __init__(self, path, shapes):
+        self.path, self.shapes, self.starts = path, shapes, _starts(shapes)
+        self.bytes = np.memmap(path, np.uint8, "r")
+
+    def __reduce__(self):                          # a worker gets the path, not the file's content
+        return CachedImages, (self.path, self.shapes)
+
+    def __len__(self):
+        return len(self.shapes)
+
+    def __getitem__(self, i):
+        image = np.array(self.bytes[self.starts[i]:self.starts[i + 1]])
+        return torch.from_numpy(image).view(*self.shapes[i], 3).permute(2, 0, 1)
+
+
+def _starts(shapes):
+    """Where each image begins in the file, and where the last one ends.  n (h, w) -> n + 1"""
+    return [0, *np.cumsum([3 * h * w for h, w in shapes]).tolist()]
+
+
+def _digest(*parts):
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+
+def cache_images(files, folder, title, place):
+    """ImageFiles -> CachedImages of a file in `place`, which is built first where need be.
+
+    The name of the file stands for the transform.  The .json beside it says what the file was made
+    from (path, size and time of each image, version of PIL) and how many images it holds by now: a
+    killed build continues, a changed image starts it anew.  Of several processes one builds, the
+    others wait.
+    UserError: an image that cannot be read, a place that cannot be written, too little disk.
+    """
+    stats = ((path.relative_to(folder), path.stat()) for path in files.paths)
+    sources = _digest(PIL.__version__, *(f"{path} {stat.st_size} {stat.st_mtime_ns}"
+                                         for path, stat in stats))
+    data = place / f"{title}-{_digest(files.prefix)[:12]}.images"
+    shapes, built = _cache_state(data, sources, len(files))
+    if built < len(files):
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            with open(data.with_suffix(".lock"), "w") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    print(f"waiting for another process that builds {data}", flush=True)
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                shapes, built = _cache_state(data, sources, len(files))
+                if built < len(files):
+                    shapes = _build_cache(files, data, sources, shapes, built)
+        except OSError as error:
+            raise UserError(f"cannot write the cache {data}: {error}; --no-cache does without it")
+    return CachedImages(data, shapes)
+
+
+def _cache_state(data, sources, n):
+    """-> the n shapes (h, w) of a cache file, how many images it holds; (None, 0) if it is not
+    whole or made from other sources."""
+    try:
+        notes = json.loads(data.with_suffix(".json").read_text())
+        shapes = [tuple(map(int, shape.split("x"))) for shape in notes["shapes"].split()]
+        shapes = shapes * n if len(shapes) == 1 else shapes
+        if (notes["format"], notes["sources"], len(shapes), data.stat().st_size) == (
+                CACHE_FORMAT, sources, n, _starts(shapes)[-1]):
+            return shapes, notes["built"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None, 0
+
+
+def _build_cache(files, data, sources, shapes, built):
+    """Write the images from number `built` on; without shapes a new file.  -> shapes"""
+    n, notes, place = len(files), data.with_suffix(".json"), data.parent
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        if shapes is None:
+            notes.unlink(missing_ok=True)
+            data.unlink(missing_ok=True)       # a new file: somebody may be reading the old one
+            shapes = [tuple(files[0].shape[1:])] * n if files.prefix else [
+                size[::-1] for size in pool.map(header_size, files.paths)]
+            with open(data, "wb") as file:
+                file.truncate(_starts(shapes)[-1])
+        starts = _starts(shapes)
+        need, free = starts[-1] - starts[built], shutil.disk_usage(place).free
+        if need > free:
+            raise UserError(f"the cache {data} needs {need / 1e9:.2f} GB and {place} has "
+                            f"{free / 1e9:.2f} GB free: make room, or do without it by --no-cache")
+        print(f"building the cache {data}: {n - built:,} images, {need / 1e9:.2f} GB", flush=True)
+
+        def write(i):
+            image = files[i]
+            if tuple(image.shape[1:]) != shapes[i]:
+                raise UserError(f"{files.paths[i]} should have {shapes[i]} pixels but has "
+                                f"{tuple(image.shape[1:])}")
+            pixels = np.ascontiguousarray(image.permute(1, 2, 0))
+            if os.pwrite(file.fileno(), pixels, starts[i]) < pixels.nbytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with open(data, "r+b") as file, tqdm(total=n, initial=built, desc="decoding", unit="image",
+                                             leave=False, disable=None) as bar:
+            for first in range(built, n, CHUNK):
+                chunk = range(first, min(first + CHUNK, n))
+                for _ in pool.map(write, chunk):
+                    bar.update()
+                os.fsync(file.fileno())        # first the images, then the note that they are there
+                write_json(notes, {
+                    "format": CACHE_FORMAT, "sources": sources, "transform": repr(files.prefix),
+                    "built": chunk.stop, "shapes": " ".join(
+                        f"{h}x{w}" for h, w in (shapes[:1] if files.prefix else shapes))})
+    return shapes
 
 
 def shuffled(n, batch, seed, epoch):
@@ -372,7 +727,7 @@ class _Augmented(torch.utils.data.Dataset):
 
     def __getitem__(self, key):
         epoch, index = key
-        with torch.random.fork_rng(devices=[]):      # by (seed, epoch, image): any worker, any order
+        with torch.random.fork_rng(devices=[]):       # by (seed, epoch, image): any worker or order
             torch.default_generator.manual_seed(random_seed(self.seed, epoch, index))
             return self.augment(self.split.images[index]), int(self.split.labels[index])
 
@@ -396,7 +751,8 @@ def _workers(cfg, images):
     return 0 if torch.is_tensor(images) else min(8, os.cpu_count())
 
 
-def _ignore_interrupts(_):                           # Ctrl-C is for the parent, which ends the workers
+def _ignore_interrupts(_):
+    """Ctrl-C is for the parent, which ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -481,7 +837,7 @@ def load_weights(backbone, name, source=None):
     file, digest, url = WEIGHTS[name]
     if source == "random":
         return "random"
-    path = Path(source or (HERE if url is None else Path(torch.hub.get_dir(), "checkpoints")) / file)
+    path = Path(source or Path(HERE if url is None else torch.hub.get_dir() + "/checkpoints", file))
     if not path.exists():
         if source or url is None:
             raise UserError(f"no weights file {path}")
@@ -513,8 +869,12 @@ def load_torch(path):
     except FileNotFoundError:
         raise UserError(f"no file {path}")
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"cannot load {path}: {reason}")
+        raise UserError(f"cannot load {path}: {_reason(error)}")
+
+
+def _reason(error):
+    """The first line of an error's message, or its name if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 # ---------------------------------------------------------------------------- the run folder
@@ -552,7 +912,7 @@ def _value(value):
         f"{value:g}" if isinstance(value, float) else Path(str(value)).name)
 
 
-PLACE = ("data_root", "out", "device", "workers")          # where a run runs, not what it computes
+PLACE = ("data_root", "out", "device", "workers", "no_cache")    # where, not what, a run computes
 
 
 def differences(cfg, preset):
@@ -646,8 +1006,8 @@ class Run:
                 part.load_state_dict(state[name])
             self.history, self.untrained = state["history"], state["untrained"]
             self._write_log()
-            print(f"continuing {self.folder} after epoch {len(self.history)}" if not self.result else
-                  f"{self.folder} is finished; delete it to train again")
+            print(f"{self.folder} is finished; delete it to train again" if self.result else
+                  f"continuing {self.folder} after epoch {len(self.history)}")
 
     def epochs(self):
         """The epochs still to train, from 0."""
@@ -738,12 +1098,17 @@ def commit():
 
 def parse_args(argv=None):
     parser = Parser(prog="common.py", description=__doc__)
-    parser.add_argument("command", choices=("sheet", "pretrain"))
-    parser.add_argument("--to", metavar="FILE", help="what to write")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, target in (("sheet", "glyphs.png"), ("pretrain", HERE / WEIGHTS["small"][0])):
+        commands.add_parser(name).add_argument("--to", metavar="FILE", default=target,
+                                               help=f"what to write (default: {target})")
+    checker = commands.add_parser("check")
+    checker.add_argument("dataset", help=f"{', '.join(COUNTS)}, or a folder of images")
+    checker.add_argument("--data-root", metavar="DIR", default=data_root(),
+                         help="folder that holds the datasets (default: $DML_DATA, else ./data)")
     return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
-    main(lambda args: {"sheet": sheet, "pretrain": pretrain}[args.command](
-        args.to or {"sheet": "glyphs.png", "pretrain": HERE / WEIGHTS["small"][0]}[args.command]),
-        parse_args)
+    main(lambda args: check(args.dataset, args.data_root) if args.command == "check" else
+         {"sheet": sheet, "pretrain": pretrain}[args.command](args.to), parse_args)

@@ -67,9 +67,9 @@ PRESETS = {
     "cub": {},
     "cars": dict(lr=5e-4),
     "sop": dict(lr=3e-5, m=0, ks=[1, 10, 100, 1000]),
-    "glyphs": dict(backbone="small", dim=64, lr=3e-4, epochs=40, iterations=10, ks=[1, 2, 4, 8]),
+    "glyphs": dict(backbone="small", dim=64, lr=1e-4, epochs=40, iterations=10, ks=[1, 2, 4, 8]),
     "folder": {}}
-BACKBONES = {"googlenet": dict(dim=128, lr=1e-5), "small": dict(dim=64, lr=3e-4)}
+BACKBONES = {"googlenet": dict(dim=128, lr=1e-5), "small": dict(dim=64, lr=1e-4)}
 REG_WEIGHT = {"en": 1.0, "gor": 1.0}                                                    # U9
 ALPHA_0 = 0.5                                                                           # U4
 
@@ -80,11 +80,11 @@ class Network(nn.Module):
 
     def __init__(self, cfg, classes):
         super().__init__()
+        self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
         if cfg.backbone == "small":
-            self.preprocess, width = common.Preprocess("small"), 128
-            self.backbone = common.SmallNet()
+            self.backbone, width = common.SmallNet(), 128
         else:                                                           # U8
-            self.preprocess, width = common.Preprocess("imagenet"), 1024
+            width = 1024
             self.backbone = torchvision.models.googlenet(
                 weights=None, aux_logits=False, init_weights=False, transform_input=True)
             self.backbone.dropout = self.backbone.fc = nn.Identity()
@@ -99,7 +99,7 @@ class Network(nn.Module):
         return self
 
     def pool(self, images):
-        return self.backbone(self.preprocess(images))                   # (B, D)
+        return common.features(self.backbone, self.preprocess(images), self.precision)  # (B, D)
 
     def forward(self, images):
         return F.normalize(self.embedding(self.pool(images)))           # f (B, d)
@@ -294,11 +294,12 @@ def train(cfg, preset):
     """One run, from the header to the final table -> the dict of result.json."""
     device = common.device(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
-    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform)
+    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
+                               cache=not cfg.no_cache)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
-    network.to(device)
+    common.to_device(network, cfg)
     targets = TargetDensities(len(data.train.classes)).to(device)
     optimizer = torch.optim.Adam([
         {"params": network.backbone.parameters()},

@@ -142,7 +142,7 @@ class Network(nn.Module):
 
     def __init__(self, cfg, classes):
         super().__init__()
-        self.preprocess = common.Preprocess(cfg.backbone)
+        self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
         if cfg.backbone == "small":
             self.backbone, width = common.SmallNet(), 128
         else:
@@ -161,7 +161,7 @@ class Network(nn.Module):
         return self
 
     def pool(self, images):
-        return self.backbone(self.preprocess(images))                   # x⁻ (B, D)
+        return common.features(self.backbone, self.preprocess(images), self.precision)  # x⁻ (B, D)
 
     def embed(self, images):
         return F.normalize(self.embedding(self.pool(images)))           # x (B, d)
@@ -314,11 +314,12 @@ def train(cfg, preset):
     """One run, from the header to the final table -> the dict of result.json."""
     device = common.device(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
-    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform)
+    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
+                               cache=not cfg.no_cache)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
-    network.to(device)
+    common.to_device(network, cfg)
     model = [*network.backbone.parameters(), *network.embedding.parameters()]
     optimizer = torch.optim.Adam([{"params": model}, {"params": [network.proxies]}],
                                  eps=0.01, weight_decay=1e-4)           # U1
@@ -378,8 +379,9 @@ def parse_args(argv=None):
     common.add_shared_arguments(parser)
     args = parser.parse_args(argv)
     cfg, preset = common.settings(args, DEFAULTS, PRESETS, BACKBONES)
+    preset.alpha = ALPHA.get(cfg.regularizer, ALPHA.get(cfg.kernel, preset.alpha))
     if args.alpha is None:
-        cfg.alpha = preset.alpha = ALPHA.get(cfg.regularizer, ALPHA.get(cfg.kernel, preset.alpha))
+        cfg.alpha = preset.alpha
     return cfg, preset
 
 

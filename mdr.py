@@ -138,7 +138,7 @@ class Network(nn.Module):
 
     def __init__(self, cfg, classes):
         super().__init__()
-        self.preprocess = common.Preprocess(cfg.backbone)
+        self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
         if cfg.backbone == "small":
             self.backbone, width = common.SmallNet(), 128
         elif cfg.backbone == "bn_inception":
@@ -159,7 +159,7 @@ class Network(nn.Module):
         return self
 
     def pool(self, images):
-        return self.backbone(self.preprocess(images))                   # (B, D)
+        return common.features(self.backbone, self.preprocess(images), self.precision)  # (B, D)
 
     def forward(self, images):
         e = self.embedding(self.pool(images))                           # (B, d)
@@ -347,11 +347,12 @@ def train(cfg, preset):
     """One run, from the header to the final table -> the dict of result.json."""
     device = common.device(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
-    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform)
+    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
+                               cache=not cfg.no_cache)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
-    network.to(device)
+    common.to_device(network, cfg)
     mdr = MDR(cfg.levels, cfg.momentum, not cfg.fixed_levels).to(device)
     margin_loss = MarginLoss().to(device)
     loss_dml = {"triplet": triplet_loss, "contrastive": contrastive_loss, "margin": margin_loss}[
@@ -429,8 +430,9 @@ def parse_args(argv=None):
     common.add_shared_arguments(parser)
     args = parser.parse_args(argv)
     cfg, preset = common.settings(args, DEFAULTS, PRESETS, BACKBONES)
+    preset.margin = MARGIN[cfg.loss]
     if args.margin is None:
-        cfg.margin = preset.margin = MARGIN[cfg.loss]
+        cfg.margin = preset.margin
     return cfg, preset
 
 

@@ -1,5 +1,6 @@
 """Shared by all tests: the import path, and the comparison of code with an oracle."""
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def data_root(tmp_path_factory):
+    """No test reads or writes the datasets and caches of whoever runs it."""
+    os.environ["DML_DATA"] = str(tmp_path_factory.mktemp("data"))
 
 
 def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
@@ -67,5 +74,6 @@ def make_folder(root, sizes, side=40, seed=0):
         colour = draw.randint(0, 200, 3)
         for i in range(n):
             noise = draw.randint(0, 56, (side, side + c % 3, 3))
-            Image.fromarray((colour + noise).astype(np.uint8)).save(root / f"class{c:02}" / f"{i}.png")
+            image = Image.fromarray((colour + noise).astype(np.uint8))
+            image.save(root / f"class{c:02}" / f"{i}.png")
     return root

@@ -10,7 +10,9 @@ import torch
 from PIL import Image
 
 import common
+import dml_da
 import jrd
+import mdr
 from conftest import make_folder
 
 
@@ -21,7 +23,7 @@ def test_glyphs_counts_and_split():
     assert not set(data.train.classes) & set(data.test.classes)
     assert data.train.images.shape == (750, 3, 36, 36) and data.train.images.dtype == torch.uint8
     classes = [set(r) for r, _ in common.GLYPHS.values()]
-    assert not classes[0] & classes[1] and not classes[1] & classes[2] and not classes[0] & classes[2]
+    assert len(set.union(*classes)) == sum(map(len, classes))
     assert torch.bincount(data.test.labels).tolist() == [20] * 100
 
 
@@ -62,7 +64,8 @@ def test_images_of_every_kind_become_rgb(tmp_path, mode):
 
 
 @pytest.mark.parametrize("sizes, message", [
-    ([], "has no sub-folders"), ([2, 2, 2], "has 3 sub-folders"), ([3, 3, 3, 1], "class03 has one image")])
+    ([], "has no sub-folders"), ([2, 2, 2], "has 3 sub-folders"),
+    ([3, 3, 3, 1], "class03 has one image")])
 def test_folders_that_cannot_be_split(tmp_path, sizes, message):
     tmp_path.joinpath("d").mkdir()
     make_folder(tmp_path / "d", sizes)
@@ -70,7 +73,7 @@ def test_folders_that_cannot_be_split(tmp_path, sizes, message):
         common.load_dataset(str(tmp_path / "d"))
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:len(b) // 2], lambda b: b"", lambda b: b"no image"])
+@pytest.mark.parametrize("damage", [lambda b: b[:len(b) // 2], lambda b: b"", lambda b: b"x"])
 def test_a_broken_image_is_named(tmp_path, damage):
     path = make_folder(tmp_path / "d", [2, 2, 2, 2]) / "class02" / "1.png"
     path.write_bytes(damage(path.read_bytes()))
@@ -121,6 +124,42 @@ def test_preprocess_is_what_the_backbones_were_trained_on():
     for channel, mean in enumerate((104, 117, 128)):
         assert torch.equal(bgr[:, channel], images[:, 2 - channel].float() - mean)
     assert torch.allclose(common.Preprocess("small")(images), images.float() / 127.5 - 1)
+
+
+# ---------------------------------------------------------------------------- precision
+@pytest.mark.parametrize("precision, tf32", [("fp32", False), ("tf32", True), ("bf16", False)])
+def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
+    """bf16 rounds the features a little; TF32 is a matter of convolutions, never of the losses."""
+    for switch in (True, False):
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", switch)
+        network = common.SmallNet().eval()
+        common.to_device(network, argparse.Namespace(precision=precision, device="cpu"))
+        assert torch.backends.cudnn.allow_tf32 == tf32
+        assert torch.get_float32_matmul_precision() == "highest"
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    plain, found = network(images), common.features(network, images, precision)
+    assert found.dtype == torch.float32
+    error = (found - plain).abs().max() / plain.abs().max()
+    assert 1e-4 < error < 0.1 if precision == "bf16" else error == 0
+
+
+@pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
+def test_all_scripts_train_in_bf16_with_losses_in_float32(script, tmp_path, monkeypatch):
+    """The backbone's convolutions see bfloat16, whatever comes after them float32."""
+    monkeypatch.setitem(common.GLYPHS, "test", (range(450, 460), 2))
+    seen = {"conv": set(), "linear": set()}
+    for name, kind in (("conv", torch.nn.Conv2d), ("linear", torch.nn.Linear)):
+        def spied(self, x, name=name, real=kind.forward):
+            out = real(self, x)
+            seen[name].add(out.dtype)
+            return out
+        monkeypatch.setattr(kind, "forward", spied)
+    found = script.train(*script.parse_args(["--precision", "bf16", "--epochs", "1", "--out",
+                                             str(tmp_path)]))
+    assert seen == {"conv": {torch.bfloat16}, "linear": {torch.float32}}
+    assert 0 < found["last epoch"]["R@1"] <= 1
+    (folder,) = tmp_path.iterdir()
+    assert folder.name == f"{script.__name__}-glyphs-precisionbf16-epochs1-s0"
 
 
 # ---------------------------------------------------------------------------- weight files
@@ -225,10 +264,11 @@ def run_of(tmp_path, *arguments):
 
 def test_run_names_say_what_differs_from_the_preset(tmp_path):
     assert run_of(tmp_path).folder.name == "jrd-glyphs-s0"
-    assert run_of(tmp_path, "--alpha", "0.50", "--seed", "3").folder.name == "jrd-glyphs-alpha0.5-s3"
+    half = run_of(tmp_path, "--alpha", "0.50", "--seed", "3")
+    assert half.folder.name == "jrd-glyphs-alpha0.5-s3"
     assert run_of(tmp_path, "--alpha", "1").folder.name == "jrd-glyphs-s0"
     assert run_of(tmp_path, "--weights", "a/b.pth").folder.name == "jrd-glyphs-weightsb.pth-s0"
-    assert run_of(tmp_path, "--workers", "3", "--device", "cpu").folder.name == "jrd-glyphs-s0"
+    assert run_of(tmp_path, "--workers", "3", "--no-cache").folder.name == "jrd-glyphs-s0"
     assert not list(tmp_path.iterdir()), "nothing is written before the run begins"
 
 
@@ -267,9 +307,10 @@ def test_a_loss_that_is_not_finite_stops_with_step_parts_and_checkpoint(tmp_path
         next(epochs)
         with pytest.raises(common.NonFiniteLoss) as error:
             for step, _ in enumerate(run.steps(batches)):
-                run.record(loss=torch.tensor(1.0 if step < 3 else float("nan")), jrs=torch.tensor(0.5))
-    assert str(error.value) == ("the loss is not finite at epoch 2, step 4: loss nan, jrs 0.5; last "
-                                f"good checkpoint: {run.folder / 'last.pt'} (epoch 1)")
+                run.record(loss=torch.tensor(1.0 if step < 3 else float("nan")),
+                           jrs=torch.tensor(0.5))
+    assert str(error.value) == ("the loss is not finite at epoch 2, step 4: loss nan, jrs 0.5; "
+                                f"last good checkpoint: {run.folder / 'last.pt'} (epoch 1)")
 
 
 def test_number():

@@ -132,6 +132,17 @@ def test_variants(variant, layers):
     assert got.item() == pytest.approx(np.mean([want[i, j] for i, j in ordered_pairs()]), rel=1e-9)
 
 
+@pytest.mark.parametrize("flags", [dict(kernel="mgf"), dict(kernel="polynomial", p=5)])
+def test_pooled_features_are_normalised_where_they_would_overflow(flags):
+    """U8: x⁻ under the polynomial and mgf kernels; x and x⁺ come normalised."""
+    x = 50 * points(4)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    first, second, _ = jrd.kernel_functions(cfg(**flags))
+    oracle = (lambda s: np.exp(s)) if flags["kernel"] == "mgf" else (lambda s: (s + 1) ** 5)
+    np.testing.assert_allclose(first(torch.tensor(x)), oracle(unit @ unit.T))
+    np.testing.assert_allclose(second(torch.tensor(x / 50)), oracle(x @ x.T / 2500))
+
+
 def test_jrs_is_the_inner_product_of_covariance_operators():
     """Eq. 6-8 with a kernel whose feature map is finite: (x·y + 1)² = <φ(x), φ(y)>, so that C(P) is
     an array and S_JRS its inner product."""

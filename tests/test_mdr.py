@@ -87,7 +87,7 @@ def test_statistics_are_kept_and_only_in_training():
         mu, sigma = momented(batches[:t + 1], 0.9)
         assert module.mu.item() == pytest.approx(mu) and module.sigma.item() == pytest.approx(sigma)
     module.eval()
-    before = module.state_dict()
+    before = {k: v.clone() for k, v in module.state_dict().items()}
     module(distances(torch.randn(B, 3)))
     assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
     again = mdr.MDR()

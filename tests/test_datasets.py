@@ -1,0 +1,592 @@
+"""The real datasets in miniature copies of their layouts, broken copies of them, and the cache."""
+import gc
+import json
+import os
+import pickle
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+import common
+import dml_da
+import jrd
+import mdr
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads that wait for each other take ten times as long when other work has the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# ---------------------------------------------------------------------------- miniature copies
+MINI = {"cub": {"train": (3, 2), "test": (4, 2)}, "cars": {"train": (3, 2), "test": (4, 2)},
+        "sop": {"train": (3, 2), "test": (4, 2)},
+        "inshop": {"train": (3, 2), "test": (3, 2), "gallery": (4, 2)}}
+CLASSES = {"cub": (3, 100, 101, 200), "cars": (98, 7, 99, 196), "sop": (1, 11318, 11319, 22634),
+           "inshop": ("id_00000009", "id_00000002", "id_00000008", "id_00000004")}
+IMAGES = [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]        # (class, number in it)
+TEST_STATUS = {(2, 0): "query", (2, 1): "gallery", (3, 0): "query", (3, 1): "gallery",
+               (2, 2): "gallery", (3, 2): "gallery", (3, 3): "query"}
+
+
+def colour(c, number):
+    return 20 + 60 * c, 20 + 60 * number, 130
+
+
+def draw(path, c, number):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (18 + 2 * c, 20 + 3 * number), colour(c, number)).save(path, quality=95)
+
+
+def annotations(path, rows, **extra):
+    """A .mat as Stanford made them: a struct array `annotations`, of the fields in this order."""
+    fields = [*extra.get("first", ()), "bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2",
+              *extra.get("last", ())]
+    table = np.empty((1, len(rows)), [(field, object) for field in fields])
+    for i, row in enumerate(rows):
+        for field in fields:
+            table[field][0, i] = row.get(field, np.uint8(9))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scipy.io.savemat(path, {"annotations": table, **extra.get("also", {})})
+
+
+def make_cub(root):
+    folder, images, labels = root / "CUB_200_2011", [], []
+    for i, (c, number) in enumerate(IMAGES):
+        name = f"{CLASSES['cub'][c]:03}.Bird_{c}/Bird_{c}_{number:04}.jpg"
+        draw(folder / "images" / name, c, number)
+        images.append(f"{3 * i + 1} {name}\n")
+        labels.insert(0, f"{3 * i + 1} {CLASSES['cub'][c]}\n")           # joined by id, not by row
+    (folder / "images.txt").write_text("".join(images))
+    (folder / "image_class_labels.txt").write_text("".join(labels))
+    (folder / "train_test_split.txt").write_text("1 0\n")
+    return folder
+
+
+def make_cars(root):
+    folder, rows = root / "cars", []
+    for i, (c, number) in enumerate(IMAGES):
+        name = f"car_ims/{i + 1:06}.jpg"
+        draw(folder / name, c, number)
+        rows.append({"relative_im_path": name, "class": np.uint8(CLASSES["cars"][c]),
+                     "test": np.uint8(number)})
+    names = np.array([f"Car {c}" for c in range(196)], object)
+    annotations(folder / "cars_annos.mat", rows, first=["relative_im_path"],
+                last=["class", "test"], also={"class_names": names})
+    return folder
+
+
+def make_cars_devkit(root, test_list="devkit/cars_test_annos_withlabels.mat"):
+    """Each class in both folders: pooled they are the dataset, apart they are the closed set."""
+    folder, rows = root / "stanford_cars", {"cars_train": [], "cars_test": []}
+    for i, (c, number) in enumerate(IMAGES):
+        side = ("cars_train", "cars_test")[number]
+        draw(folder / side / f"{i + 1:05}.jpg", c, number)
+        rows[side].append({"class": np.uint8(CLASSES["cars"][c]), "fname": f"{i + 1:05}.jpg"})
+    annotations(folder / "devkit/cars_train_annos.mat", rows["cars_train"], last=["class", "fname"])
+    annotations(folder / test_list, rows["cars_test"], last=["class", "fname"])
+    annotations(folder / "devkit/cars_test_annos.mat", rows["cars_test"], last=["fname"])
+    return folder
+
+
+def make_sop(root):
+    folder = root / "Stanford_Online_Products"
+    lists = {part: ["image_id class_id super_class_id path\n"] for part in ("train", "test")}
+    for i, (c, number) in enumerate(IMAGES):
+        name = f"bicycle_final/11{c}_{number}.JPG"
+        draw(folder / name, c, number)
+        lists["train" if c < 2 else "test"].append(f"{i + 1} {CLASSES['sop'][c]} 1 {name}\n")
+    for part, lines in lists.items():
+        (folder / f"Ebay_{part}.txt").write_text("".join(lines))
+    return folder
+
+
+def make_inshop(root, listed=".", images="."):
+    folder = root / "inshop"
+    rows = [f"{len(IMAGES) + 3}\n", "image_name item_id evaluation_status\n"]
+    for c, number in IMAGES + [(2, 2), (3, 2), (3, 3)]:
+        item = CLASSES["inshop"][c]
+        name = f"img/WOMEN/Dresses/{item}/{number:02}_1_front.jpg"
+        draw(folder / images / name, c, number)
+        rows.append(f"{name:<70} {item} {TEST_STATUS.get((c, number), 'train'):<10}\n")
+    (folder / listed).mkdir(exist_ok=True)
+    (folder / listed / "list_eval_partition.txt").write_text("".join(rows))
+    return folder
+
+
+LAYOUTS = {
+    "cub": make_cub, "cars": make_cars, "cars devkit": make_cars_devkit, "sop": make_sop,
+    "cars torchvision": lambda root: make_cars_devkit(root, "cars_test_annos_withlabels.mat"),
+    "inshop": make_inshop, "inshop Eval Img": lambda root: make_inshop(root, "Eval", "Img")}
+
+
+@pytest.fixture
+def mini(monkeypatch, tmp_path):
+    """mini(layout) -> (name of the dataset, its folder) of a small copy that counts as whole."""
+    for name, counts in MINI.items():
+        monkeypatch.setitem(common.COUNTS, name, counts)
+
+    def make(layout):
+        return layout.split()[0], LAYOUTS[layout](tmp_path)
+    return make
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout, mini, tmp_path):
+    """Counts, classes, labels from 0, and each image under its own label."""
+    name, _ = mini(layout)
+    data = common.load_dataset(name, tmp_path)
+    assert data.name == name
+    assert data.counts() == {part: list(counts) for part, counts in MINI[name].items()}
+    for part in MINI[name]:
+        split, first = getattr(data, part), 0 if part == "train" else 2
+        own = sorted(CLASSES[name][first:first + 2])
+        assert [c.split(".")[0] for c in split.classes] == [
+            f"{c:03}" if name == "cub" else str(c) for c in own]
+        seen = []
+        for image, label in zip(split.images, split.labels.tolist()):
+            c = CLASSES[name].index(own[label])
+            mean = image.float().mean((1, 2))
+            number = round((mean[1].item() - 20) / 60)
+            assert torch.allclose(mean, torch.tensor(colour(c, number)).float(), atol=3)
+            assert image.shape == (3, 20 + 3 * number, 18 + 2 * c)
+            seen.append((c, number))
+        want = [(c, n) for c, n in IMAGES if (c < 2) == (part == "train")]
+        if name == "inshop" and part != "train":
+            status = {"test": "query", "gallery": "gallery"}[part]
+            want = [key for key, value in TEST_STATUS.items() if value == status]
+        assert sorted(seen) == sorted(want)
+
+
+# ---------------------------------------------------------------------------- what can be wrong
+@pytest.mark.parametrize("name, says", [
+    ("cub", ["caltech.edu/records/65de6-vp158", "1,150,585,339 bytes",
+             "97eceeb196236b17998738112f37df78", "/none/CUB_200_2011"]),
+    ("cars", ["d5c8f0aa497503f355e17dc7886c3f14", "b407c6086d669747186bd1d764ff9dbc",
+              "/cars/car_ims", "/cars/devkit/cars_test_annos_withlabels.mat"]),
+    ("sop", ["Stanford_Online_Products.zip", "3,083,860,082 bytes",
+             "7f73d41a2f44250d4779881525aea32e", "/none/Stanford_Online_Products"]),
+    ("inshop", ["DeepFashion", "52,712", "list_eval_partition.txt", "/inshop"])])
+def test_a_missing_dataset_is_named_with_where_to_get_it(name, says, tmp_path):
+    with pytest.raises(common.UserError) as error:
+        common.load_dataset(name, tmp_path / "none")
+    message = str(error.value)
+    assert message.startswith(f"no {name} under {tmp_path / 'none'} (--data-root") and \
+        "\n" not in message and not (tmp_path / "none").exists()
+    for part in says:
+        assert part in message
+
+
+def replace(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-len(path.read_bytes()) // 3])
+
+
+BROKEN = {  # what is wrong: layout, what breaks it, what the one line must say
+    "no list": ("cub", lambda d: (d / "images.txt").unlink(), "images.txt .*half-extracted"),
+    "no labels": ("cub", lambda d: (d / "image_class_labels.txt").unlink(), "image_class_labels"),
+    "predecessor": ("cub", lambda d: (d / "images.txt").rename(d / "lists"), "CUB-200 of 2010"),
+    "a field too many": ("cub", lambda d: replace(d / "images.txt", "4 100", "4 x 100"),
+                         "images.txt, line 2: '4 x 100.Bird_1/.*number text"),
+    "class no number": ("cub", lambda d: replace(d / "image_class_labels.txt", "1 3\n", "1 C\n"),
+                        "image_class_labels.txt, line 7: '1 C' is not 2 fields: number number"),
+    "no class": ("cub", lambda d: replace(d / "image_class_labels.txt", "4 100\n", ""),
+                 "image_class_labels.txt has no class for image 4"),
+    "binary list": ("cub", lambda d: (d / "images.txt").write_bytes(b"\xff\xfe1"), "images.txt"),
+    "half-extracted": ("cub", lambda d: shutil.rmtree(d / "images" / "101.Bird_2"),
+                       "2 of the 7 images of cub are missing, .*Bird_2_0000.jpg first: a half-ex"),
+    "other counts": ("cub", lambda d: replace(
+        d / "images.txt", "1 003.Bird_0/Bird_0_0000.jpg\n", ""),
+                     "train has 2 images of 1 classes, expected 3 of 2; test has 4 images of 2 "
+                     "classes, expected 4 of 2; likely cause: an archive that is incomplete"),
+    "no .mat": ("cars", lambda d: (d / "cars_annos.mat").unlink(), "cars_train_annos.mat .*annos"),
+    "text for .mat": ("cars", lambda d: (d / "cars_annos.mat").write_text("404 not found" * 50),
+                      "cannot read 'relative_im_path' and 'class' .*cars_annos.mat"),
+    "cut .mat": ("cars", lambda d: cut(d / "cars_annos.mat"), "cars_annos.mat"),
+    "other .mat": ("cars", lambda d: scipy.io.savemat(d / "cars_annos.mat", {"annotations": 3}),
+                   "cars_annos.mat"),
+    "image of cars": ("cars", lambda d: (d / "car_ims/000003.jpg").unlink(), "1 of the 7 .*000003"),
+    "unlabelled list": ("cars devkit", lambda d: (d / "devkit/cars_test_annos.mat").rename(
+        d / "devkit/cars_test_annos_withlabels.mat"), "'class' of .*cars_test_annos_withlabels"),
+    "no test list": ("cars devkit", lambda d: (
+        d / "devkit/cars_test_annos_withlabels.mat").unlink(), "no .*devkit/cars_test_annos_with"),
+    "no cars_test": ("cars devkit", lambda d: shutil.rmtree(d / "cars_test"), "3 of the 7 images"),
+    "row of sop": ("sop", lambda d: replace(d / "Ebay_test.txt", " 1 bicycle", " bicycle"),
+                   "Ebay_test.txt, line 2: .*number number number text"),
+    "no sop list": ("sop", lambda d: (d / "Ebay_test.txt").unlink(), "Ebay_test.txt"),
+    "status": ("inshop", lambda d: replace(d / "list_eval_partition.txt", "query", "quarry"),
+               "list_eval_partition.txt, line 6: status 'quarry' is none of train, query, gallery"),
+    "row of inshop": ("inshop", lambda d: replace(d / "list_eval_partition.txt", "query", ""),
+                      "list_eval_partition.txt, line 6: .*text text text"),
+    "no partition": ("inshop Eval Img", lambda d: shutil.rmtree(d / "Eval"), "list_eval_partition"),
+    "no Img": ("inshop Eval Img", lambda d: shutil.rmtree(d / "Img"), "10 of the 10 images")}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_copy_is_refused(what, mini, tmp_path):
+    layout, damage, message = BROKEN[what]
+    name, folder = mini(layout)
+    common.read_dataset(name, tmp_path)
+    damage(folder)
+    with pytest.raises(common.UserError, match=message) as error:
+        common.load_dataset(name, tmp_path)
+    assert "\n" not in str(error.value) and not (tmp_path / ".cache").exists()
+
+
+def cub_of(root, n):
+    folder = root / "CUB_200_2011"
+    folder.mkdir()
+    rows = [(i, i % 200 + 1) for i in range(n)]
+    (folder / "images.txt").write_text("".join(f"{i} {c:03}.B/{i}.jpg\n" for i, c in rows))
+    (folder / "image_class_labels.txt").write_text("".join(f"{i} {c}\n" for i, c in rows))
+
+
+def cars_of(root, n):
+    rows = [{"relative_im_path": f"{i}.jpg", "class": i % 196 + 1} for i in range(n)]
+    table = np.array([tuple(row.values()) for row in rows], [(key, object) for key in rows[0]])
+    (root / "cars").mkdir()
+    scipy.io.savemat(root / "cars" / "cars_annos.mat", {"annotations": table})
+
+
+def inshop_of(root, header):
+    (root / "inshop").mkdir()
+    parts = (("train", 25882, 3997, 0), ("query", 14218, 3985, 4000),
+             ("gallery", 12612, 3985, 4000))
+    rows = [f"img/{status}/{i}.jpg id_{first + i % items} {status}\n"
+            for status, n, items, first in parts for i in range(n)]
+    (root / "inshop" / "list_eval_partition.txt").write_text(header + "".join(rows))
+
+
+@pytest.mark.parametrize("name, make, argument, message", [
+    ("cub", cub_of, 5994, "expected 5,864 of 100; .*expected 5,924 of 100; .*train_test_split.txt, "
+                          "the closed-set split"),
+    ("cub", cub_of, 5794, "test half of train_test_split.txt, the closed-set"),
+    ("cub", cub_of, 6033, "train has 3,033 images of 100 .*CUB-200 of 2010, the predecessor"),
+    ("cub", cub_of, 6034, "likely cause: an archive that is incomplete"),
+    ("cars", cars_of, 8144, "expected 8,054 of 98; .*expected 8,131 of 98; .*closed-set"),
+    ("cars", cars_of, 8041, "cars_test alone, half of the closed-set split"),
+    ("inshop", inshop_of, "image_name item_id evaluation_status\n",
+     "train has 25,881 images of 3,997 classes, expected 25,882 of 3,997; test has 14,218 .*; "
+     "gallery .*; likely cause: a list that lost its first line"),
+    ("inshop", inshop_of, "52712\nimage_name item_id evaluation_status\n",
+     "52,712 of the 52,712 images of inshop are missing")])
+def test_wrong_counts_name_the_known_cause(name, make, argument, message, tmp_path):
+    """The counts of the real datasets, in lists without images."""
+    make(tmp_path, argument)
+    with pytest.raises(common.UserError, match=message):
+        common.load_dataset(name, tmp_path)
+
+
+def told(function, capfd, monkeypatch):
+    """-> exit status, stdout and stderr of a script's main."""
+    monkeypatch.setattr("sys.argv", ["script.py"])
+    with pytest.raises(SystemExit) as stop:
+        common.main(function, lambda: None)
+    return stop.value.code, *capfd.readouterr()
+
+
+def test_check_lists_every_corrupt_image(mini, tmp_path, capfd, monkeypatch):
+    name, folder = mini("cub")
+    args = common.parse_args(["check", name, "--data-root", str(tmp_path)])
+    common.check(args.dataset, args.data_root)
+    assert capfd.readouterr().out == f"{folder}: 7 images, all can be read\n"
+    bad = sorted(folder.rglob("*.jpg"))[1:4:2]
+    cut(bad[0])
+    bad[1].write_bytes(b"")
+    status, out, err = told(lambda _: common.check(name, tmp_path), capfd, monkeypatch)
+    assert all(str(path) in line for path, line in zip(bad, out.splitlines(), strict=True))
+    assert status == 2
+    assert err == (f"script.py: 2 of 7 images in {folder} cannot be read: unpack it "
+                                   "again\n")
+
+
+@pytest.mark.parametrize("flags", ["", "--no-cache --workers 1"])
+def test_a_corrupt_image_stops_training_in_one_line(flags, mini, tmp_path, capfd, monkeypatch):
+    """While the cache is built, or else in a worker of the loader."""
+    # torch waits this long (5 s) for a worker that raised, when it collects the loader.
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
+    name, folder = mini("cub")
+    bad = sorted(folder.rglob("*.jpg"))[1]
+    cut(bad)
+    arguments = jrd.parse_args(["--dataset", name, "--data-root", str(tmp_path), "--backbone",
+                                "small", "--out", str(tmp_path / "runs"), *flags.split()])
+    status, _, err = told(lambda _: jrd.train(*arguments), capfd, monkeypatch)
+    assert status == 2 and err.startswith(f"script.py: cannot read the image {bad}: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / ".cache").exists() or "--no-cache" not in flags
+    gc.collect()
+
+
+# ---------------------------------------------------------------------------- the cache
+HALVE = v2.Resize((10, 12), antialias=True)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """files(prefix) -> seven image files of different sizes; decoded(): how often one was decoded,
+    in this process or in a child of it."""
+    draws = np.random.RandomState(0)
+    paths = [tmp_path / "d" / f"{i}.png" for i in range(7)]
+    for i, path in enumerate(paths):
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(draws.randint(0, 256, (20 + i, 30 - i, 3), np.uint8)).save(path)
+    monkeypatch.setattr(common, "CHUNK", 2)
+    real, log = common.decode, os.open(tmp_path / "decoded", os.O_CREAT | os.O_APPEND | os.O_RDWR)
+
+    def spied(path):
+        os.write(log, b".")
+        return real(path)
+    monkeypatch.setattr(common, "decode", spied)
+
+    def make(prefix=None):
+        return common.ImageFiles(paths, prefix)
+    make.decoded = lambda: (os.fstat(log).st_size, os.ftruncate(log, 0))[0]
+    yield make
+    os.close(log)
+
+
+def cached(files, tmp_path):
+    return common.cache_images(files, tmp_path / "d", "toy-train", tmp_path / ".cache")
+
+
+def assert_same(images, files):
+    assert len(images) == len(files)
+    for got, want in zip(images, (files[i] for i in range(len(files))), strict=True):
+        assert torch.equal(got, want) and got.dtype == torch.uint8 and got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("prefix", [None, HALVE])
+def test_the_cache_holds_what_the_files_give_and_decodes_once(prefix, files, tmp_path, capsys,
+                                                              monkeypatch):
+    images = cached(files(prefix), tmp_path)
+    size = 7 * 3 * 10 * 12 if prefix else sum(3 * (20 + i) * (30 - i) for i in range(7))
+    assert f".images: 7 images, {size / 1e9:.2f} GB\n" in capsys.readouterr().out
+    assert [p.stat().st_size for p in (tmp_path / ".cache").glob("*.images")] == [size]
+    assert_same(images, files(prefix))
+    files.decoded()
+    with monkeypatch.context() as patch:                      # a finished cache needs no writing
+        patch.setattr(common.fcntl, "flock", None)
+        assert_same(cached(files(prefix), tmp_path), images)
+    assert files.decoded() == 0 and capsys.readouterr().out == ""
+    copied = pickle.dumps(images)
+    assert len(copied) < 2000, "a worker would be sent the images themselves"
+    assert_same(pickle.loads(copied), images)
+
+
+CHANGES = {  # what happens to a finished cache of seven images, and how many are decoded anew
+    "time of an image": lambda d, c: os.utime(d / "3.png", (1, 1)),
+    "an image": lambda d, c: Image.new("RGB", (30, 20)).save(d / "0.png"),
+    "truncated": lambda d, c: os.truncate(c["images"], c["images"].stat().st_size - 1),
+    "longer": lambda d, c: os.truncate(c["images"], c["images"].stat().st_size + 1),
+    "file gone": lambda d, c: c["images"].unlink(),
+    "notes gone": lambda d, c: c["json"].unlink(),
+    "notes are none": lambda d, c: c["json"].write_text("[]"),
+    "notes not JSON": lambda d, c: c["json"].write_text('{"format": '),
+    "shapes foreign": lambda d, c: replace(c["json"], "20x30", "2xx30"),
+    "shapes fewer": lambda d, c: replace(c["json"], "20x30 ", ""),
+    "other format": lambda d, c: replace(c["json"], '"format": 1', '"format": 0')}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_cache_that_does_not_fit_is_replaced(change, files, tmp_path):
+    before = cached(files(), tmp_path)
+    old = [before[i].clone() for i in range(7)]
+    names = sorted((tmp_path / ".cache").iterdir())
+    CHANGES[change](tmp_path / "d", {p.suffix[1:]: p for p in names})
+    files.decoded()
+    images = cached(files(), tmp_path)
+    assert files.decoded() == 7
+    assert_same(images, files())
+    assert sorted((tmp_path / ".cache").iterdir()) == names, "the stale files are still there"
+    if change in ("an image", "time of an image"):
+        assert_same(before, old)                    # a run that goes on reads what it began with
+
+
+def test_each_transform_has_a_cache_of_its_own(files, tmp_path):
+    whole, small = cached(files(), tmp_path), cached(files(HALVE), tmp_path)
+    other = cached(files(v2.Resize((10, 12), v2.InterpolationMode.NEAREST)), tmp_path)
+    assert not torch.equal(small[0], other[0]) and small[0].shape == other[0].shape == (3, 10, 12)
+    files.decoded()
+    for images, prefix in ((whole, None), (small, HALVE)):
+        assert_same(cached(files(prefix), tmp_path), images)
+    assert files.decoded() == 0
+
+
+def in_a_child(function):
+    """Fork, run, -> the exit status (negative: the signal that ended it)."""
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.set_num_threads(1)
+            function()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+
+def ended(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_killed_build_goes_on_where_it_was(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)                   # one after the other
+    some = files()
+
+    def get(self, i, real=common.ImageFiles.__getitem__):
+        return real(self, i) if i != 5 else os.kill(os.getpid(), signal.SIGKILL)
+    with monkeypatch.context() as patch:
+        patch.setattr(common.ImageFiles, "__getitem__", get)
+        assert ended(in_a_child(lambda: cached(some, tmp_path))) == -signal.SIGKILL
+    (notes,) = (tmp_path / ".cache").glob("*.json")
+    assert json.loads(notes.read_text())["built"] == 4 and files.decoded() == 5
+    images = cached(some, tmp_path)
+    assert files.decoded() == 3                                       # numbers 4, 5 and 6
+    assert_same(images, some)
+
+
+def test_an_unreadable_image_is_named_and_the_rest_kept(files, tmp_path):
+    path = tmp_path / "d" / "6.png"
+    whole, times = path.read_bytes(), path.stat()
+    path.write_bytes(whole[:-40] + bytes(40))                         # its header can be read
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(common.UserError, match="cannot read the image .*6.png"):
+        cached(files(), tmp_path)
+    path.write_bytes(whole)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    files.decoded()
+    assert_same(cached(files(), tmp_path), files())
+    assert files.decoded() == 1 + 7                                   # number 6, then the comparison
+
+
+def test_an_image_that_is_not_what_its_header_says(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(common, "header_size", lambda path: (30, 20))
+    with pytest.raises(common.UserError, match=r"1.png should have \(20, 30\) pixels but"):
+        cached(files(), tmp_path)
+
+
+def test_two_at_once_build_one_cache(files, tmp_path, monkeypatch, capfd):
+    real = common.decode
+    monkeypatch.setattr(common, "decode", lambda path: time.sleep(0.05) or real(path))
+    some = files()
+
+    def build():
+        assert_same([*cached(some, tmp_path)], want)
+    want = [common.through(None, real(path)) for path in some.paths]
+    files.decoded()
+    children = [in_a_child(build) for _ in range(3)]
+    assert [ended(child) for child in children] == [0, 0, 0]
+    assert files.decoded() == 7
+    out = capfd.readouterr().out
+    assert out.count("building the cache") == 1 and "waiting for another process" in out
+
+
+def test_no_room(files, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=1234)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage)
+        with pytest.raises(common.UserError, match="needs 0.00 GB and .* has 0.00 GB free.*--no-c"):
+            cached(files(), tmp_path)
+    assert files.decoded() == 0
+    write = os.pwrite
+    with monkeypatch.context() as patch:                    # somebody else fills the disk meanwhile
+        patch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data.ravel()[:5], at))
+        with pytest.raises(common.UserError, match="cannot write .*No space left.*--no-cache"):
+            cached(files(), tmp_path)
+    assert_same(cached(files(), tmp_path), files())
+
+
+def test_a_place_that_cannot_be_written(files, tmp_path):
+    (tmp_path / ".cache").write_text("in the way")
+    with pytest.raises(common.UserError, match="cannot write the cache .*--no-cache"):
+        cached(files(), tmp_path)
+
+
+# ---------------------------------------------------------------------------- through the scripts
+@pytest.fixture
+def album(tmp_path):
+    """A folder of photographs of all kinds: sizes, greyscale, CMYK, palette, transparent."""
+    draws = np.random.RandomState(0)
+    for c, modes in enumerate((["RGB", "L", "CMYK"], ["RGB"], ["P", "RGBA"], ["L", "CMYK"])):
+        for i, mode in enumerate(modes):
+            size = (60 + 40 * i + c, 90 - 15 * i, 3)
+            suffix = "png" if mode in ("P", "RGBA") else "jpg"
+            path = tmp_path / "album" / f"c{c}" / f"{i}.{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(draws.randint(0, 256, size, np.uint8)).convert(mode).save(path)
+    return tmp_path / "album"
+
+
+def loaded(script, cfg, cache, workers):
+    """-> an epoch of training batches, and the seen and the test images."""
+    cfg.workers = workers
+    train_prefix, augment, test = script.transforms(cfg)
+    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test, cache)
+    loader = common.train_loader(data.train, augment, lambda epoch: [[2, 0], [3, 1]], cfg, "cpu")
+    loader.batch_sampler.epoch = 3
+    parts = [x for batch in loader for x in batch]
+    return type(data.train.images), parts + [x for split in (data.seen, data.test)
+                                             for x in split.images]
+
+
+@pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
+def test_cached_and_uncached_batches_are_the_same_bits(script, album, tmp_path):
+    cfg, _ = script.parse_args(["--dataset", str(album), "--data-root", str(tmp_path)])
+    kind, plain = loaded(script, cfg, cache=False, workers=0)
+    assert kind is common.ImageFiles and not (tmp_path / ".cache").exists()
+    for workers in (0, 1):
+        kind, fast = loaded(script, cfg, cache=True, workers=workers)
+        assert kind is common.CachedImages
+        assert len(fast) == len(plain) == 2 * 2 + 4 + 4
+        assert all(torch.equal(a, b) for a, b in zip(fast, plain))
+    assert plain[2].shape[1:] == (3, cfg.size if script is mdr else 224, 224)
+    made = [p.name.rsplit("-", 1)[0] for p in (tmp_path / ".cache").glob("*.images")]
+    assert sorted(name.split("-")[2] for name in made) == ["test", "train", "train"]
+
+
+TRAININGS = [
+    (jrd, "cub", "--backbone bn_inception --batch 3"),
+    (mdr, "inshop", "--backbone bn_inception --batch 3 --iterations 1"),
+    (dml_da, "sop", "--backbone googlenet --iterations 1")]
+
+
+@pytest.mark.parametrize("script, layout, flags", TRAININGS, ids=["jrd", "mdr", "dml_da"])
+def test_an_epoch_on_a_miniature_copy(script, layout, flags, mini, tmp_path, capsys):
+    """The real backbone with random weights, through the whole path; a class has one image."""
+    name, _ = mini(layout)
+    found = script.train(*script.parse_args([
+        "--dataset", name, "--data-root", str(tmp_path), "--out", str(tmp_path / "runs"),
+        "--weights", "random", "--epochs", "1", "--workers", "0", *flags.split()]))
+    assert 0 <= found["last epoch"]["R@1"] <= 1
+    out = capsys.readouterr().out
+    assert "train 3 images of 2 classes" in out and out.count("building the cache") == (
+        4 if name == "inshop" else 3)
+    (folder,) = (tmp_path / "runs").iterdir()
+    splits = json.loads((folder / "config.json").read_text())["splits"]
+    assert splits == {part: list(counts) for part, counts in MINI[name].items()}
+    assert ("NMI" in found["last epoch"]) == (name != "inshop")
+
+
+def test_the_cache_lies_under_the_data_root(mini, tmp_path, monkeypatch):
+    """--data-root, else $DML_DATA."""
+    name, _ = mini("cub")
+    monkeypatch.setenv("DML_DATA", str(tmp_path))
+    common.load_dataset(name, test=HALVE)
+    assert len(list(Path(tmp_path, ".cache").glob("cub-*.images"))) == 3
