@@ -150,10 +150,10 @@ def to_device(network, cfg):
 
 
 def features(backbone, images, precision):
-    """backbone(images), by bfloat16 autocast with --precision bf16.  (B, 3, h, w) -> float32"""
+    """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> images' own dtype"""
     images = images.contiguous(memory_format=torch.channels_last)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
-        return backbone(images).float()
+        return backbone(images).to(images.dtype)
 
 
 # ---------------------------------------------------------------------------- the embedded dataset
@@ -398,8 +398,8 @@ def read_dataset(name, root):
         _verify(name, folder, splits)
         return folder, splits
     if not Path(name).is_dir():
-        raise UserError(f"unknown dataset '{name}': neither glyphs, {', '.join(COUNTS)} nor a "
-                        "folder of images")
+        raise UserError(f"unknown dataset '{name}': no folder of images, and none of "
+                        f"{', '.join(COUNTS)} (and glyphs, which has no files)")
     return Path(name), _class_folders(Path(name))
 
 
@@ -561,7 +561,7 @@ def _cars(folder):
     for images, path, field in lists:
         try:
             with open(path, "rb") as file:
-                table = np.atleast_1d(scipy.io.loadmat(file, squeeze_me=True)["annotations"])
+                table = scipy.io.loadmat(file, squeeze_me=True)["annotations"]
             rows = [(str(name), int(c)) for name, c in zip(table[field], table["class"])]
         except FileNotFoundError:
             raise UserError(f"no {path} (nor {folder}/cars_annos.mat): a half-extracted archive?")
@@ -980,6 +980,8 @@ class Run:
         except BlockingIOError:
             os.close(self.lock)
             raise UserError(f"another process is training in {self.folder}")
+        for part in self.folder.glob(".*.part"):               # of a process killed while it wrote
+            part.unlink()
         if not (self.folder / "config.json").exists():
             write_json(self.folder / "config.json", self.config)
         return self

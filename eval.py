@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import importlib
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -67,11 +68,35 @@ def _rescaled(*sets):
 
 
 def _products(a, b):
-    """a·b for all pairs, (n, d) and (m, d) -> (n, m).  float32 on a CPU goes through oneDNN, which
-    torch uses for its own layout only: twice as fast as `@` on CPUs that are not Intel's."""
+    """a·b of all pairs, (n, d) and (m, d) -> (n, m).
+
+    float32 on a CPU by oneDNN, which F.linear uses for tensors in oneDNN's layout: up to twice as
+    fast as MKL on CPUs that are not Intel's.
+    """
     if a.device.type == "cpu" and a.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         return F.linear(a.to_mkldnn(), b).to_dense()
     return a @ b.T
+
+
+@contextlib.contextmanager
+def _side_by_side(device):
+    """On a CPU, a map that runs its calls at once, each in one thread: a block's small operations
+    then wait for no other thread (several times as fast where other jobs keep the cores busy)."""
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        yield map
+        return
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(min(threads, 16)) as pool:      # each has blocks of its own
+            yield pool.map
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _block(x):
+    """How many points a block has: memory against overhead."""
+    return 1024 if x.device.type == "cpu" else 8192
 
 
 class _Blocks:
@@ -109,45 +134,54 @@ def positive_ranks(embeddings, labels, gallery=None, gallery_labels=None, block=
         raise ValueError("embeddings and gallery differ in dimension")
     dtype = sets[0][0].dtype if sets[0][0].dtype == sets[-1][0].dtype else torch.float64
     points = _rescaled(*[x.to(dtype) for x, _ in sets])
-    block = block or (1024 if points[0].device.type == "cpu" else 8192)
+    block = block or _block(points[0])
     q = _Blocks(points[0], sets[0][1], block)
     g = q if alone else _Blocks(points[1], sets[1][1], block)
-    buffer = points[0].new_empty(q.size, g.size)
+    pairs = [(i, j) for i in range(q.count) for j in range(i if alone else 0, g.count)]
+    shared = {(i, j) for i, j in pairs                         # blocks with a class in common
+              if q.range[i][0] <= g.range[j][1] and g.range[j][0] <= q.range[i][1]}
+    nearest = q.half.new_full(q.half.shape, -torch.inf)        # -d²/2 to the nearest positive
+    ranks = torch.zeros(len(q.x), dtype=torch.int32, device=q.x.device)
+    kept, room = {}, max(1, 2 ** 28 // (q.size * g.size * q.x.element_size()))        # 256 MB
 
     def similarity(i, j):
         """-d²/2 between block i and block j, the same bits at (a, b) as at (b, a)."""
         s = _products(q.x[q.slice(i)], g.x[g.slice(j)])
-        return s.sub_(torch.add(q.half[q.slice(i), None], g.half[None, g.slice(j)], out=buffer))
+        return s.sub_(q.half[q.slice(i), None] + g.half[None, g.slice(j)])
 
     def same_class(i, j):
         return q.labels[q.slice(i), None] == g.labels[None, g.slice(j)]
 
-    pairs = [(i, j) for i in range(q.count) for j in range(i if alone else 0, g.count)]
-    shared = [(i, j) for i, j in pairs                         # blocks with a class in common
-              if q.range[i][0] <= g.range[j][1] and g.range[j][0] <= q.range[i][1]]
-    nearest = q.half.new_full(q.half.shape, -torch.inf)        # -d²/2 to the nearest positive
-    kept, room = {}, max(1, 2 ** 28 // (buffer.numel() * buffer.element_size()))      # 256 MB
-    for i, j in shared:
-        positive = same_class(i, j)
-        if alone and i == j:
-            positive.fill_diagonal_(False)
-        s = similarity(i, j)
+    def of_positives(pair):
+        """-d²/2 to the nearest positive in a pair of blocks, for its rows and for its columns."""
+        s, positive = similarity(*pair), same_class(*pair)
         if len(kept) < room:
-            kept[i, j] = s
+            kept[pair] = s
+        if alone and pair[0] == pair[1]:
+            positive.fill_diagonal_(False)
         s = s.masked_fill(~positive, -torch.inf)
-        rows, columns = nearest[q.slice(i)], nearest[q.slice(j)]
-        if alone and i != j:
-            columns.copy_(torch.maximum(columns, s.amax(0)))
-        rows.copy_(torch.maximum(rows, s.amax(1)))
-    ranks = torch.zeros(len(q.x), dtype=torch.int32, device=q.x.device)
-    overlap = set(shared)
-    for i, j in pairs:
-        s = kept.pop((i, j)) if (i, j) in kept else similarity(i, j)
-        if (i, j) in overlap:
-            s.masked_fill_(same_class(i, j), -torch.inf)
-        ranks[q.slice(i)] += (s >= nearest[q.slice(i), None]).sum(1, dtype=torch.int32)
-        if alone and i != j:
-            ranks[q.slice(j)] += (s >= nearest[None, q.slice(j)]).sum(0, dtype=torch.int32)
+        return s.amax(1), s.amax(0)
+
+    def of_negatives(pair):
+        """How many negatives lie at least as near as that, for the rows and for the columns."""
+        s = kept.pop(pair) if pair in kept else similarity(*pair)
+        if pair in shared:
+            s.masked_fill_(same_class(*pair), -torch.inf)
+        rows, columns = q.slice(pair[0]), q.slice(pair[1])
+        return ((s >= nearest[rows, None]).sum(1, dtype=torch.int32),
+                (s >= nearest[None, columns]).sum(0, dtype=torch.int32) if alone else None)
+
+    with _side_by_side(q.x.device) as each:
+        in_common = sorted(shared)
+        for (i, j), (of_rows, of_columns) in zip(in_common, each(of_positives, in_common)):
+            rows, columns = nearest[q.slice(i)], nearest[q.slice(j)]
+            rows.copy_(torch.maximum(rows, of_rows))
+            if alone:
+                columns.copy_(torch.maximum(columns, of_columns))
+        for (i, j), (of_rows, of_columns) in zip(pairs, each(of_negatives, pairs)):
+            ranks[q.slice(i)] += of_rows
+            if alone and i != j:
+                ranks[q.slice(j)] += of_columns
     n = len(q.order)
     ranks = torch.where(nearest == -torch.inf, len(g.order), ranks)[:n].cpu().long()
     return torch.empty_like(ranks).scatter_(0, q.order, ranks)
@@ -227,12 +261,11 @@ def kmeans(x, k, seed, rounds=1000):
     (x,) = _rescaled(x)
     first = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:k]
     centres, squares, last = x[first.to(x.device)], x.square().sum(dtype=torch.float64), torch.inf
-    rows = max(1, 2 ** 24 // k)
-    ones = x.new_ones(len(x))
-    with _full_precision():
+    parts, ones = x.split(_block(x)), x.new_ones(len(x))
+    with _full_precision(), _side_by_side(x.device) as each:
         for _ in range(rounds):
             half = -centres.square().sum(1) / 2
-            best = [_products(part, centres).add_(half).max(1) for part in x.split(rows)]
+            best = list(each(lambda part: _products(part, centres).add_(half).max(1), parts))
             error = squares - 2 * sum(b.values.sum(dtype=torch.float64) for b in best)
             if not error < last:
                 break

@@ -1,8 +1,8 @@
 """JRD: Distance Metric Learning with Joint Representation Diversification (Chu et al., ICML 2020).
 
-A classification loss (AMSoftmax) pulls each image to its class's proxy.  JRD adds a regularizer that
-makes different classes dissimilar in the joint distribution of three representations of an image:
-x⁻ (pooling), x (the embedding) and x⁺ (its cosines to all class proxies).
+A classification loss (AMSoftmax) pulls each image to its class's proxy.  JRD's regularizer makes
+different classes dissimilar in the joint distribution of three representations of an image: x⁻
+(pooling), x (the embedding) and x⁺ (its cosines to all class proxies).
 
     python jrd.py                               the embedded dataset, under a minute on two cores
     python jrd.py --alpha 0                     the same with AMSoftmax alone
@@ -258,8 +258,9 @@ def jrs(kernel, labels):
 def jintra(kernel, labels):
     """Eq. 16, weighted as Eq. 10-11 (U6): Σ_{I≠J} n^I n^J / N_pairs · -(‖C_I‖² + ‖C_J‖²).
 
-    ‖C_I‖² = 1/n_I² Σ_{i,j∈I} k_ij.  A class's norm meets n_I (B - n_I) ordered pairs from each side,
-    so a pair i, j of one class weighs 2 (B - n) / n.  kernel (B, B), labels (B,) -> scalar <= 0
+    ‖C_I‖² = 1/n_I² Σ_{i,j∈I} k_ij.  A class's norm meets n_I (B - n_I) ordered pairs from each
+    side, so a pair i, j of one class weighs 2 (B - n) / n.
+    kernel (B, B), labels (B,) -> scalar <= 0
     """
     different = different_class(labels)                                 # (B, B)
     n = (~different).sum(1, dtype=kernel.dtype)                         # class size of row i, (B,)
@@ -305,7 +306,8 @@ def transforms(cfg):
     """U3 -> deterministic part for training, random part, whole transform for test images."""
     if cfg.backbone == "small":
         return common.SMALL_TRANSFORMS
-    return (None, v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]),
+    return (None,
+            v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]),
             v2.Compose([v2.Resize(256, antialias=True), v2.CenterCrop(224)]))
 
 
@@ -359,7 +361,7 @@ def parse_args(argv=None):
     """-> (settings, the dataset's preset)"""
     number, parser = common.number, common.Parser(prog="jrd.py", description=__doc__)
     add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, or a folder of images")
+    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, or a folder")
     add("--alpha", type=number(float, 0), help="α of Eq. 11 (Eq. 4 with --regularizer intra)")
     add("--s", type=number(float, above=0), help="scale of AMSoftmax, Eq. 12 (20)")
     add("--m", type=number(float, 0, 1), help="margin of AMSoftmax, Eq. 12")

@@ -1,6 +1,6 @@
 """MDR: Multi-level Distance Regularization for Deep Metric Learning (Kim & Park, AAAI 2021).
 
-An embedding loss on pairs or triplets pulls distances towards its own ends.  MDR gets in its way: it
+An embedding loss on pairs or triplets pulls distances towards its own ends.  MDR interferes: it
 normalizes the batch's pairwise distances and draws each to the nearest of a few learnable levels.
 
     python mdr.py                               Triplet + MDR on the embedded dataset
@@ -32,8 +32,8 @@ The paper is silent on, and here is chosen (marked where it acts; "code" = the a
   U7 μ, σ are over i ≠ j as the paper says (the code takes the zero diagonal in).
   U8 the trick divides by the batch's μ with gradient, and both losses see the scaled e (code).  So
      μ* is 1 and σ* relative; L_MDR with batch statistics is scale-free anyway.
-  U9 sampling on l2-normalised copies, q(d) ∝ d^(D-2) (1 - d²/4)^((D-3)/2), weight 1/q, d clipped from
-     below at 0.5, nothing beyond 1.4; where nothing is left, uniform; one negative per ordered
+  U9 sampling on l2-normalised copies, q(d) ∝ d^(D-2) (1 - d²/4)^((D-3)/2), weight 1/q, d clipped
+     from below at 0.5, nothing beyond 1.4; where nothing is left, uniform; one negative per ordered
      anchor-positive pair.
   U10 Margin: β = 1.2 learnable, margin 0.2; Contrastive: margins 0 and 1; both means over pairs.
   U11 In-Shop: queries against the gallery, nothing left out.
@@ -227,7 +227,7 @@ class MarginLoss(nn.Module):
 class MDR(nn.Module):
     """Eq. 1-5: draws each normalized distance of a batch to the nearest level.
 
-    levels: any number of multipliers of σ*; momentum γ in [0, 1); learnable: False fixes the levels.
+    levels: any number of multipliers of σ*; momentum γ in [0, 1); learnable: False fixes them.
     """
 
     def __init__(self, levels=(-3.0, 0.0, 3.0), momentum=0.9, learnable=True):
@@ -239,7 +239,7 @@ class MDR(nn.Module):
 
     @torch.no_grad()
     def update(self, distances):
-        """Eq. 2: μ*_t = γ μ*_{t-1} + (1 - γ) μ, and σ* likewise; the first batch's to begin (U6)."""
+        """Eq. 2: μ*_t = γ μ*_{t-1} + (1 - γ) μ, and σ* likewise; at first the batch's own (U6)."""
         d = off_diagonal(distances)                                     # U7
         for old, new in ((self.mu, d.mean()), (self.sigma, d.std())):   # U6: unbiased
             momented = self.momentum * old + (1 - self.momentum) * new
@@ -255,7 +255,7 @@ class MDR(nn.Module):
         return (distances - self.mu) / torch.maximum(self.sigma, floor)
 
     def assign(self, normalized):
-        """Eq. 4: the index of the nearest level (of two as near, the first).  (...) -> (...) long"""
+        """Eq. 4: the index of the nearest level (of two as near, the first).  -> long"""
         return (normalized[..., None] - self.levels).abs().argmin(-1)
 
     def forward(self, distances):
@@ -300,8 +300,8 @@ def distance_weighted_negatives(e, labels, generator):
     """Wu et al. 2017 (U9): for every ordered anchor-positive pair one negative, its probability
     inverse to the density of its distance on the unit sphere.
 
-    e (B, d), labels (B,) on the host, generator on e's device -> anchors, positives, negatives (T,).
-    The pairs come from the host's labels, so nothing here waits for the device.
+    e (B, d), labels (B,) on the host, generator on e's device -> anchors, positives, negatives,
+    each (T,).  The pairs come from the host's labels, so nothing here waits for the device.
     """
     same = labels[:, None] == labels[None, :]                           # (B, B), on the host
     if same.all():                                                      # no negatives at all
@@ -334,8 +334,8 @@ def transforms(cfg):
 
 # ---------------------------------------------------------------------------- training
 def evaluate(network, data, cfg):
-    """What the figures need of an epoch: recall on test and train (Fig. 3b), mean and coefficient of
-    variation of ‖e‖ on test (Fig. 4)."""
+    """What the figures need of an epoch: recall on test and train (Fig. 3b), mean and coefficient
+    of variation of ‖e‖ on test (Fig. 4)."""
     parts = common.embeddings(network, data, cfg)
     norm = parts["test"].norm(dim=1)
     return {**retrieval(parts, cfg.ks), "seen R@1": recall_at_k(
@@ -398,7 +398,8 @@ def train(cfg, preset):
                 "negative pairs by level": (shares[1] / shares[1].sum()).tolist()})
         if not run.result:
             parts = common.embeddings(network, data, cfg)
-            normalized = {k: v if k.endswith("labels") else F.normalize(v) for k, v in parts.items()}
+            normalized = {k: v if k.endswith("labels") else F.normalize(v)
+                          for k, v in parts.items()}
             run.finish(judge(ks=cfg.ks, **parts) | {
                 "R@1, l2-normalized": retrieval(normalized, [1])["R@1"]})           # Table 3
         final_table(run)

@@ -105,8 +105,8 @@ def test_what_a_training_says_and_leaves(trained):
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and done.stderr == ""
     assert lines[0].startswith("jrd on glyphs · cpu")
-    assert lines[1] == ("train 750 images of 50 classes · test 2,000 images of 100 classes, none of "
-                        "them in train")
+    assert lines[1] == ("train 750 images of 50 classes · test 2,000 images of 100 classes, none "
+                        "of them in train")
     assert lines[2].startswith("backbone small, weights a2d35efeb963")
     assert lines[3] == "settings: the preset, but epochs 3"
     assert lines[4].split() == ["epoch", "loss", "amsoftmax", "jrs", "R@1", "R@2", "R@4", "R@8",
@@ -114,8 +114,9 @@ def test_what_a_training_says_and_leaves(trained):
     assert [line.split()[0] for line in lines[5:8]] == ["1/3", "2/3", "3/3"]
     assert len({len(line) for line in lines[4:8]}) == 1, "the rows are aligned"
     text = done.stdout
-    for row in ("untrained backbone", "last epoch (3)", "best on test (epoch", "chosen on the test set",
-                "seen classes", "in ten stratified parts", "1-NN estimates", f"run {out}/jrd-glyphs"):
+    for row in ("untrained backbone", "last epoch (3)", "best on test (epoch",
+                "chosen on the test set", "seen classes", "in ten stratified parts",
+                "1-NN estimates", f"run {out}/jrd-glyphs"):
         assert row in text
     folder = out / "jrd-glyphs-epochs3-s0"
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "last.pt", "log.jsonl",
@@ -189,8 +190,8 @@ def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path, end):
 def test_a_folder_of_images(tmp_path):
     """One's own images, a sub-folder a class, through workers."""
     make_folder(tmp_path / "photos", [5, 4, 4, 3], side=50)
-    done = python("jrd.py", "--dataset", tmp_path / "photos", "--backbone", "small", "--epochs", "1",
-                  "--batch", "4", "--workers", "1", "--out", tmp_path / "runs")
+    done = python("jrd.py", "--dataset", tmp_path / "photos", "--backbone", "small", "--epochs",
+                  "1", "--batch", "4", "--workers", "1", "--out", tmp_path / "runs")
     assert done.returncode == 0, done.stderr
     assert "train 9 images of 2 classes · test 7 images of 2 classes" in done.stdout
     assert "settings: the preset, but batch 4, epochs 1, backbone small" in done.stdout or \

@@ -293,6 +293,14 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path):
         pass
 
 
+def test_what_a_killed_process_was_writing_goes(tmp_path):
+    with run_of(tmp_path) as run:
+        stale = run.folder / ".last.pt.99.part"
+        stale.write_text("half")
+    with run_of(tmp_path):
+        assert not stale.exists() and (run.folder / "config.json").exists()
+
+
 def test_a_loss_that_is_not_finite_stops_with_step_parts_and_checkpoint(tmp_path):
     split = common.Split(torch.zeros(6, 3, 36, 36, dtype=torch.uint8), torch.zeros(6), ["a"])
     with run_of(tmp_path) as run:

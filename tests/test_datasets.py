@@ -313,8 +313,7 @@ def test_check_lists_every_corrupt_image(mini, tmp_path, capfd, monkeypatch):
     status, out, err = told(lambda _: common.check(name, tmp_path), capfd, monkeypatch)
     assert all(str(path) in line for path, line in zip(bad, out.splitlines(), strict=True))
     assert status == 2
-    assert err == (f"script.py: 2 of 7 images in {folder} cannot be read: unpack it "
-                                   "again\n")
+    assert err == f"script.py: 2 of 7 images in {folder} cannot be read: unpack it again\n"
 
 
 @pytest.mark.parametrize("flags", ["", "--no-cache --workers 1"])
@@ -473,7 +472,7 @@ def test_an_unreadable_image_is_named_and_the_rest_kept(files, tmp_path):
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     files.decoded()
     assert_same(cached(files(), tmp_path), files())
-    assert files.decoded() == 1 + 7                                   # number 6, then the comparison
+    assert files.decoded() == 1 + 7                                  # number 6, then to compare
 
 
 def test_an_image_that_is_not_what_its_header_says(files, tmp_path, monkeypatch):

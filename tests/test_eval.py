@@ -187,7 +187,7 @@ def test_nmi_is_the_formula():
     b[:100] = a[:100]
     joint = np.array([[np.mean((a == i) & (b == j)) for j in range(7)] for i in range(5)])
     independent = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
-    mutual = scipy.stats.entropy(joint.ravel(), independent.ravel())        # I = KL(joint ‖ product)
+    mutual = scipy.stats.entropy(joint.ravel(), independent.ravel())     # I = KL(joint ‖ product)
     want = 2 * mutual / (scipy.stats.entropy(joint.sum(1)) + scipy.stats.entropy(joint.sum(0)))
     assert want > 0.1 and nmi(a, b) == pytest.approx(want)
     assert nmi(torch.tensor(a), torch.tensor(b)) == pytest.approx(want)

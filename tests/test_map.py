@@ -1,10 +1,11 @@
 """MAP.md is true: its names exist, and no equation, U, E or D is left out or untested."""
-import importlib
+import importlib.util
 import re
 
+import numpy as np
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, agrees
 
 PAGE = (ROOT / "MAP.md").read_text()
 EQUATIONS = {"jrd": 16, "mdr": 7, "dml_da": 9}
@@ -65,3 +66,26 @@ def test_every_silent_point_is_marked_in_the_script(script):
     for cells in sections()[script]:
         if re.fullmatch(r"U\d+", cells[0]) and any(n.startswith(script) for n in names(cells[2])):
             assert re.search(rf"\b{cells[0]}\b", source), cells[0]
+
+
+def test_the_example_of_a_new_regularizer_works(tmp_path):
+    """EXTENDING.md's snippets, put into a copy of dml_da.py where it says, train and agree."""
+    function, names, branch, test = re.findall(r"```python\n(.*?)```",
+                                               (ROOT / "EXTENDING.md").read_text(), re.DOTALL)
+    weights, choices = names.splitlines()
+    source = (ROOT / "dml_da.py").read_text()
+    for old, new in ((r"^REG_WEIGHT = .*?(?=  )", weights), (r"^    add\(\"--regularizer\".*\n.*\n",
+                     choices + "\n"), (r"^class TargetDensities", function + "\n\n\\g<0>"),
+                     (r"^                else:\n(?=.*global)", branch + "\\g<0>")):
+        source, times = re.subn(old, new, source, flags=re.M)
+        assert times == 1, old
+    (tmp_path / "extended.py").write_text(source)
+    spec = importlib.util.spec_from_file_location("extended", tmp_path / "extended.py")
+    extended = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extended)
+    space = {"dml_da": extended, "np": np, "agrees": agrees,
+             "points": lambda: np.random.RandomState(0).standard_normal((9, 3))}
+    exec(test + "test_spread_regularizer()", space)
+    flags = ["--regularizer", "spread", "--epochs", "1", "--iterations", "1"]
+    found = extended.train(*extended.parse_args([*flags, "--out", str(tmp_path)]))
+    assert 0 < found["last epoch"]["R@1"] < 1
