@@ -274,6 +274,14 @@ def inshop_of(root, header):
     (root / "inshop" / "list_eval_partition.txt").write_text(header + "".join(rows))
 
 
+def test_a_mat_file_that_crashes_its_reader(mini, monkeypatch, tmp_path):
+    """Some damaged files end SciPy's reader by a segfault: the training must outlive it."""
+    mini("cars")
+    monkeypatch.setattr(common, "READ_MAT", "import os; os.kill(os.getpid(), 11)")
+    with pytest.raises(common.UserError, match="cars_annos.mat: the reader died, -11"):
+        common.load_dataset("cars", tmp_path)
+
+
 @pytest.mark.parametrize("name, make, argument, message", [
     ("cub", cub_of, 5994, "expected 5,864 of 100; .*expected 5,924 of 100; .*train_test_split.txt, "
                           "the closed-set split"),
