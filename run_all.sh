@@ -1,58 +1,99 @@
 #!/usr/bin/env bash
-# Set-up, experiments, report.
-#   bash run_all.sh --quick            JRD and AMSoftmax on the embedded dataset, and the table
-#   bash run_all.sh --quick --seeds 5  the same over five seeds
+# Set-up, every experiment of the three papers, the report.
+#   bash run_all.sh                    every table and figure, on CUB, Cars, SOP and In-Shop
+#   bash run_all.sh --dataset glyphs   the same in miniature on the embedded dataset (or: cub, cars, ...)
+#   bash run_all.sh --quick            the three methods and their baselines in miniature: minutes
 #   bash run_all.sh --test             the test suite
+#   --paper jrd|mdr|dml_da, --table 2a, --seeds N    less, or more, of it
+#   --jobs N                           N runs at a time (on a CPU each gets its share of the cores)
+#   --list                             only print the commands, one a line: for xargs, SLURM, ...
 # Makes .venv and installs what is missing, unless a virtual environment is active or PYTHON is set.
-# A finished run is skipped, a broken one continued, a failed one reported at the end (status 1).
+# The plan comes first.  A finished run is skipped, a broken one continued, a failed one reported at
+# the end.  Exit status: 0, 1 where a run failed or a dataset is missing, 2 for a wrong argument.
 set -euo pipefail
 cd "$(dirname "$0")"
 
-usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; }
-fail() { echo "run_all.sh: $1" >&2; exit 2; }
+fail() { echo "run_all.sh: $*" >&2; exit 2; }
 
-mode="" seeds=2
+mode="" jobs="" quick="" select=(--dataset real)
 while [ $# -gt 0 ]; do
     case $1 in
-        --quick|--test) mode=${1#--} ;;
-        --seeds) [ $# -gt 1 ] && [[ $2 =~ ^[1-9][0-9]*$ ]] || fail "--seeds needs a whole number above 0"
-                 seeds=$2; shift ;;
-        -h|--help) usage; exit ;;
-        *) fail "unknown argument '$1' (choose from --quick, --seeds N, --test)" ;;
+        --test|--list) mode=${1#--} ;;
+        --quick) quick=1 select=(--quick "${select[@]:2}") ;;
+        --jobs) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || fail "--jobs needs a whole number above 0"
+                jobs=$2; shift ;;
+        --dataset|--paper|--table|--seeds) [ $# -gt 1 ] || fail "$1 needs a value"
+                select+=("$1" "$2"); shift ;;
+        -h|--help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;;
+        *) fail "unknown argument '$1' (choose from --quick, --test, --dataset, --paper, --table," \
+                "--seeds, --jobs, --list)" ;;
     esac
     shift
 done
-[ -n "$mode" ] || fail "choose --quick or --test (the tables on the real datasets are not built yet)"
 
 if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
-    [ -x .venv/bin/python ] || { echo "making .venv"; python3 -m venv .venv; }
+    [ -x .venv/bin/python ] || { echo "making .venv" >&2; python3 -m venv .venv; }
     PYTHON=$PWD/.venv/bin/python
     stamp=.venv/installed                       # a copy of what was installed last
     if ! cat requirements*.txt | cmp -s - "$stamp"; then
-        echo "installing requirements (a few minutes the first time: the default torch wheels are large)"
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check -r requirements.txt
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check -r requirements-figures.txt ||
-            echo "without requirements-figures.txt: figures will be skipped"
+        echo "installing requirements (a few minutes the first time: the default torch wheels are" \
+             "large)" >&2
+        "$PYTHON" -m pip install --quiet --disable-pip-version-check -r requirements.txt >&2
+        "$PYTHON" -m pip install --quiet --disable-pip-version-check -r requirements-figures.txt >&2 ||
+            echo "without requirements-figures.txt: figures will be skipped" >&2
         cat requirements*.txt > "$stamp"
     fi
 fi
-PYTHON=${PYTHON:-python}
+export PYTHON=${PYTHON:-python}
 
-if [ "$mode" = test ]; then
-    exec "$PYTHON" -m pytest -q tests
+case $mode in
+    test) exec "$PYTHON" -m pytest -q tests ;;
+    list) exec "$PYTHON" report.py --list "${select[@]}" ;;
+esac
+
+# The plan goes to the terminal, the commands that are left come back; status 1: a dataset is missing.
+status=0
+left=$("$PYTHON" report.py --plan "${select[@]}") || status=$?
+[ "$status" -le 1 ] || exit "$status"
+
+cores=$(getconf _NPROCESSORS_ONLN)
+export jobs=${jobs:-$([ -n "$quick" ] && [ "$cores" -gt 1 ] && echo 2 || echo 1)} main=$$ failed
+failed=$(mktemp)
+if [ "$jobs" -gt 1 ]; then
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
 fi
 
-failed=()
-for ((seed = 0; seed < seeds; seed++)); do
-    for command in "jrd.py" "jrd.py --alpha 0"; do
-        echo; echo "== python $command --seed $seed"
-        # shellcheck disable=SC2086
-        "$PYTHON" $command --seed "$seed" || failed+=("python $command --seed $seed")
-    done
-done
+one() {                                         # one command; with others beside it, its last lines
+    kill -0 "$main" 2> /dev/null || exit 255    # run_all.sh was killed: xargs starts no more
+    local said
+    if [ "$jobs" = 1 ]; then
+        echo; echo "== $*"
+        "$PYTHON" "${@:2}" || echo "$*" >> "$failed"
+    elif said=$("$PYTHON" "${@:2}" 2>&1); then
+        printf '%s\n' "== $*" "$(grep '^last epoch' <<< "$said")"
+    else
+        printf '%s\n' "== $*" "$(tail -n 3 <<< "$said")"
+        echo "$*" >> "$failed"
+    fi
+}
+export -f one
+
+if [ -n "$left" ]; then
+    set -m                                      # a process group of its own, to stop it as one
+    xargs -L 1 -P "$jobs" bash -c 'one "$@"' one <<< "$left" &
+    stop() { kill -"$1" -- -$!; wait; rm -f "$failed"; trap - "$1"; kill -"$1" $$; }
+    trap 'stop INT' INT
+    trap 'stop TERM' TERM HUP
+    wait $! || status=1
+    set +m
+    trap - INT TERM HUP
+fi
+
 echo
-"$PYTHON" report.py
-if [ ${#failed[@]} -gt 0 ]; then
-    printf 'failed: %s\n' "${failed[@]}" >&2
-    exit 1
+"$PYTHON" report.py "${select[@]}" || status=1
+if [ -s "$failed" ]; then
+    sed 's/^/failed: /' "$failed" >&2
+    status=1
 fi
+rm -f "$failed"
+exit "$status"

@@ -1,0 +1,445 @@
+"""The experiment list, the plan, tables, claims and figures, on run folders made here."""
+import argparse
+import csv
+import importlib
+import json
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import common
+import report
+from conftest import ROOT
+
+
+def arguments(*words):
+    args = report.parse_args(list(map(str, words)))
+    args.dataset = args.dataset or ("glyphs" if args.quick else "real")
+    return args
+
+
+def rows_of(*words):
+    return report.experiments(arguments(*words))
+
+
+def pretend(run, r1=0.5, seen=0.9, epochs=None):
+    """Make the folder of a run as if it had been trained, R@1 = r1."""
+    cfg = vars(run.cfg)
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.json").write_text(json.dumps(cfg | {"commit": "c0ffee"}))
+    recall = {f"R@{k}": r1 + 0.01 * i for i, k in enumerate(cfg["ks"])}
+    line = {**recall, "seen R@1": seen, "NMI": r1 + 0.1, "norm mean": 2.0, "norm cv": r1 / 5,
+            "levels": [-2.9, 0.1, 3.2], "positive pairs by level": [0.6, 0.3, 0.1],
+            "negative pairs by level": [0.1, 0.6, 0.3]}
+    log = [{"epoch": e + 1, **line} for e in range(epochs or 3)]
+    (run.folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+    if epochs is None:
+        (run.folder / "result.json").write_text(json.dumps({
+            "last epoch": {"epoch": 3, **recall, "NMI": r1 + 0.1, "MAP@R": 0.2, "seen R@1": seen,
+                           "R@1, l2-normalized": r1 - 0.1, "lambda": [r1, 0.01], "d_H": [0.9, 0.01],
+                           "ten parts": {m: [v - 0.2, 0.01] for m, v in recall.items()}},
+            "best on test": {"epoch": 2, **{m: v + 0.05 for m, v in recall.items()}},
+            "untrained backbone": {"R@1": 0.4}, "seconds": 1}))
+    for name in ("state", "result", "log"):
+        run.__dict__.pop(name, None)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return str(tmp_path / "runs")
+
+
+# ---------------------------------------------------------------------------- the list and the plan
+@pytest.fixture(scope="module")
+def everything():
+    return {dataset: report.all_runs(rows_of("--dataset", dataset, "--seeds", 1), "runs")
+            for dataset in ("real", "glyphs")}
+
+
+@pytest.mark.parametrize("dataset", ["real", "glyphs"])
+def test_every_command_is_one_the_script_takes(everything, dataset):
+    for run in everything[dataset]:
+        python, script, *words = shlex.split(run.command)
+        paper = importlib.import_module(script.removesuffix(".py"))
+        cfg, preset = paper.parse_args(words)
+        assert python == "python" and cfg.dataset in (*common.COUNTS, "glyphs")
+        assert common.run_folder(run.paper, cfg, preset) == run.folder
+
+
+@pytest.mark.parametrize("dataset", ["real", "glyphs"])
+def test_a_folder_stands_for_one_setting_and_a_setting_for_one_folder(everything, dataset):
+    settings = [json.dumps(vars(run.cfg)) for run in everything[dataset]]
+    assert len(set(settings)) == len(settings) == len({run.folder for run in everything[dataset]})
+
+
+def test_folders_do_not_mix_settings():
+    """--alpha of JRD's preset is not JMMD's own; a margin of 0.2 is not contrastive's own."""
+    for paper, a, b in (("jrd", "--regularizer jmmd", "--regularizer jmmd --alpha 1"),
+                        ("mdr", "--loss contrastive", "--loss contrastive --margin 0.2")):
+        folders = {report.Training(paper, "cub", flags, 0, "runs").folder for flags in (a, b)}
+        assert len(folders) == 2
+
+
+def test_rows_that_share_a_run_share_it():
+    found = {}
+    for row in rows_of("--dataset", "cub"):
+        found.setdefault(report.runs_of(row, "runs")[0].folder.name, set()).add(
+            (*row.key, report.label(row.name)))
+    jrd = {key[1] for key in found["jrd-cub-s0"]}
+    assert jrd == {"1", "2", "3", "fig4", "fig5", "fig6"}       # α = 1, (K, K') = (3, 1) among them
+    mdr = {key[1] for key in found["mdr-cub-s0"]}
+    assert mdr == {"1a", "2a", "2b", "2c", "3", "fig3a", "fig3b", "fig4", "fig5", "fig6"}
+
+
+@pytest.mark.parametrize("words", [("--dataset", "glyphs"), ("--dataset", "real"), ("--quick",),
+                                   ("--paper", "mdr", "--table", "2c", "--seeds", 2)])
+def test_list_and_plan_agree(words, out, capsys):
+    report.main(arguments(*words, "--list", "--out", out))
+    listed = capsys.readouterr().out.splitlines()
+    with pytest.raises(SystemExit) as status:
+        report.main(arguments(*words, "--plan", "--out", out))
+    left, plan = capsys.readouterr()
+    assert plan.startswith(f"plan: {len(listed)} runs for ") and len(set(listed)) == len(listed)
+    if "glyphs" in words or "--quick" in words:
+        assert left.splitlines() == listed and status.value.code == 0
+    else:
+        assert left == "" and status.value.code == 1            # no datasets here: it says which
+        assert "missing: no cub under" in plan and "CUB_200_2011.tgz" in plan
+
+
+def test_what_is_finished_is_not_left_and_what_is_begun_costs_less(out, capsys):
+    runs = report.all_runs(rows_of("--quick", "--out", out), out)
+    assert len(runs) == 14
+    pretend(runs[0])
+    pretend(runs[1], epochs=10)
+    pretend(runs[2])
+    config = json.loads((runs[2].folder / "config.json").read_text()) | {"lr": 7}
+    (runs[2].folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SystemExit):
+        report.main(arguments("--quick", "--plan", "--out", out))
+    left, plan = capsys.readouterr()
+    assert left.splitlines() == [run.command for run in runs[1:]]
+    assert "14 runs" in plan and "1 finished, 1 begun, 1 stale, 11 to do" in plan
+    assert f"{runs[2].folder} holds other settings: delete it" in plan
+    assert runs[0].images_left() == 0
+    assert runs[1].images_left() == 750 * (runs[1].cfg.epochs - 10)
+    assert runs[3].images_left() == runs[3].cfg.epochs * runs[3].cfg.iterations * runs[3].cfg.batch
+
+
+@pytest.mark.parametrize("words, message", [
+    ("--table 9", "no such table: choose from 1, 2"), ("--paper dml", "invalid choice: 'dml'"),
+    ("--dataset birds", "invalid choice"), ("--seeds 0", "must be >= 1"),
+    ("--paper jrd --table 2c", "no such table: choose from 1, 2, 3, 4, fig2, fig4, fig5, fig6"),
+    ("--sheet nothing.pt", "no file nothing.pt")])
+def test_a_mistake_is_one_line(words, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["report.py", *words.split()])
+    with pytest.raises(SystemExit) as stop:
+        common.main(report.main, report.parse_args)
+    stderr = capsys.readouterr().err
+    assert stop.value.code == 2 and stderr.count("\n") == 1 and message in stderr
+
+
+def test_tables_are_found_however_they_are_written():
+    for text in ("I", "i", "Table I"):
+        assert {row.key for row in rows_of("--table", text)} == {("dml_da", "I")}
+    assert {row.key for row in rows_of("--table", "Fig. 3a")} == {("mdr", "fig3a")}
+
+
+# ---------------------------------------------------------------------------- the tables
+@pytest.fixture(scope="module")
+def nothing_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("real")
+    args = arguments("--dataset", "real", "--out", folder / "none")
+    return report.write_report(report.experiments(args), args, folder), folder
+
+
+def test_every_figure_of_the_papers_stands_in_the_real_report(nothing_run):
+    text, folder = nothing_run
+    entries = [json.loads(line) for line in report.NUMBERS.read_text().splitlines()]
+    assert len(entries) == 527
+    with open(folder / "tables.csv") as file:
+        rows = list(csv.DictReader(file))
+    cells = {tuple(r[k] for k in ("paper", "table", "row", "dataset", "metric")): r for r in rows}
+    assert len(cells) == len(rows)
+    sections = {}
+    for line in text.splitlines():                     # (heading, dataset): {(row, metric): cell}
+        if line.startswith("## "):
+            heading, dataset, heads = line[3:].partition(":")[0], None, None
+        elif line.startswith("**"):
+            dataset, heads = line.strip("*"), None
+        elif line.startswith("|") and dataset:
+            row = [cell.strip() for cell in line.strip("|").split(" | ")]
+            heads = heads or row
+            for metric, cell in zip(heads[2:], row[2:]):
+                sections.setdefault((heading, dataset), {})[row[0].strip("*"), metric] = cell
+    for e in entries:
+        key = tuple(e[k] for k in ("paper", "table", "row", "dataset", "metric"))
+        assert float(cells[key]["paper's figure"]) == e["value"]
+        ours = cells[key]["ours"]
+        if e["reported_by"] != "this paper":
+            assert ours == "quoted"
+        elif e["row"] == "HDC":
+            assert ours == "by others' model"
+        else:
+            assert ours == "not run" and float(cells[key]["million images to run"]) > 0.1
+        number = "Table " + e["table"]
+        cell = sections[f"{report.NAMES[e['paper']]}, {number}", report.NAMES[e["dataset"]]][
+            e["row"], e["metric"]]
+        assert float(cell.split(" ± ")[0]) == e["value"]
+        if "std" in e or "ci95" in e:
+            assert float(cell.split(" ± ")[1]) == e.get("std", e.get("ci95"))
+
+
+def test_what_was_not_run_says_so_with_its_cost(nothing_run):
+    text, _ = nothing_run
+    assert "0 of 935 runs finished" in text and "not run" in text
+    row = next(line for line in text.splitlines() if "5 runs, 1.5 million images" in line)
+    assert row.count("not run") == 4                            # JRD on CUB: 5 × 50 × 5,864
+    assert all(f"| {claim} " in text for claim in report.CLAIMS)
+    assert "**holds**" not in text
+
+
+def test_ours_stand_beside_the_papers(out, tmp_path):
+    rows = rows_of("--dataset", "cub", "--paper", "mdr", "--table", "1a", "--out", out)
+    for seed, r1 in enumerate((0.68, 0.69, 0.70)):
+        pretend(report.runs_of(rows[2], out)[seed], r1)
+    args = arguments("--dataset", "cub", "--paper", "mdr", "--table", "1a", "--out", out)
+    lines = [line.split() for line in report.write_report(rows, args, tmp_path / "r").splitlines()]
+    ours = next(line for line in lines if "**ours**," in line)
+    assert " ".join(ours).startswith("| | **ours**, last epoch, n = 3 | **69.0 ± 1.0** | **70.0 ±")
+    assert ["|", "|", "difference", "|", "+0.2", "|"] == lines[lines.index(ours) + 1][:6]
+    assert "| best on test* | 74.0 ± 1.0 |" in " ".join(lines[lines.index(ours) + 2])
+    with open(tmp_path / "r" / "tables.csv") as file:
+        cell = next(r for r in csv.DictReader(file) if r["row"] == "Triplet+MDR")
+    assert (float(cell["ours"]), cell["seeds"], cell["paper's figure"]) == (
+        pytest.approx(69), "3", "68.8")
+    assert cell["command"] == f"python mdr.py --dataset cub --out {out}"
+
+
+def test_in_miniature(out, tmp_path):
+    """Rows of several datasets are one; other backbones and 256 × 256 have no miniature; widths are
+    an eighth; the paper's figures stand beside, named by their dataset."""
+    args = arguments("--dataset", "glyphs", "--paper", "mdr", "--out", out)
+    rows = report.experiments(args)
+    for row in rows:
+        if row.key[1] in ("1a", "3") and row.flags is not None:
+            for run in report.runs_of(row, out):
+                run.folder.exists() or pretend(run, 0.5 + 0.1 * (row.flags == ""))
+    text = report.write_report(rows, args, tmp_path / "r")
+    assert sum("no miniature" in line for line in text.splitlines() if line.startswith("| R")) == 4
+    assert "In miniature the same as MDR, Table 1a" in text
+    line = next(line for line in text.splitlines() if line.startswith("| Triplet+MDR  "))
+    assert [cell.strip() for cell in line.strip("|").split("|")] == [
+        "Triplet+MDR", "5", "60.0 ± 0.0", "61.0 ± 0.0", "62.0 ± 0.0", "63.0 ± 0.0", "65.0 ± 0.0",
+        "68.8", "88.5"]
+    assert "| Triplet+MDR (L2 norm at inference) | 5     | 50.0 ± 0.0 |" in text
+    assert {row.name[2] for row in rows if row.key[1] == "fig3a"} == {8, 16, 32, 64}
+    assert report.miniature("--lambda 0 --dim 512") == "--lambda 0 --dim 64"
+    assert report.miniature("--size 256") is report.miniature("--backbone resnet18") is None
+
+
+def test_table_2_reads_ten_parts_and_table_3_fractions(out):
+    two = next(row for row in rows_of("--dataset", "cub", "--paper", "jrd", "--table", "2"))
+    run = report.runs_of(two, out)[0]
+    pretend(run, 0.5)
+    assert report.reading(run, "R@1", two) == pytest.approx(30)
+    assert report.reading(run, "R@1", two, "best on test") is None
+    assert report.reading(run, "R@1") == pytest.approx(50)
+    three = rows_of("--dataset", "cub", "--paper", "jrd", "--table", "3")[1]
+    assert report.reading(run, "R@1 (fraction)", three) == pytest.approx(0.3)
+    assert report.reading(run, "H-divergence_NN", three) == 0.9
+
+
+def test_every_finished_run_as_a_table(out):
+    runs = report.all_runs(rows_of("--quick"), out)
+    for i, run in enumerate(r for r in runs if r.paper == "jrd"):
+        pretend(run, 0.5 + 0.01 * i)
+    text = report.table(out)
+    assert "| jrd-glyphs" in text and "51.0 ± 1.4" in text and "\\* the epoch chosen" in text
+
+
+# ---------------------------------------------------------------------------- the claims
+@pytest.mark.parametrize("values, want", [
+    ([1.0, 1.1, 0.9], "holds"), ([-1.0, -1.1, -0.9], "does not hold"), ([3.0], "undecided"),
+    ([1.0, -1.0, 0.5], "undecided"), ([0.0, 0.0], "undecided"), ([2.0, 2.0], "holds")])
+def test_verdict(values, want):
+    mean, half, word = report.verdict(values)
+    assert word == want and mean == pytest.approx(statistics.mean(values))
+    if len(values) == 3:
+        assert half == pytest.approx(4.302653 * statistics.stdev(values) / 3 ** 0.5)
+
+
+def test_a_claim_holds_if_all_its_parts_do():
+    assert report.together(["holds", "holds"]) == "holds"
+    assert report.together(["holds", "undecided"]) == "undecided"
+    assert report.together(["undecided", "does not hold", "not run"]) == "does not hold"
+    assert report.together(["holds", "not run"]) == "not run"
+
+
+def test_every_claim_is_there_and_asks_for_runs_of_the_list(everything):
+    assert list(report.CLAIMS) == [f"{paper}{i}" for paper, n in (("J", 10), ("M", 8), ("D", 8))
+                                   for i in range(1, n + 1)]
+    listed = {run.folder for runs in everything.values() for run in runs}
+    for claim, (_, datasets, inequalities) in report.CLAIMS.items():
+        for dataset in [*datasets.split(), "glyphs"]:
+            for inequality in inequalities.values():
+                def v(flags, metric="R@1"):
+                    flags = report.miniature(flags) if dataset == "glyphs" else flags
+                    if flags is not None:
+                        run = report.training(report.PAPER_OF[claim[0]], dataset, flags, 0, "runs")
+                        assert run.folder in listed, (claim, dataset, run.command)
+                    return 0.0
+                inequality(v) if callable(inequality) else [v(f) for f in inequality[:2]]
+
+
+def test_differences_are_paired_by_seed(out):
+    """Seeds differ by far more than the two settings do, and seed 3 has only one of them."""
+    for seed, base in enumerate((0.3, 0.5, 0.7, 0.9)):
+        pretend(report.training("jrd", "glyphs", "--alpha 0", seed, out), base)
+        if seed < 3:
+            pretend(report.training("jrd", "glyphs", "", seed, out), base + 0.01 + 0.001 * seed)
+    values = report.in_each_seed("jrd", ("", "--alpha 0"), "glyphs", out, 5)
+    assert values == pytest.approx([1.0, 1.1, 1.2])
+    args = arguments("--dataset", "glyphs", "--out", out)
+    lines, rows = report.ledger(report.experiments(args), args, 5)
+    verdicts = {row["claim"]: row["verdict"] for row in rows}
+    assert [verdicts[c] for c in ("J1", "J2", "M2")] == ["holds", "not run", "no miniature"]
+    assert any("+1.100" in line and "+0.852 to +1.348" in line for line in lines)
+    for table, want in (("1", {"J1"}), ("fig4", {"J1"}), ("4", set())):     # of a part: its own
+        args = arguments("--dataset", "glyphs", "--paper", "jrd", "--table", table, "--out", out)
+        _, rows = report.ledger(report.experiments(args), args, 5)
+        assert {row["claim"] for row in rows} == want
+
+
+def test_claims_of_several_runs(out):
+    for flags, cv in (("--lambda 0", 0.9), ("", 0.4)):
+        pretend(report.training("mdr", "cub", flags, 0, out), cv)       # norm cv = r1 / 5
+    (half,) = report.in_each_seed("mdr", report.CLAIMS["M8"][2]["half of Triplet's - MDR's"], "cub",
+                                  out, 1)
+    assert half == pytest.approx(0.9 / 5 / 2 - 0.4 / 5)
+    (cost,) = report.in_each_seed("mdr", report.CLAIMS["M5"][2]["cost to Triplet"], "cub", out, 1)
+    assert cost == pytest.approx(10)
+
+
+# ---------------------------------------------------------------------------- the figures
+def test_figures_from_logs_and_results(out, tmp_path):
+    pytest.importorskip("matplotlib")
+    tables = {("jrd", "fig2"), ("jrd", "fig6"), ("mdr", "fig4"), ("mdr", "fig6"),
+              ("dml_da", "fig3"), ("dml_da", "fig4")}
+    rows = [row for row in rows_of("--dataset", "glyphs", "--seeds", 2) if row.key in tables]
+    for i, run in enumerate(report.all_runs(rows, out)):
+        pretend(run, 0.4 + 0.001 * i)
+    text = report.write_report(rows, arguments("--dataset", "glyphs", "--out", out), tmp_path / "r")
+    for paper, name in tables:
+        assert (tmp_path / "r" / f"{paper}-{name}.png").stat().st_size > 10_000
+        assert f"({paper}-{name}.png)" in text
+
+
+def test_figures_of_embeddings(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    labels = torch.arange(12).repeat_interleave(5)
+    x = torch.nn.functional.one_hot(labels).float() + 0.01 * torch.rand(60, 12)
+    parts = {"test": x, "labels": labels, "seen": x, "seen_labels": labels}
+    images = torch.randint(0, 256, (60, 3, 20, 20), dtype=torch.uint8)
+    monkeypatch.setattr(report, "embedded", lambda *_: parts)
+    monkeypatch.setattr(report, "images_of", lambda run: argparse.Namespace(
+        gallery=None, test=argparse.Namespace(images=images)))
+    run = argparse.Namespace(cfg=argparse.Namespace(data_root="data"), folder=tmp_path)
+    rows = [report.Row(("dml_da", "fig5"), name, "glyphs", "", 1) for name in ("one", "two")]
+    for draw in (report.draw_sheet, report.draw_tsne, report.draw_thumbnails,
+                 report.FIGURES["mdr", "fig5"]):
+        path = tmp_path / "figure.png"
+        draw(path, rows, lambda row: [run])
+        assert path.stat().st_size > 5_000
+        path.unlink()
+
+
+def test_without_matplotlib_one_line_says_what_was_skipped(out, tmp_path, monkeypatch, capsys):
+    rows = [row for row in rows_of("--dataset", "glyphs", "--paper", "mdr", "--seeds", 1)
+            if row.key[1] in ("fig3b", "fig4", "fig6")]
+    for run in report.all_runs(rows, out):
+        pretend(run)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    report.write_report(rows, arguments("--dataset", "glyphs", "--out", out), tmp_path / "r")
+    stderr = capsys.readouterr().err
+    assert stderr.count("matplotlib") == 1 and not list((tmp_path / "r").glob("*.png"))
+
+
+# ---------------------------------------------------------------------------- run_all.sh
+@pytest.fixture
+def run_all(tmp_path):
+    """run_all.sh with a stand-in for Python that plans three commands, of which mdr.py fails."""
+    stub, log = tmp_path / "python", tmp_path / "log"
+    stub.write_text(f"""#!/usr/bin/env bash
+    echo "$*" >> {log}
+    case "$*" in
+        *--plan*) echo "plan: 3 runs" >&2
+                  printf 'python %s\\n' 'jrd.py --seed 0' 'mdr.py --seed 0' 'jrd.py --seed 1'
+                  exit "${{PLAN:-0}}" ;;
+        *--list*) echo listed ;;
+        report.py*) echo the report ;;
+        mdr.py*) echo "mdr.py: trouble" >&2; exit 2 ;;
+        *) [ -z "${{SLOW:-}}" ] || exec sleep 60; echo "last epoch fine" ;;
+    esac
+    """)
+    stub.chmod(0o755)
+    log.touch()
+
+    def start(*words, **env):
+        return subprocess.Popen(["bash", ROOT / "run_all.sh", *words], text=True, cwd=tmp_path,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                env=os.environ | {"PYTHON": str(stub)} | env)
+    return start, log
+
+
+def test_run_all_goes_on_after_a_failure_and_says_so(run_all):
+    start, log = run_all
+    for jobs in ("1", "2"):
+        log.write_text("")
+        process = start("--jobs", jobs, "--table", "2c")
+        stdout, stderr = process.communicate(timeout=60)
+        called = log.read_text().splitlines()
+        assert called[0] == "report.py --plan --dataset real --table 2c"
+        assert sorted(called[1:4]) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
+        assert called[4] == "report.py --dataset real --table 2c"
+        assert process.returncode == 1 and "failed: python mdr.py --seed 0\n" in stderr
+        assert stdout.count("last epoch fine") == 2 and stdout.endswith("the report\n")
+        assert "mdr.py: trouble" in stdout + stderr
+
+
+def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all):
+    start, log = run_all
+    process = start("--paper", "jrd", PLAN="1")
+    assert "the report" in process.communicate(timeout=60)[0] and process.returncode == 1
+    process = start("--paper", "jrd", PLAN="2")
+    assert process.communicate(timeout=60) == ("", "plan: 3 runs\n") and process.returncode == 2
+    for words in (["--bogus"], ["--jobs", "0"], ["--table"]):
+        process = start(*words)
+        stdout, stderr = process.communicate(timeout=60)
+        assert process.returncode == 2 and stdout == "" and stderr.count("\n") == 1
+    process = start("--list", "--dataset", "glyphs")
+    assert process.communicate(timeout=60) == ("listed\n", "")
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_run_all_stops_as_a_whole(run_all, end):
+    start, log = run_all
+    process = start("--jobs", "2", SLOW="1")
+    for _ in range(200):
+        if "jrd.py --seed 1" in log.read_text():
+            break
+        time.sleep(0.05)
+    process.send_signal(end)
+    process.communicate(timeout=30)
+    assert process.returncode == -end
+    assert "report.py --dataset" not in log.read_text()
+
+
