@@ -37,24 +37,27 @@ TRAININGS = {"jrd": ["--epochs", "4"], "mdr": ["--epochs", "8", "--iterations", 
 
 
 # ---------------------------------------------------------------------------- killed and continued
-def same(a, b):
+def difference(a, b, at=""):
+    """Where two nested values differ first, '' if they are the same bits."""
     if torch.is_tensor(a):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
+        return "" if torch.equal(a, b) else at
+    if isinstance(a, dict) and a.keys() == b.keys():
+        return next(filter(None, (difference(a[k], b[k], f"{at}/{k}") for k in a)), "")
+    if isinstance(a, (list, tuple)) and len(a) == len(b):
+        found = (difference(x, y, f"{at}/{i}") for i, (x, y) in enumerate(zip(a, b)))
+        return next(filter(None, found), "")
+    return "" if a == b else at or "/"
 
 
 def state(folder):
-    """All that a finished run holds, less its timings."""
+    """All that a finished run holds, less its timings, its place and the commit."""
     found = torch.load(folder / "last.pt", weights_only=True)
     result = json.loads((folder / "result.json").read_text())
     for row in [*found["history"], result]:
         for timing in ("seconds", "images/s"):
             row.pop(timing, None)
-    found["config"].pop("out")
+    for where in ("out", "commit"):
+        found["config"].pop(where)
     return found, result
 
 
@@ -84,7 +87,9 @@ def kill_one_script(script, kills, draw, tmp):
             done, writing = done + 1, writing + caught
         elif process.returncode == 0:
             finished += 1
-            mismatches += not same(state(folder), want)
+            if where := difference(state(folder), want):
+                mismatches += 1
+                print(f"{script}: differs at {where}", flush=True)
             shutil.rmtree(tmp / "killed")
         else:
             sys.exit(f"{script}.py ended with status {process.returncode}: {error}")
@@ -158,7 +163,7 @@ def file_damage(path, read, draw):
     def attempt():
         path.write_bytes(damaged(whole, draw))
         try:
-            return same(read(), want)
+            return not difference(read(), want)
         finally:
             path.write_bytes(whole)
     return attempt

@@ -40,6 +40,20 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --alp 1": "unrecognized arguments: --alp 1",
     "jrd.py --lr 1e30 --epochs 1": "the loss is not finite at epoch 1, step 2: loss",
     "jrd.py --epochs 1 --out {tmp}/file": "file",
+    "mdr.py --levels a": "'a' is not a number",
+    "mdr.py --momentum 1": "--momentum: 1 must be",
+    "mdr.py --loss npair": "choose from",
+    "mdr.py --lambda -0.1": "--lambda: -0.1 must be >= 0",
+    "mdr.py --size 225": "choose from",
+    "mdr.py --dataset cars --data-root {tmp}/empty": "no cars under",
+    "mdr.py --weights {tmp}/none.pth": "no weights file",
+    "dml_da.py --regularizer l2": "choose from",
+    "dml_da.py --loss npair --margin 1": "--margin does nothing",
+    "dml_da.py --m -1": "--m: -1 must be >= 0",
+    "dml_da.py --eta inf": "--eta: inf must be",
+    "dml_da.py --head-lr-mult 0": "--head-lr-mult: 0 must be > 0",
+    "dml_da.py --dataset sop --data-root {tmp}/empty": "no sop under",
+    "dml_da.py --lr 1e30 --epochs 1": "not finite",
     "eval.py {tmp}/nothing.pt": "no file",
     "eval.py {tmp}/lonely.npz": "No such file",
     "eval.py {tmp}/broken.npz": "cannot read",
@@ -73,7 +87,7 @@ def material(tmp_path_factory):
 def test_a_mistake_ends_in_one_line(typed, material, tmp_path, monkeypatch, capfd):
     """The script's own __main__, in this process: a start of torch for each would take minutes."""
     script, *arguments = typed.replace("{tmp}", str(material)).split()
-    if script == "jrd.py" and "--out" not in typed:
+    if script in ("jrd.py", "mdr.py", "dml_da.py") and "--out" not in typed:
         arguments += ["--out", str(tmp_path / "runs")]
     before = sorted(material.rglob("*"))
     monkeypatch.setattr(sys, "argv", [script, *arguments])
@@ -185,6 +199,34 @@ def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path, end):
     want, got = result(out, folder.name), result(tmp_path, folder.name)
     assert {k: v for k, v in want.items() if k != "seconds"} == \
         {k: v for k, v in got.items() if k != "seconds"}
+
+
+@pytest.mark.parametrize("script", ["jrd.py", "mdr.py", "dml_da.py"])
+def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, tmp_path, monkeypatch,
+                                                                capfd):
+    """No space from the second checkpoint on; with space again the same command ends the run."""
+    import common
+    monkeypatch.setitem(common.GLYPHS, "test", (range(450, 460), 2))
+    monkeypatch.setitem(common.GLYPHS, "train", (range(400, 404), 8))
+    argv = [script, "--epochs", "2", "--batch", "16", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", argv + ["--iterations", "1"] * (script != "jrd.py"))
+    writes, fsync = [], os.fsync
+
+    def full(file):
+        writes.append(file)
+        if len(writes) > 3:                            # config.json, last.pt, log.jsonl
+            raise OSError(28, "No space left on device")
+        fsync(file)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as stop:
+        patch.setattr(os, "fsync", full)
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    stderr = capfd.readouterr().err
+    assert stop.value.code == 2 and stderr.endswith("No space left on device\n")
+    (folder,) = tmp_path.iterdir()
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "last.pt", "log.jsonl"]
+    assert len(torch.load(folder / "last.pt", weights_only=True)["history"]) == 1
+    runpy.run_path(str(ROOT / script), run_name="__main__")
+    assert "after epoch 1" in capfd.readouterr().out and (folder / "result.json").exists()
 
 
 def test_a_folder_of_images(tmp_path):
