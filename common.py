@@ -671,7 +671,7 @@ def _cache_state(data, sources, n):
         shapes = shapes * n if len(shapes) == 1 else shapes
         if (notes["format"], notes["sources"], len(shapes), data.stat().st_size) == (
                 CACHE_FORMAT, sources, n, _starts(shapes)[-1]):
-            return shapes, notes["built"]
+            return shapes, int(notes["built"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     return None, 0

@@ -315,6 +315,20 @@ def test_degenerate_batches_are_finite(labels, kind):
         assert parts[1] == parts[2] == parts[5] == 0
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_embeddings_of_any_scale_are_finite(scale):
+    """The network's are of unit length; somebody else's may not be."""
+    f = (scale * torch.tensor(points(), dtype=torch.float32)).requires_grad_()
+    _, D_avg = dml_da.class_density(f, LONG)
+    parts = [dml_da.contrastive_loss(f, LONG, 1.0), dml_da.triplet_loss(f, LONG, 1.0),
+             dml_da.n_pair_loss(f, LONG, torch.Generator()), dml_da.entropy_regularizer(f),
+             dml_da.density_regularizer(D_avg, torch.full_like(D_avg, 0.5)),
+             dml_da.global_orthogonal_regularizer(f, LONG)]
+    for part in parts:
+        (slope,) = torch.autograd.grad(part, f, retain_graph=True)
+        assert torch.isfinite(part) and torch.isfinite(slope).all()
+
+
 @pytest.mark.parametrize("function", [
     lambda f, y: dml_da.contrastive_loss(f, y, 1.0), lambda f, y: dml_da.triplet_loss(f, y, 1.0),
     lambda f, y: dml_da.class_density(f, y)[1].sum(), dml_da.global_orthogonal_regularizer])
