@@ -1,6 +1,7 @@
 """Shared by all tests: the import path, and the comparison of code with an oracle."""
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,13 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts():
+    """Ctrl-C reaches the processes that tests start, even where the suite runs in the background:
+    a shell without job control has SIGINT ignored there, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
