@@ -38,7 +38,7 @@ import torch
 from eval import kmeans, positive_ranks, recall_at_k
 
 SIZES = {  # size: (embeddings, classes, K, noise, turns of recall, rounds and turns of k-means)
-    "cub": (5924, 100, [1, 2, 4, 8], 3.6, 9, 5, 9),
+    "cub": (5924, 100, [1, 2, 4, 8], 3.6, 9, 20, 9),
     "sop": (60502, 11316, [1, 10, 100, 1000], 1.6, 3, 2, 3)}
 WIDTH = 512
 
