@@ -71,7 +71,7 @@ def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
         except ValueError:
             noun = "whole number" if kind is int else "number"
             raise argparse.ArgumentTypeError(f"'{text}' is not a {noun}")
-        if not math.isfinite(value) or not (low <= value <= high and above < value < below):
+        if not (low <= value <= high and above < value < below and abs(value) < math.inf):
             bounds = [f">= {low:g}" * (low > -math.inf), f"> {above:g}" * (above > -math.inf),
                       f"<= {high:g}" * (high < math.inf), f"< {below:g}" * (below < math.inf)]
             raise argparse.ArgumentTypeError(f"{text} must be " + (
@@ -108,6 +108,14 @@ def settings(args, defaults, presets, backbones):
     return argparse.Namespace(**preset | given), argparse.Namespace(**preset)
 
 
+def refuse_idle(parser, args, rules):
+    """No flag that does nothing.  rules: [(when, whether that is so, flags that are idle then)]"""
+    for when, true, names in rules:
+        for name in names.split():
+            if true and getattr(args, name) is not None:
+                parser.error(f"--{name.rstrip('_').replace('_', '-')} does nothing {when}")
+
+
 def main(function, parse_args):
     """Run a script; what a user can cause ends in one line on stderr and a status."""
     try:
@@ -135,7 +143,7 @@ def device(cfg):
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"--device {name}: {_reason(error)}")
+        raise UserError(f"--device {name}: {reason(error)}")
 
 
 def to_device(network, cfg):
@@ -273,8 +281,8 @@ def pretrain(path):
 def sheet(path):
     """Draw eight images of ten test classes, a class a row."""
     images, labels = glyphs("test")
-    rows = [images[labels == c][:8] for c in range(10)]
-    picture = torch.cat([torch.cat(list(row), 2) for row in rows], 1)          # (3, 360, 288)
+    some = torch.cat([images[labels == c][:8] for c in range(10)])
+    picture = torchvision.utils.make_grid(some, nrow=8, padding=0)             # (3, 360, 288)
     v2.functional.to_pil_image(picture).resize((864, 1080), PIL.Image.NEAREST).save(path)
     print(f"wrote {path}")
 
@@ -370,7 +378,8 @@ def load_dataset(name, root=None, train=None, test=None, cache=True):
     folder, splits = read_dataset(name, root)
     title = name if name in COUNTS else f"{folder.resolve().name}-{_digest(folder.resolve())[:8]}"
     if not cache and name not in COUNTS:            # the real ones are too large to read each time
-        for fault in faults([path for rows in splits.values() for path, _ in rows]):
+        fault = next(faults([path for rows in splits.values() for path, _ in rows]), None)
+        if fault:
             raise UserError(fault)
 
     def split(part, prefix):
@@ -759,9 +768,14 @@ def _workers(cfg, images):
     return 0 if torch.is_tensor(images) else min(8, os.cpu_count())
 
 
-def _ignore_interrupts(_):
-    """Ctrl-C is for the parent, which ends the workers."""
+LOCKS = set()                       # of the run folders in which this process trains
+
+
+def _start_worker(_):
+    """Ctrl-C and the run folder's lock are for the parent: a worker may outlive it for seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for lock in LOCKS:
+        os.close(lock)
 
 
 def train_loader(split, augment, batches, cfg, device):
@@ -770,7 +784,7 @@ def train_loader(split, augment, batches, cfg, device):
     return torch.utils.data.DataLoader(
         _Augmented(split, augment, cfg.seed), batch_sampler=_Keys(batches), num_workers=workers,
         persistent_workers=workers > 0, pin_memory=torch.device(device).type == "cuda",
-        worker_init_fn=_ignore_interrupts, generator=torch.Generator())     # not the global one
+        worker_init_fn=_start_worker, generator=torch.Generator())     # not the global one
 
 
 @torch.inference_mode()
@@ -779,7 +793,7 @@ def embed(function, split, cfg, batch=200):
     images, place = split.images, device(cfg)
     batches = images.split(batch) if torch.is_tensor(images) else torch.utils.data.DataLoader(
         images, batch, num_workers=_workers(cfg, images), pin_memory=place.type == "cuda",
-        worker_init_fn=_ignore_interrupts, generator=torch.Generator())
+        worker_init_fn=_start_worker, generator=torch.Generator())
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
     found = torch.cat([function(x.to(place, non_blocking=True)).float() for x in bar])
     if not torch.isfinite(found).all():
@@ -788,16 +802,14 @@ def embed(function, split, cfg, batch=200):
     return found
 
 
-def embeddings(network, data, cfg):
-    """A network's embeddings of test, gallery and training images, as keyword arguments of
-    eval.judge."""
-    network.eval()
-    parts = {"test": data.test, "gallery": data.gallery, "seen": data.seen}
-    found = {name: embed(network.embed, split, cfg)
-             for name, split in parts.items() if split is not None}
-    labels = {("labels" if name == "test" else f"{name}_labels"): split.labels
-              for name, split in parts.items() if split is not None}
-    return found | labels
+def embeddings(function, data, cfg, splits=("test", "gallery", "seen")):
+    """function's embeddings of the splits and their labels, as keyword arguments of eval.judge."""
+    found = {}
+    for name in splits:
+        if (split := getattr(data, name)) is not None:
+            found[name] = embed(function, split, cfg)
+            found["labels" if name == "test" else f"{name}_labels"] = split.labels
+    return found
 
 
 # ---------------------------------------------------------------------------- pretrained backbones
@@ -861,8 +873,8 @@ def load_weights(backbone, name, source=None):
     state = load_torch(path)
     state = {k: v for k, v in state.items() if not k.startswith(("last_linear.", "fc.", "aux"))}
     own = backbone.state_dict()
-    wrong = [k for k in own if k not in state] + [k for k in state if k not in own] + [
-        k for k in own if k in state and own[k].shape != state[k].shape]
+    wrong = [k for k in own | state
+             if k not in own or k not in state or own[k].shape != state[k].shape]
     if wrong:
         raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ, "
                         f"{wrong[0]} first")
@@ -877,10 +889,10 @@ def load_torch(path):
     except FileNotFoundError:
         raise UserError(f"no file {path}")
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
-        raise UserError(f"cannot load {path}: {_reason(error)}")
+        raise UserError(f"cannot load {path}: {reason(error)}")
 
 
-def _reason(error):
+def reason(error):
     """The first line of an error's message, or its name if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
@@ -936,6 +948,21 @@ def run_folder(paper, cfg, preset):
                                    f"s{cfg.seed}"]))
 
 
+def other_settings(folder, config):
+    """{setting: (in the folder's config.json, in config)} where they differ, or None without such
+    a file.  UserError if it is damaged."""
+    path = folder / "config.json"
+    if not path.exists():
+        return None
+    try:
+        old = json.loads(path.read_text())
+        old, new = dict(old), json.loads(json.dumps(config))
+    except (ValueError, TypeError):
+        raise UserError(f"{path} is not the settings of a run: delete {folder} to train anew")
+    names = sorted({*old, *new} - {*PLACE, "versions", "commit"})
+    return {k: (old.get(k), new.get(k)) for k in names if old.get(k) != new.get(k)}
+
+
 class Run:
     """One training: `runs/<paper>-<dataset>-<what differs from the preset>-s<seed>/` with
     config.json, log.jsonl (a line an epoch), last.pt (after every epoch) and result.json.
@@ -954,20 +981,11 @@ class Run:
         self._header(data, changed, weights)
 
     def _check_folder(self):
-        path = self.folder / "config.json"
-        if not path.exists():
-            return
-        try:
-            old = json.loads(path.read_text())
-        except ValueError:
-            raise UserError(f"{path} is not JSON: delete {self.folder} to train anew")
-        new = json.loads(json.dumps(self.config))
-        ignored = PLACE + ("versions", "commit")
-        differ = [f"{k} (there {old.get(k)!r}, now {new.get(k)!r})"
-                  for k in sorted({*old, *new} - {*ignored}) if old.get(k) != new.get(k)]
+        differ = other_settings(self.folder, self.config) or {}
         if differ:
-            raise UserError(f"{self.folder} holds a run with other settings: {', '.join(differ)}; "
-                            "delete it or choose another --out")
+            raise UserError(f"{self.folder} holds a run with other settings: " + ", ".join(
+                f"{k} (there {old!r}, now {new!r})" for k, (old, new) in differ.items()) +
+                "; delete it or choose another --out")
 
     def _header(self, data, changed, weights):
         place = device(self.cfg)
@@ -985,9 +1003,12 @@ class Run:
         self.lock = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self._check_folder()                   # again: somebody may have held the lock till now
+        except (BlockingIOError, UserError) as error:
             os.close(self.lock)
-            raise UserError(f"another process is training in {self.folder}")
+            raise error if isinstance(error, UserError) else UserError(
+                f"another process is training in {self.folder}")
+        LOCKS.add(self.lock)
         for part in self.folder.glob(".*.part"):               # of a process killed while it wrote
             part.unlink()
         if not (self.folder / "config.json").exists():
@@ -995,6 +1016,7 @@ class Run:
         return self
 
     def __exit__(self, kind, error, traceback):
+        LOCKS.discard(self.lock)
         os.close(self.lock)
         if kind is KeyboardInterrupt:
             command = shlex.join(["python", *sys.argv])
@@ -1012,9 +1034,13 @@ class Run:
         self.parts, path = parts, self.folder / "last.pt"
         if path.exists():
             state = read_checkpoint(path)
-            for name, part in parts.items():
-                part.load_state_dict(state[name])
-            self.history, self.untrained = state["history"], state["untrained"]
+            try:
+                for name, part in parts.items():
+                    part.load_state_dict(state[name])
+                self.history, self.untrained = state["history"], state["untrained"]
+            except (KeyError, RuntimeError, ValueError) as error:
+                raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
+                                f"delete {self.folder} to train anew")
             self._write_log()
             print(f"{self.folder} is finished; delete it to train again" if self.result else
                   f"continuing {self.folder} after epoch {len(self.history)}")
@@ -1097,22 +1123,22 @@ def versions():
 
 def commit():
     """The commit of these files, '+' where they were changed since; None outside a git checkout."""
-    def git(*args):
-        return subprocess.run(["git", "-C", HERE, *args], capture_output=True, text=True)
-    try:
-        head, status = git("rev-parse", "HEAD"), git("status", "--porcelain", "-uno")
-    except OSError:
-        return None
-    return head.stdout.strip() + "+" * bool(status.stdout.strip()) if head.returncode == 0 else None
+    with contextlib.suppress(OSError):
+        git = subprocess.run(["git", "-C", HERE, "describe", "--always", "--exclude=*",
+                              "--abbrev=40", "--dirty=+"], capture_output=True, text=True)
+        return git.stdout.strip() or None
 
 
 def parse_args(argv=None):
     parser = Parser(prog="common.py", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, target in (("sheet", "glyphs.png"), ("pretrain", HERE / WEIGHTS["small"][0])):
-        commands.add_parser(name).add_argument("--to", metavar="FILE", default=target,
-                                               help=f"what to write (default: {target})")
+    for function, target in ((sheet, "glyphs.png"), (pretrain, HERE / WEIGHTS["small"][0])):
+        maker = commands.add_parser(function.__name__)
+        maker.add_argument("--to", metavar="FILE", default=target,
+                           help=f"what to write (default: {target})")
+        maker.set_defaults(run=lambda args, function=function: function(args.to))
     checker = commands.add_parser("check")
+    checker.set_defaults(run=lambda args: check(args.dataset, args.data_root))
     checker.add_argument("dataset", help=f"{', '.join(COUNTS)}, or a folder of images")
     checker.add_argument("--data-root", metavar="DIR", default=data_root(),
                          help="folder that holds the datasets (default: $DML_DATA, else ./data)")
@@ -1120,5 +1146,4 @@ def parse_args(argv=None):
 
 
 if __name__ == "__main__":
-    main(lambda args: check(args.dataset, args.data_root) if args.command == "check" else
-         {"sheet": sheet, "pretrain": pretrain}[args.command](args.to), parse_args)
+    main(lambda args: args.run(args), parse_args)

@@ -20,19 +20,23 @@ Equation                                          where
   -     Algorithm 1: θ and α_c by Adam            train, TargetDensities
   -     EN, GOR (Fig. 4)                          entropy_, global_orthogonal_regularizer
 
-There is no public code.  The paper is silent on, and here is chosen (marked where it acts):
+There is no public code.  Chosen here, because the paper is silent or cannot be followed to the
+letter (marked where it acts):
   U1 the sums of Eq. 2-4 run over unordered pairs, triplets or tuplets and are divided by the number
-     of images B.  Reason: a class of n images has Σ_{i<j} D = n² D_avg, so with 10 classes × 10
-     images the positive part of Eq. 2 over B = 100 is 10 mean_c D_avg.  λ L_DA with α_c at its
-     optimum D_avg + ½ pushes with -λ mean_c D_avg: λ = 10 is where the two balance, the plateau of
-     Fig. 6.  With a mean over pairs λ = 10 would swamp the loss, with a plain sum it would vanish.
-  U2 C in Eq. 6 and 8 is the number of classes in the batch: D_avg exists for no others.  The α of
-     the others stay as they are, bit for bit: no Adam momentum moves them.
+     of images B (Eq. 2-4 print no divisor).  Reason: a class of n images has Σ_{i<j} D = n² D_avg,
+     so with 10 classes × 10 images the positive part of Eq. 2 over B = 100 is 10 mean_c D_avg.
+     λ L_DA with α_c at its optimum D_avg + ½ pushes with -λ mean_c D_avg: λ = 10 is where the two
+     balance, the plateau of Fig. 6.  With a mean over pairs λ = 10 would swamp the loss, with a
+     plain sum it would vanish.
+  U2 C in Eq. 6 and 8, all training classes in the paper, are the classes of the batch: D_avg exists
+     for no others.  The α of the others stay as they are, bit for bit: no momentum moves them.
   U3 D⁰ is Eq. 5 on the pretrained pooled features of all training images of a class, without
      augmentation; divided by its mean over classes, for else the strength of Eq. 8's penalty would
      depend on the backbone's feature scale (its minimisers do not).
-  U4 α_c start at 0.5 and learn by Adam at the network's rate, with nothing to keep them positive.
-  U5 the rate is constant; the embedding layer has the backbone's unless --head-lr-mult.
+  U4 α_c start at 0.5 and learn by Adam at the network's rate, with nothing to keep them positive
+     (their mean is printed, mean, least and largest are logged).
+  U5 the rate is constant; the embedding layer starts as nn.Linear does and has the backbone's rate
+     unless --head-lr-mult.
   U6 Triplet: for each ordered anchor-positive pair the semi-hard negative nearest to the anchor
      (Schroff et al. 2015), else the nearest of all, if it violates the margin.  N-pair: for each
      ordered anchor-positive pair one random example of every other class of the batch.
@@ -43,13 +47,15 @@ There is no public code.  The paper is silent on, and here is chosen (marked whe
      Their weights are not given either: --reg-weight, by default what a search on held-out training
      classes of `glyphs` found (REG_WEIGHT).
   U10 NMI, k-means and Recall@K by the evaluation code that the paper names: see eval.py.
+  U11 SOP: a class that no longer fits as a whole ends the batch, which then has a few images less
+     than 100: the D_avg of a part of a class would train its α.
 Worth seeing:
   At the optimum of α, ∂L_DA/∂D_avg = 2 (D_avg - α) / C = -1 / C: for converged targets Eq. 6 is a
   constant push outwards.  What adapts is the lag of α, which is its learning rate: a class meets
   3,000 of the 30,000 batches on CUB, and Adam moves α by at most about 1e-5 in each, so by 0.03.
   Against the pull of U1, a fixed α holds a class where D_avg = α - 5/λ.
   On the sphere D_avg = 1 - ‖μ_c‖² <= 1.
-Shapes: B batch, D pooling width, d embedding width, C classes of the batch, T triplets or tuplets.
+Shapes: B batch (the paper's Ñ), d embedding width, C classes of the batch, T triplets or tuplets.
 """
 import torch
 import torch.nn as nn
@@ -60,7 +66,7 @@ from torchvision.transforms import v2
 import common
 from eval import final_table, judge, kmeans, nmi, recall_at_k, retrieval, test_recall
 
-# Section IV-A where nothing else is said.
+# Section IV-A, 30,000 iterations as 30 × 1,000; head_lr_mult: U5, reg_weight: U9.
 DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
                 reg_weight=None, batch=100, m=10, epochs=30, iterations=1000, lr=1e-5,
                 head_lr_mult=1.0, dim=128, backbone="googlenet", ks=[1, 2, 4, 8, 16, 32, 64, 128])
@@ -68,7 +74,8 @@ PRESETS = {
     "cub": {},
     "cars": dict(lr=5e-4),
     "sop": dict(lr=3e-5, m=0, ks=[1, 10, 100, 1000]),
-    "glyphs": dict(backbone="small", dim=64, lr=1e-4, epochs=40, iterations=10, ks=[1, 2, 4, 8]),
+    "glyphs": dict(backbone="small", dim=64, lr=1e-4, epochs=40, iterations=10,     # ours
+                   ks=[1, 2, 4, 8]),
     "folder": {}}
 BACKBONES = {"googlenet": dict(dim=128, lr=1e-5), "small": dict(dim=64, lr=1e-4)}
 REG_WEIGHT = {"en": 1.0, "gor": 10.0}      # U9: searched by benchmarks/reg_weight.py, on glyphs
@@ -202,22 +209,6 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
     return loss
 
 
-def entropy_regularizer(f):
-    """EN (U9): minus the entropy of softmax(f), mean over the batch.  (B, d) -> scalar"""
-    return (F.softmax(f, 1) * F.log_softmax(f, 1)).sum(1).mean()
-
-
-def global_orthogonal_regularizer(f, labels):
-    """GOR (Zhang et al. 2017, U9): M1² + [M2 - 1/d]_+, M1 and M2 the mean and the mean square of
-    f_i·f_j over pairs of different classes.  -> scalar; 0 where the batch has one class."""
-    different = ~same_class(labels)
-    pairs, different = different.sum().clamp(min=1), different.to(f.device, non_blocking=True)
-    s = torch.where(different, f @ f.T, 0)                              # (B, B)
-    pairs = pairs.to(f.device, f.dtype, non_blocking=True)
-    M1, M2 = s.sum() / pairs, s.square().sum() / pairs
-    return M1 ** 2 + F.relu(M2 - 1 / f.shape[1])
-
-
 class TargetDensities(nn.Module):
     """α_c of all training classes, D⁰_c, and Adam for the classes of a batch alone (U2, U4)."""
 
@@ -244,6 +235,22 @@ class TargetDensities(nn.Module):
         self.alpha[classes] -= move
 
 
+def entropy_regularizer(f):
+    """EN (U9): minus the entropy of softmax(f), mean over the batch.  (B, d) -> scalar"""
+    return (F.softmax(f, 1) * F.log_softmax(f, 1)).sum(1).mean()
+
+
+def global_orthogonal_regularizer(f, labels):
+    """GOR (Zhang et al. 2017, U9): M1² + [M2 - 1/d]_+, M1 and M2 the mean and the mean square of
+    f_i·f_j over pairs of different classes.  -> scalar; 0 where the batch has one class."""
+    different = ~same_class(labels)
+    pairs, different = different.sum().clamp(min=1), different.to(f.device, non_blocking=True)
+    s = torch.where(different, f @ f.T, 0)                              # (B, B)
+    pairs = pairs.to(f.device, f.dtype, non_blocking=True)
+    M1, M2 = s.sum() / pairs, s.square().sum() / pairs
+    return M1 ** 2 + F.relu(M2 - 1 / f.shape[1])
+
+
 # ---------------------------------------------------------------------------- sampler, transforms
 def batches(labels, cfg, epoch):
     """`iterations` batches of m random images of random classes; m = 0: all images of a class.
@@ -258,6 +265,8 @@ def batches(labels, cfg, epoch):
         for c in torch.randperm(len(of_class), generator=generator).tolist():
             images = of_class[c]
             take = torch.randperm(len(images), generator=generator)[:cfg.m or None]
+            if batch and not cfg.m and len(batch) + len(take) > cfg.batch:              # U11
+                break
             batch += images[take].tolist()
             if len(batch) >= cfg.batch:
                 break
@@ -278,7 +287,7 @@ def transforms(cfg):
 def evaluate(network, targets, data, cfg):
     """What the figures need of an epoch: recall on test and train (Fig. 1d), NMI, and D_avg and α
     over the training classes."""
-    parts = common.embeddings(network, data, cfg)
+    parts = common.embeddings(network.embed, data, cfg)
     found = retrieval(parts, cfg.ks)
     found["seen R@1"] = recall_at_k(parts["seen"], parts["seen_labels"], [1])[1]
     if data.gallery is None:
@@ -316,6 +325,7 @@ def train(cfg, preset):
             network.pool(images)), data, cfg)
         if not run.history and cfg.regularizer == "da" and cfg.lambda_:
             targets.measure(common.embed(network.pool, data.seen, cfg), data.seen.labels)
+        adaptive = cfg.regularizer in ("da", "da-")
         for epoch in run.epochs():
             network.train()
             generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch, 1))
@@ -326,7 +336,7 @@ def train(cfg, preset):
                 else:
                     loss_pair = contrastive_loss if cfg.loss == "contrastive" else triplet_loss
                     pair = loss_pair(f, labels, cfg.margin)
-                if cfg.regularizer in ("da", "da-"):
+                if adaptive:
                     classes, D_avg = class_density(f, labels)
                     classes = classes.to(device, non_blocking=True)
                     alpha = targets.alpha[classes].requires_grad_()     # (C,)
@@ -340,13 +350,15 @@ def train(cfg, preset):
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                if cfg.regularizer in ("da", "da-") and cfg.lambda_:
+                parts = {cfg.loss: pair, cfg.regularizer: reg}
+                if adaptive and cfg.lambda_:
                     targets.step(classes, alpha.grad, cfg.lr)           # Algorithm 1, line 8
-                run.record(loss=loss, **{cfg.loss: pair, cfg.regularizer: reg})
+                    parts["alpha"] = targets.alpha.mean()               # U4: to watch
+                run.record(loss=loss, **parts)
             network.eval()
             run.end_epoch(lr=cfg.lr, **evaluate(network, targets, data, cfg))
         if not run.result:
-            run.finish(judge(ks=cfg.ks, **common.embeddings(network, data, cfg)))
+            run.finish(judge(ks=cfg.ks, **common.embeddings(network.embed, data, cfg)))
         final_table(run)
         return run.result
 
@@ -355,7 +367,8 @@ def parse_args(argv=None):
     """-> (settings, the dataset's preset)"""
     number, parser = common.number, common.Parser(prog="dml_da.py", description=__doc__)
     add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, or a folder")
+    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop; inshop or a folder "
+        "with CUB's preset")
     add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 9; 0 is the loss alone")
     add("--loss", choices=("contrastive", "triplet", "npair"), help="Eq. 2, 3 or 4")
     add("--margin", type=number(float, 0), help="m_p of Eq. 2, m_t of Eq. 3 (1)")
@@ -375,13 +388,12 @@ def parse_args(argv=None):
     args = parser.parse_args(argv)
     cfg, preset = common.settings(args, DEFAULTS, PRESETS, BACKBONES)
     other = cfg.regularizer in REG_WEIGHT
-    for flag, given, idle in (("--margin", args.margin, cfg.loss == "npair"),
-                              ("--lambda", args.lambda_, other),
-                              ("--reg-weight", args.reg_weight, not other),
-                              ("--eta", args.eta, cfg.regularizer != "da")):
-        if idle and given is not None:
-            parser.error(f"{flag} does nothing with --loss {cfg.loss} --regularizer "
-                         f"{cfg.regularizer}")
+    common.refuse_idle(parser, args, [
+        ("with --loss npair", cfg.loss == "npair", "margin"),
+        (f"with --regularizer {cfg.regularizer}", other, "lambda_"),
+        (f"with --regularizer {cfg.regularizer}", not other, "reg_weight"),
+        (f"with --regularizer {cfg.regularizer}", cfg.regularizer != "da", "eta"),
+        ("with --lambda 0", not other and cfg.lambda_ == 0, "regularizer eta")])
     if args.reg_weight is None:
         cfg.reg_weight = preset.reg_weight = REG_WEIGHT.get(cfg.regularizer)
     return cfg, preset

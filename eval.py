@@ -6,7 +6,8 @@
                                                          `embeddings` (n, d), `labels` (n,), and
                                                          optionally `gallery`, `gallery_labels`
 
-Protocol: the evaluator the papers use (Oh Song et al. 2016), without the traps of its successors.
+Protocol: the evaluator that MDR and DML-DA name (Oh Song et al. 2016; JRD names none), without the
+traps of its successors.
 - Euclidean distances (on unit vectors the ranking is that of the cosine).  A query leaves its own
   list by index, not as "the first neighbour", which is wrong when an image occurs twice.
 - Ties count against the query: a negative exactly as far as the nearest positive is nearer, so a
@@ -18,7 +19,6 @@ All shares lie in [0, 1] and are printed in %.
 import argparse
 import contextlib
 import importlib
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,6 +52,18 @@ def _checked(embeddings, labels, name="embeddings"):
     if not torch.isfinite(torch.stack(x.aminmax())).all():
         raise ValueError(f"{name} contain values that are not finite")
     return x, labels.long()
+
+
+def _checked_pair(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
+    """Two sets, or one where b is None, of one dtype and rescaled -> [(x, labels), ...]"""
+    sets = [_checked(a, a_labels, names[0])]
+    if b is not None:
+        sets.append(_checked(b, b_labels, names[1]))
+    (n, d), (m, other) = sets[0][0].shape, sets[-1][0].shape
+    if d != other:
+        raise ValueError(f"{names[0]} ({n}, {d}) and {names[1]} ({m}, {other}) differ in dimension")
+    dtype = torch.promote_types(sets[0][0].dtype, sets[-1][0].dtype)
+    return list(zip(_rescaled(*[x.to(dtype) for x, _ in sets]), [y for _, y in sets]))
 
 
 def _rescaled(*sets):
@@ -131,16 +143,10 @@ def positive_ranks(embeddings, labels, gallery=None, gallery_labels=None, block=
     Needs no sort: Recall@K is the share of ranks below K, for all K at once.  Memory: one block.
     """
     alone = gallery is None
-    sets = [_checked(embeddings, labels)]
-    if not alone:
-        sets.append(_checked(gallery, gallery_labels, "gallery"))
-    if sets[0][0].shape[1] != sets[-1][0].shape[1]:
-        raise ValueError("embeddings and gallery differ in dimension")
-    dtype = sets[0][0].dtype if sets[0][0].dtype == sets[-1][0].dtype else torch.float64
-    points = _rescaled(*[x.to(dtype) for x, _ in sets])
-    block = block or _block(points[0])
-    q = _Blocks(points[0], sets[0][1], block)
-    g = q if alone else _Blocks(points[1], sets[1][1], block)
+    sets = _checked_pair(embeddings, labels, gallery, gallery_labels)
+    block = block or _block(sets[0][0])
+    q = _Blocks(*sets[0], block)
+    g = q if alone else _Blocks(*sets[1], block)
     pairs = [(i, j) for i in range(q.count) for j in range(i if alone else 0, g.count)]
     shared = {(i, j) for i, j in pairs                         # blocks with a class in common
               if q.range[i][0] <= g.range[j][1] and g.range[j][0] <= q.range[i][1]}
@@ -224,13 +230,12 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     positives scores 0.  Shapes and errors as in recall_at_k -> share in [0, 1].
     """
     alone = gallery is None
-    x, y = _checked(embeddings, labels)
-    gx, gy = (x, y) if alone else _checked(gallery, gallery_labels, "gallery")
+    sets = _checked_pair(embeddings, labels, gallery, gallery_labels)
+    (x, y), (gx, gy) = sets[0], sets[-1]
     positives = _positives(y, None if alone else gy)                                    # R, (n,)
     R = int(positives.max())
     if not R:
         return 0.0
-    x, gx = _rescaled(x, gx)
     half, gy_device, y_device, total = gx.square().sum(1) / 2, gy.to(x.device), y.to(x.device), 0.0
     rows = max(1, 2 ** 24 // len(gx))
     counted = torch.arange(1, R + 1, device=x.device)                    # j = 1..R
@@ -297,15 +302,15 @@ def nmi(assignments, labels):
     assignments (n,), labels (n,) -> share in [0, 1].  Where both are a single group there is
     nothing to tell apart: 1, the convention of scikit-learn.  ValueError: lengths differ.
     """
-    a, b = (np.unique(np.asarray(v), return_inverse=True)[1] for v in (assignments, labels))
+    (a, n_a), (b, n_b) = (np.unique(np.asarray(v), return_inverse=True, return_counts=True)[1:]
+                          for v in (assignments, labels))
     if a.shape != b.shape or a.ndim != 1 or not len(a):
         raise ValueError(f"assignments {a.shape} and labels {b.shape} must be two equal (n,)")
-    joint = np.bincount(a * (b.max() + 1) + b) / len(a)
-    entropy = scipy.stats.entropy
-    h_a, h_b = entropy(np.bincount(a)), entropy(np.bincount(b))
+    n_joint = np.unique(a * len(n_b) + b, return_counts=True)[1]        # of the pairs that occur
+    h_a, h_b, h_joint = map(scipy.stats.entropy, (n_a, n_b, n_joint))
     if h_a + h_b == 0:
         return 1.0
-    return float(max(0.0, 2 * (h_a + h_b - entropy(joint)) / (h_a + h_b)))
+    return float(max(0.0, 2 * (h_a + h_b - h_joint) / (h_a + h_b)))
 
 
 # ---------------------------------------------------------------------------- generalization
@@ -328,9 +333,7 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     and an unseen class are different whatever their numbers.  ValueError: no class has two images.
     """
     generator = torch.Generator().manual_seed(seed)
-    s, ys = _checked(seen, seen_labels, "seen")
-    u, yu = _checked(unseen, unseen_labels, "unseen")
-    s, u = _rescaled(s, u)
+    (s, ys), (u, yu) = _checked_pair(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
     (s_fit, s_test), (u_fit, u_test) = _halves(ys, generator), _halves(yu, generator)
     if not len(s_test) or not len(u_test):
         raise ValueError("a 1-NN estimate needs classes of two images among seen and unseen")
@@ -383,8 +386,9 @@ def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_l
     """Everything the tables report -> a dict that json can write; shares in [0, 1].
 
     R@K, MAP@R, NMI (k = the number of test classes); with `seen`, the training embeddings: their
-    R@1, λ and d_H; where every class has 20 images: Table 2's ten parts.  [mean, half-width] of 95%
-    intervals over ten splits or ten parts.  NMI and parts are not defined for a separate gallery.
+    R@1, λ and d_H; where every class has 20 images or more: Table 2's ten parts.  [mean,
+    half-width] of 95% intervals over ten splits or ten parts.  NMI and parts are not defined for a
+    separate gallery.
     """
     result = retrieval(dict(test=test, labels=labels, gallery=gallery,
                             gallery_labels=gallery_labels), ks)
@@ -415,40 +419,34 @@ def retrieval(parts, ks):
 
 def test_recall(function, data, cfg):
     """Recall@K of the test images as function(images) embeds them -> {"R@K": share}"""
-    splits = {"test": data.test, "gallery": data.gallery}
-    parts = {"labels": data.test.labels}
-    for name, split in splits.items():
-        if split is not None:
-            parts[name] = common.embed(function, split, cfg)
-            parts[f"{name}_labels"] = split.labels
-    return retrieval(parts, cfg.ks)
+    return retrieval(common.embeddings(function, data, cfg, ("test", "gallery")), cfg.ks)
 
 
 def percent(share, width=7):
     return f"{100 * share:{width}.1f}" if isinstance(share, float) else f"{'–':>{width}}"
 
 
-def show(rows, ks, out=print):
+def show(rows, ks):
     """Print {name: judge(...)} as an aligned table in %, and below it what one row alone has."""
     metrics = [f"R@{k}" for k in ks] + ["MAP@R", "NMI"]
     wide = max(map(len, rows), default=0)
-    out(" " * wide + "".join(f"{m:>7}" for m in metrics))
+    print(" " * wide + "".join(f"{m:>7}" for m in metrics))
     for name, row in rows.items():
-        out(f"{name:<{wide}}" + "".join(percent(row.get(m)) for m in metrics))
+        print(f"{name:<{wide}}" + "".join(percent(row.get(m)) for m in metrics))
     for row in rows.values():
         if "seen R@1" in row:
-            out(f"{'seen classes (training images)':<{wide}}  R@1 {percent(row['seen R@1'], 0)}")
+            print(f"{'seen classes (training images)':<{wide}}  R@1 {percent(row['seen R@1'], 0)}")
         if "ten parts" in row:
-            out(f"{'in ten stratified parts':<{wide}}" + "".join(
+            print(f"{'in ten stratified parts':<{wide}}" + "".join(
                 f"  {m} {100 * mean:.1f} ± {100 * half:.1f}"
                 for m, (mean, half) in row["ten parts"].items()))
         if "lambda" in row:
-            out(f"{'1-NN estimates of Eq. 2-3':<{wide}}" + "".join(
+            print(f"{'1-NN estimates of Eq. 2-3':<{wide}}" + "".join(
                 f"  {name} {row[key][0]:.3f} ± {row[key][1]:.3f}"
                 for name, key in (("λ", "lambda"), ("d_H", "d_H"))))
         if "queries without a positive" in row:
-            out(f"{row['queries without a positive']} queries have no second image of their class "
-                "and count as misses")
+            print(f"{row['queries without a positive']} queries have no second image of their "
+                  "class and count as misses")
 
 
 def final_table(run):
@@ -469,8 +467,8 @@ def load_npz(path):
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise common.UserError(f"cannot read {path}: {error}")
+    except Exception as error:                  # np.load fails in a dozen ways on a damaged file
+        raise common.UserError(f"cannot read {path}: {common.reason(error)}")
     missing = {"embeddings", "labels"} - set(arrays)
     if ("gallery" in arrays) != ("gallery_labels" in arrays):
         missing |= {"gallery", "gallery_labels"} - set(arrays)
@@ -496,12 +494,17 @@ def load_run(path, args):
         cfg.data_root = args.data_root
     cfg.device = args.device
     paper = importlib.import_module(state["paper"])             # one of jrd, mdr, dml_da: checked
-    train_prefix, _, test_transform = paper.transforms(cfg)
-    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not args.no_cache)
-    network = paper.Network(cfg, len(data.train.classes))
-    network.load_state_dict(state["network"])
-    return common.embeddings(common.to_device(network, cfg), data, cfg), cfg.ks
+    try:
+        train_prefix, _, test_transform = paper.transforms(cfg)
+        data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
+                                   cache=not args.no_cache)
+        network = paper.Network(cfg, len(data.train.classes))
+        network.load_state_dict(state["network"])
+    except (AttributeError, KeyError, RuntimeError) as error:
+        raise common.UserError(f"{path} does not fit this {state['paper']}.py (it was made at "
+                               f"commit {state['config'].get('commit')}): {common.reason(error)}")
+    network = common.to_device(network, cfg).eval()
+    return common.embeddings(network.embed, data, cfg), cfg.ks
 
 
 def main(args):

@@ -22,26 +22,31 @@ Equation                                        where
   14-16 MMD², JMMD, JIntra                      jmmd, jintra
   5.1   Gaussian mixture; Table 4's kernels     gaussian_kernel, laplace_, polynomial_, mgf_kernel
 
-The paper is silent on, and here is chosen (marked where it acts; "code" = the authors' release):
+Chosen here, because the paper is silent or its authors' release ("code") differs from it (marked
+where it acts):
   U1 Adam eps 0.01, weight decay 1e-4 (code).
   U2 τ: mean squared distance of the batch's pairs i ≠ j, detached (code); Laplace σ: mean l1.
   U3 train RandomResizedCrop(224) with torchvision's scale and ratio; test Resize(256),
      CenterCrop(224) (code).
-  U4 proxies: Kaiming-uniform, a = √5, over d × C (code).
-  U5 the rates drop at the start of 0-based epochs 19 and 39, not 20 and 40 (code).
-  U6 JMMD, JIntra: squared norms, per class pair with the weights n^I n^J / N_pairs of Eq. 10-11,
-     biased 1/n² estimates, classes with one example included.
+  U4 proxies: Kaiming-uniform, a = √5, over d × C; the embedding layer as nn.Linear starts (code).
+  U5 the rates drop an epoch before 20 and 40 (SOP: 40 and 80) are over: at the start of 0-based
+     epochs 19 and 39 (SOP: 39 and 79) (code).
+  U6 JMMD, JIntra: squared norms (Eq. 15-16 print norms), per class pair with the weights
+     n^I n^J / N_pairs of Eq. 10-11, biased 1/n² estimates, classes with one example included.
   U7 seeds: the paper names none.  Run at least 3, report mean ± std.
-  U8 the polynomial and moment-generating kernels see x⁻ l2-normalised.  As it comes, x⁻·x⁻' reaches
-     757 on `glyphs`: exp(757) overflows, and (757 + 1)^5 times Table 4's α = 1e-3 drowns the loss.
-  U9 the last, smaller batch of an epoch is kept.
+  U8 the polynomial and moment-generating kernels see x⁻ l2-normalised.  As it comes, x⁻·x⁻' passes
+     700 on `glyphs`: exp(700) overflows, and 700^5 times Table 4's α = 1e-3 drowns the loss.
+  U9 plain random shuffling; the last, smaller batch of an epoch is kept.
+  U10 batch norm, "frozen": in eval mode, while its affine parameters learn (code).
 Errata:
   E1 Eq. 15 prints ‖C(P), C(Q)‖: the norm of the difference is meant.
-  E2 footnote 1: the "chord distance" 2(1 - cos) is the squared Euclidean distance; same ranking.
+  E2 below Eq. 5 the chord distance is printed 2(1 - cos)^½; (2(1 - cos))^½ is meant, the Euclidean
+     distance on the sphere (footnote 1).  As printed it is √2 times that: the same ranking.
   E3 Prop. 1 for L > 1 pulls <φ_P1, φ_Q1> out of an integral whose other factors are conditioned on
      x¹.  It holds for L = 1, and for L > 1 with marginals if the layers are independent.
   E4 the release evaluates every epoch and prints the last; nothing is selected.  So here.
-Shapes: B batch, D pooling width, d embedding width, C training classes.
+  E5 4.1: n_I counts class I in the mini-batch, not in the training set.
+Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes.
 """
 from functools import partial
 
@@ -64,9 +69,10 @@ PRESETS = {
                 ks=[1, 10, 100]),
     "glyphs": dict(backbone="small", dim=64, lr=1e-3, lr_proxies=1e-1),     # ours: CUB in miniature
     "folder": {}}
-BACKBONES = {"bn_inception": dict(dim=512, lr=1e-4, lr_proxies=1e-2),     # with another preset
+# What --backbone brings along where the preset has another one.
+BACKBONES = {"bn_inception": dict(dim=512, lr=1e-4, lr_proxies=1e-2),
              "small": dict(dim=64, lr=1e-3, lr_proxies=1e-1)}
-# Tables 3 and 4: α was searched for each; what is not listed has the dataset's own.
+# Tables 3 and 4 give these an α of their own.
 ALPHA = {"jmmd": 0.1, "polynomial": 1e-3, "mgf": 1e-3}
 VARIANTS = {"jrd": (0, 1, 2), "mrd": (1,), "jrd-c": (0, 1), "jrd-pooling": (1, 2)}      # Table 2
 
@@ -153,7 +159,7 @@ class Network(nn.Module):
         nn.init.kaiming_uniform_(self.proxies, a=5 ** 0.5)              # U4
 
     def train(self, mode=True):
-        """Batch norm stays in eval mode (5.1: frozen); its affine parameters learn."""
+        """Batch norm stays in eval mode (5.1: frozen); its affine parameters learn (U10)."""
         super().train(mode)
         for module in self.backbone.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -173,7 +179,7 @@ class Network(nn.Module):
         return x_minus, x, x_plus
 
 
-# ---------------------------------------------------------------------------- loss
+# ---------------------------------------------------------------------------- losses
 def amsoftmax(cos, labels, s, m):
     """Eq. 12: cross-entropy of s(cos - m at the true class).  cos (B, C), labels (B,) -> scalar"""
     margin = m * F.one_hot(labels, cos.shape[1])                        # (B, C)
@@ -189,7 +195,7 @@ def squared_distances(x):
 def pair_mean(distances):
     """Mean over ordered pairs i ≠ j, detached.  (B, B) -> scalar > 0  U2
 
-    Where all rows are equal (or B = 1) the tiny floor leaves k = exp(-0) = 1, the kernel's limit.
+    Where all rows are equal (or B = 1) a tiny floor gives k = exp(-0) = 1 instead of exp(0/0).
     """
     pairs = max(1, len(distances) * (len(distances) - 1))
     return (distances.detach().sum() / pairs).clamp_min(torch.finfo(distances.dtype).tiny ** 0.5)
@@ -352,7 +358,7 @@ def train(cfg, preset):
             network.eval()
             run.end_epoch(lr=cfg.lr * drop, **test_recall(network.embed, data, cfg))
         if not run.result:
-            run.finish(judge(ks=cfg.ks, **common.embeddings(network, data, cfg)))
+            run.finish(judge(ks=cfg.ks, **common.embeddings(network.embed, data, cfg)))
         final_table(run)
         return run.result
 
@@ -361,7 +367,8 @@ def parse_args(argv=None):
     """-> (settings, the dataset's preset)"""
     number, parser = common.number, common.Parser(prog="jrd.py", description=__doc__)
     add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, or a folder")
+    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop; inshop or a folder "
+        "with CUB's preset")
     add("--alpha", type=number(float, 0), help="α of Eq. 11 (Eq. 4 with --regularizer intra)")
     add("--s", type=number(float, above=0), help="scale of AMSoftmax, Eq. 12 (20)")
     add("--m", type=number(float, 0, 1), help="margin of AMSoftmax, Eq. 12")
@@ -384,6 +391,12 @@ def parse_args(argv=None):
     preset.alpha = ALPHA.get(cfg.regularizer, ALPHA.get(cfg.kernel, preset.alpha))
     if args.alpha is None:
         cfg.alpha = preset.alpha
+    common.refuse_idle(parser, args, [
+        ("with --alpha 0", cfg.alpha == 0, "regularizer variant kernel p K K_prime"),
+        ("with --regularizer intra", cfg.regularizer == "intra", "variant kernel p K K_prime"),
+        (f"with --kernel {cfg.kernel}", cfg.kernel != "gaussian", "K K_prime"),
+        (f"with --kernel {cfg.kernel}", cfg.kernel != "polynomial", "p"),
+        (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime")])
     return cfg, preset
 
 

@@ -11,7 +11,7 @@ It prints a row an epoch, then Recall@K, MAP@R and NMI of the untrained backbone
 (the figure to report) and of the best epoch on test (not one to report: U12).
 
 Equation                                          where
-  1-3   normalized distances, momented μ*, σ*     MDR.normalize
+  1-3   normalized distances, momented μ*, σ*     MDR.update, MDR.normalize
   4     g(d, s): the nearest level                MDR.assign
   5     L_MDR                                     MDR.forward
   6     Triplet loss                              triplet_loss
@@ -20,26 +20,35 @@ Equation                                          where
   -     Contrastive, Margin (Table 2b)            contrastive_loss, MarginLoss
   -     distance-weighted sampling (Wu et al.)    distance_weighted_negatives
 
-The paper is silent on, and here is chosen (marked where it acts; "code" = the authors' release):
+Chosen here, because the paper is silent or its authors' release ("code") differs from it (marked
+where it acts):
   U1 100 epochs of 100 iterations; rates × 0.2 after 40, 60 and 80% of them (code).
   U2 batch: m images a class, m = 4 on CUB and Cars, 3 on SOP and In-Shop, of classes drawn without
-     replacement until the batch is full; a class with fewer gives what it has (code).
+     replacement until the batch is full; a class with fewer gives what it has, and the last one
+     is cut to fit (code).
   U3 256 × 256 with Lanczos, then RandomResizedCrop(224, (0.16, 1), (0.75, 1.33)) (code, which uses
-     Lanczos twice; here the crop is resampled bicubic, for torchvision has no Lanczos on tensors).
-  U4 batch norm in eval mode during training, its affine parameters learn (code).
-  U5 + ν Σ s² on the levels, ν = 0.01, and the levels in the network's Adam group (code).
+     Lanczos twice; here the crop is resampled bicubic, for torchvision has no Lanczos on tensors);
+     test: the same resize, then CenterCrop(224).
+  U4 batch norm in eval mode during training, its affine parameters learn (code); the embedding
+     layer as nn.Linear starts.
+  U5 + ν Σ s² on the levels, ν = 0.01, which Eq. 7 does not have; the levels are in the network's
+     Adam group (code).
   U6 μ, σ of the batch are detached; μ*, σ* start at the first batch's; σ is unbiased (code).
   U7 μ, σ are over i ≠ j as the paper says (the code takes the zero diagonal in).
-  U8 the trick divides by the batch's μ with gradient, and both losses see the scaled e (code).  So
-     μ* is 1 and σ* relative; L_MDR with batch statistics is scale-free anyway.
-  U9 sampling on l2-normalised copies, q(d) ∝ d^(D-2) (1 - d²/4)^((D-3)/2), weight 1/q, d clipped
+  U8 the trick divides by the batch's μ with gradient, and both losses see the scaled e (code; the
+     paper divides in L_DML alone), with λ = 0 too, but not with --l2norm.  So μ* is 1 and σ*
+     relative; L_MDR with batch statistics is scale-free anyway.
+  U9 sampling on l2-normalised copies, q(r) ∝ r^(d-2) (1 - r²/4)^((d-3)/2), weight 1/q, r clipped
      from below at 0.5, nothing beyond 1.4; where nothing is left, uniform; one negative per ordered
      anchor-positive pair.
-  U10 Margin: β = 1.2 learnable, margin 0.2; Contrastive: margins 0 and 1; both means over pairs.
+  U10 on the distances of the scaled e, not squared.  Margin: β = 1.2, learned in the network's Adam
+     group, margin 0.2; Contrastive: margins 0 and 1; both means over pairs.
   U11 In-Shop: queries against the gallery, nothing left out.
   U12 the paper's numbers may be the best over epochs on test (the code keeps those).
-  U13 at 256 × 256 input ("†") the test image is the whole 256 × 256, not a crop.
-Shapes: B batch, D pooling width, d embedding width, T triplets.
+  U13 at 256 × 256 input ("†") training crops are resized to it and the test image is whole.
+Errata:
+  E1 Eq. 5 prints 1/P, where P is a set: 1/|P| is meant.
+Shapes: B batch, d embedding width, T triplets.
 """
 import torch
 import torch.nn as nn
@@ -50,8 +59,8 @@ from torchvision.transforms import v2
 import common
 from eval import final_table, judge, recall_at_k, retrieval, test_recall
 
-# "Implementation Details" where nothing else is said.
-DEFAULTS = dict(lambda_=0.6, loss="triplet", margin=0.2, levels=[-3.0, 0.0, 3.0], momentum=0.9,
+# "Implementation Details"; epochs and iterations: U1, m: U2, nu: U5.
+DEFAULTS = dict(lambda_=0.6, loss="triplet", levels=[-3.0, 0.0, 3.0], momentum=0.9,
                 fixed_levels=False, nu=0.01, l2norm=False, eval_l2norm=False, batch=128, m=4,
                 epochs=100, iterations=100, lr=5e-5, dim=512, size=224, backbone="bn_inception",
                 ks=[1, 2, 4, 8])
@@ -64,7 +73,7 @@ PRESETS = {
     "folder": {}}
 BACKBONES = {"bn_inception": dict(dim=512, lr=5e-5), "resnet18": dict(dim=512, lr=5e-5),
              "resnet50": dict(dim=512, lr=5e-5), "small": dict(dim=64, lr=3e-4)}
-MARGIN = {"triplet": 0.2, "contrastive": 1.0, "margin": 0.2}            # U10
+MARGIN = {"triplet": 0.2, "contrastive": 1.0, "margin": 0.2}        # but the first: U10
 
 
 # ---------------------------------------------------------------------------- network
@@ -198,7 +207,7 @@ def triplet_loss(distances, anchors, positives, negatives, margin):
 
 
 def contrastive_loss(distances, anchors, positives, negatives, margin):
-    """Contrastive (U10): means of d(a, p) and of [1 - d(a, n)]_+.  -> scalar"""
+    """Contrastive (U10): means of d(a, p) and of [m - d(a, n)]_+.  -> scalar"""
     if not len(anchors):
         return distances.sum() * 0
     apart = F.relu(margin - distances[anchors, negatives])
@@ -223,7 +232,7 @@ class MarginLoss(nn.Module):
         return together.mean() + apart.mean()
 
 
-# ---------------------------------------------------------------------------- regularizer
+# ---------------------------------------------------------------------------- regularizers
 class MDR(nn.Module):
     """Eq. 1-5: draws each normalized distance of a batch to the nearest level.
 
@@ -308,10 +317,10 @@ def distance_weighted_negatives(e, labels, generator):
         return (torch.zeros(0, dtype=torch.long, device=e.device),) * 3
     anchors, positives = torch.nonzero(same & ~torch.eye(len(labels), dtype=torch.bool)).T.to(
         e.device, non_blocking=True)
-    same, D = same.to(e.device, non_blocking=True), e.shape[1]
-    d = pairwise_distances(F.normalize(e)).clamp_min(0.5)               # (B, B)
-    log_weight = (2 - D) * d.log() + (3 - D) / 2 * torch.log1p(-(d / 2).clamp(max=0.999) ** 2)
-    log_weight = log_weight.masked_fill(same | (d > 1.4), -torch.inf)
+    same, d = same.to(e.device, non_blocking=True), e.shape[1]
+    r = pairwise_distances(F.normalize(e)).clamp_min(0.5)               # (B, B)
+    log_weight = (2 - d) * r.log() + (3 - d) / 2 * torch.log1p(-(r / 2) ** 2)
+    log_weight = log_weight.masked_fill(same | (r > 1.4), -torch.inf)
     none = (log_weight == -torch.inf).all(1, keepdim=True)
     log_weight = torch.where(none & ~same, 0.0, log_weight)             # uniform
     # The first of independent exponential clocks with these rates: an exact draw without a wait.
@@ -336,7 +345,7 @@ def transforms(cfg):
 def evaluate(network, data, cfg):
     """What the figures need of an epoch: recall on test and train (Fig. 3b), mean and coefficient
     of variation of ‖e‖ on test (Fig. 4)."""
-    parts = common.embeddings(network, data, cfg)
+    parts = common.embeddings(network.embed, data, cfg)
     norm = parts["test"].norm(dim=1)
     return {**retrieval(parts, cfg.ks), "seen R@1": recall_at_k(
         parts["seen"], parts["seen_labels"], [1])[1], "norm mean": norm.mean().item(),
@@ -357,9 +366,8 @@ def train(cfg, preset):
     margin_loss = MarginLoss().to(device)
     loss_dml = {"triplet": triplet_loss, "contrastive": contrastive_loss, "margin": margin_loss}[
         cfg.loss]
-    learned = [network, *[mdr] * (cfg.lambda_ > 0), *[margin_loss] * (cfg.loss == "margin")]
-    optimizer = torch.optim.Adam([p for module in learned for p in module.parameters()],
-                                 weight_decay=1e-5)
+    learned = [p for module in (network, mdr, margin_loss) for p in module.parameters()]
+    optimizer = torch.optim.Adam(learned, weight_decay=1e-5)     # moves what has a gradient
     loader = common.train_loader(data.train, augment, lambda epoch: batches(
         data.train.labels, cfg, epoch), cfg, device)
 
@@ -397,7 +405,7 @@ def train(cfg, preset):
                 "positive pairs by level": (shares[0] / shares[0].sum()).tolist(),
                 "negative pairs by level": (shares[1] / shares[1].sum()).tolist()})
         if not run.result:
-            parts = common.embeddings(network, data, cfg)
+            parts = common.embeddings(network.embed, data, cfg)
             normalized = {k: v if k.endswith("labels") else F.normalize(v)
                           for k, v in parts.items()}
             run.finish(judge(ks=cfg.ks, **parts) | {
@@ -431,6 +439,10 @@ def parse_args(argv=None):
     common.add_shared_arguments(parser)
     args = parser.parse_args(argv)
     cfg, preset = common.settings(args, DEFAULTS, PRESETS, BACKBONES)
+    common.refuse_idle(parser, args, [
+        ("with --lambda 0", cfg.lambda_ == 0, "levels fixed_levels momentum nu"),
+        ("with --fixed-levels", cfg.fixed_levels, "nu"),
+        ("with --l2norm", cfg.l2norm, "eval_l2norm")])
     preset.margin = MARGIN[cfg.loss]
     if args.margin is None:
         cfg.margin = preset.margin

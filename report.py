@@ -13,6 +13,7 @@ script's own parse_args and the run folder's name, so that rows that share a run
 Figures are last-epoch means ± standard deviations over seeds; what was not run says so.
 """
 import argparse
+import contextlib
 import csv
 import functools
 import importlib
@@ -124,22 +125,37 @@ def miniature(flags):
 
 def experiments(args):
     """The rows that the command line selects."""
-    rows, small = [], args.dataset == "glyphs"
+    small, rows = args.dataset == "glyphs", []
     for key, (_, datasets, seeds, row_flags) in EXPERIMENTS.items():
-        if args.paper in (None, key[0]) and args.table in (None, key[1].lower()):
-            for dataset in ["glyphs"] if small else datasets.split():
-                for name, flags in row_flags.items():
-                    if args.dataset in ("glyphs", "real", dataset) and (
-                            not args.quick or name in QUICK.get(key, ())):
-                        if small and name[1] == "d":
-                            name = (*name[:2], name[2] // 8)
-                        n = args.seeds or (2 if args.quick else seeds if small else 5)
-                        rows.append(Row(key, name, dataset,
-                                        miniature(flags) if small else flags, n))
+        if args.paper not in (None, key[0]) or args.table not in (None, key[1].lower()):
+            continue
+        seeds = args.seeds or (2 if args.quick else seeds if small else 5)
+        for dataset in ["glyphs"] if small else datasets.split():
+            if args.dataset not in ("glyphs", "real", dataset):
+                continue
+            for name in QUICK.get(key, ()) if args.quick else row_flags:
+                flags = row_flags[name]
+                if small:
+                    flags = miniature(flags)
+                    if isinstance(name, tuple) and name[1] == "d":
+                        name = (*name[:2], name[2] // 8)
+                rows.append(Row(key, name, dataset, flags, seeds))
     if not rows:
-        raise common.UserError("no such table: choose from " + ", ".join(
-            key[1] for key in EXPERIMENTS if args.paper in (None, key[0])))
+        raise common.UserError(f"nothing to run for --dataset {args.dataset}" + "".join(
+            f" --{k} {v}" for k, v in (("paper", args.paper), ("table", args.table)) if v) +
+            " --quick" * args.quick + ": there are " + ", ".join(
+                " ".join(key) for key in EXPERIMENTS if args.paper in (None, key[0])))
     return rows
+
+
+def read_result(path):
+    """A result.json -> its dict.  UserError if it is none."""
+    try:
+        result = json.loads(path.read_text())
+        return {part: result[part] for part in ("last epoch", "best on test", "untrained backbone")}
+    except (ValueError, KeyError, TypeError):
+        raise common.UserError(f"{path} is not the result of a run: delete {path.parent} to train "
+                               "anew")
 
 
 class Training:
@@ -155,11 +171,10 @@ class Training:
     @functools.cached_property
     def state(self):
         """'finished', 'begun', 'to do', or 'stale' where the folder holds other settings."""
-        if not (self.folder / "config.json").exists():
+        differ = common.other_settings(self.folder, vars(self.cfg))
+        if differ is None:
             return "to do"
-        config = json.loads((self.folder / "config.json").read_text())
-        mine = json.loads(json.dumps(vars(self.cfg)))
-        if any(config.get(k) != v for k, v in mine.items() if k not in common.PLACE):
+        if differ.keys() & vars(self.cfg).keys():
             return "stale"
         return "finished" if (self.folder / "result.json").exists() else "begun"
 
@@ -167,7 +182,7 @@ class Training:
     def result(self):
         """result.json of a finished run, else None."""
         if self.state == "finished":
-            return json.loads((self.folder / "result.json").read_text())
+            return read_result(self.folder / "result.json")
 
     @functools.cached_property
     def log(self):
@@ -176,15 +191,15 @@ class Training:
 
     def images_left(self):
         """Training images still to process; what the evaluations embed comes on top."""
-        train = 750 if self.cfg.dataset == "glyphs" else common.COUNTS[self.cfg.dataset]["train"][0]
+        classes, per_class = common.GLYPHS["train"]
+        train = len(classes) * per_class if self.cfg.dataset == "glyphs" else \
+            common.COUNTS[self.cfg.dataset]["train"][0]
         batches = getattr(self.cfg, "iterations", None)
         epochs = {"finished": self.cfg.epochs, "begun": len(self.log)}.get(self.state, 0)
         return (self.cfg.epochs - epochs) * (batches * self.cfg.batch if batches else train)
 
 
-@functools.lru_cache(None)
-def training(paper, dataset, flags, seed, out):
-    return Training(paper, dataset, flags, seed, out)
+training = functools.cache(Training)        # of the same arguments the same one
 
 
 def runs_of(row, out, seeds=None):
@@ -208,7 +223,8 @@ def plan(rows, out):
     runs, missing = all_runs(rows, out), {}
     for dataset, root in {run.cfg.dataset: run.cfg.data_root for run in runs}.items():
         try:
-            dataset == "glyphs" or common.read_dataset(dataset, root)
+            if dataset != "glyphs":
+                common.read_dataset(dataset, root)
         except common.UserError as error:
             missing[dataset] = f"missing: {error}"
     states = [run.state for run in runs]
@@ -235,7 +251,6 @@ COLUMNS = {  # what a figure's table shows, where it is not R@1 alone
     ("dml_da", "fig3"): tuple(f"R@{2 ** i}" for i in range(8))}
 IN_RUNS = {"R@1 (fraction)": "R@1", "lambda_NN": "lambda", "H-divergence_NN": "d_H"}
 PERCENT = re.compile(r"(seen )?R@\d+(, l2-normalized)?|NMI|MAP@R")
-OTHERS = {True: "quoted", False: "by others' model"}       # rows of the paper that have no run here
 
 
 @functools.cache
@@ -310,7 +325,7 @@ def table(out):
     groups = {}
     for path in sorted(Path(out).glob("*/result.json")):
         name = re.sub(r"-s\d+$", "", path.parent.name)
-        groups.setdefault(name, []).append(json.loads(path.read_text()))
+        groups.setdefault(name, []).append(read_result(path))
     if not groups:
         raise common.UserError(f"no finished run under {out}")
     columns = [("unseen R@1, last epoch", "last epoch", "R@1"),
@@ -366,7 +381,8 @@ def real_table(rows, out, most):
     lines = [["", "", *metrics]]
     for name in [n for n in in_paper if n not in own]:
         entries = in_paper[name]
-        kind = OTHERS[next(iter(entries.values()))["reported_by"].startswith("quoted")]
+        reported_by = next(iter(entries.values()))["reported_by"]
+        kind = "quoted" if reported_by.startswith("quoted") else "by others' model"
         lines.append([name, kind, *(published(entries.get(m, {}).get("value"), digits_of(key, m))
                                     for m in metrics)])
         csv_rows += [{"paper": key[0], "table": key[1], "row": name, "dataset": dataset,
@@ -430,8 +446,9 @@ def gap(v, flags):
     return v(flags, "seen R@1") - v(flags)
 
 
-def nmi_at(v, loss, *lambdas):
-    return [v(f"{loss} --lambda {x}", "NMI") for x in lambdas]
+def rise_minus_range(v, loss):
+    low, *flat = [v(f"{loss} --lambda {x}", "NMI") for x in (0.5, 7, 10, 15, 25)]
+    return flat[1] - low - np.ptp(flat)
 
 
 CLAIMS = {
@@ -440,7 +457,7 @@ CLAIMS = {
        for i, name in ((2, "MRD"), (3, "JRD-C"), (4, "JRD-Pooling"))},
     "J5": ("R@1 against α rises, then falls.", "cub cars sop", {
         "preset's α - α = 0": ("", "--alpha 0"), "preset's α - α = 2": ("", "--alpha 2")}),
-    "J6": ("JMMD and JIntra (at 0.1, JMMD's best) do not beat α = 0; JRD does.", "cub", {
+    "J6": ("α = 0 beats JMMD and JIntra (at 0.1, JMMD's best); JRD beats α = 0.", "cub", {
         "α = 0 - JMMD": ("--alpha 0", "--regularizer jmmd --alpha 0.1"),
         "α = 0 - JIntra": ("--alpha 0", "--regularizer jintra --alpha 0.1"),
         "JRD - α = 0": ("", "--alpha 0")}),
@@ -466,7 +483,7 @@ CLAIMS = {
     "M3": ("MDR helps Contrastive and Margin too.", "cub cars", {
         f"{loss} + MDR - {loss}": (f"--loss {loss}", f"--loss {loss} --lambda 0")
         for loss in ("contrastive", "margin")}),
-    "M4": ("Levels {-3, 0, 3} beat {-1, 0, 1}; learnable ones are no worse than fixed.", "cub", {
+    "M4": ("Levels {-3, 0, 3} beat {-1, 0, 1}; learnable ones beat fixed ones.", "cub", {
         "{-3, 0, 3} - {-1, 0, 1}": ("", "--levels -1 0 1"),
         "learnable - fixed, mean of 7": lambda v: statistics.mean(
             v(f"--levels {s}") - v(f"--levels {s} --fixed-levels") for s in LEVELS)}),
@@ -495,12 +512,10 @@ CLAIMS = {
         for name, loss in LOSSES.items()
         for a, better, b in (("DA", "", "GOR"), ("GOR", "--regularizer gor", "EN"))}),
     "D6": ("NMI against λ peaks near 10 and is flat above 7.", "cars", {
-        f"NMI, {name}, {what}": lambda v, loss=loss, f=f: f(functools.partial(nmi_at, v, loss))
-        for name, loss in LOSSES.items() for what, f in {
-            "λ = 10 - λ = 0.5": lambda at: at(10)[0] - at(0.5)[0],
-            "λ = 10 - λ = 25": lambda at: at(10)[0] - at(25)[0],
-            "rise from 0.5 to 10 - range from 7 to 25": lambda at: at(10)[0] - at(0.5)[0] - np.ptp(
-                at(7, 10, 15, 25))}.items()}),
+        f"NMI, {name}, λ = 10 - λ = {x}": (f"{loss} --lambda 10", f"{loss} --lambda {x}", "NMI")
+        for name, loss in LOSSES.items() for x in (0.5, 25)} | {
+        f"NMI, {name}, rise from 0.5 to 10 - range from 7 to 25": functools.partial(
+            rise_minus_range, loss=loss) for name, loss in LOSSES.items()}),
     "D7": ("The gap between train and test R@1 is smaller with DA (contrastive).", "cars", {
         "gap without - with DA": lambda v: gap(v, "--lambda 0") - gap(v, "")}),
     "D8": ("Without DA contrastive beats N-pair, and that beats triplet.", "cars cub sop", {
@@ -598,11 +613,21 @@ AXES = {"R@1": "R@1 on test classes (%)", "seen R@1": "R@1 on training classes (
         "norm cv": "coefficient of variation of ‖e‖"}
 
 
+@contextlib.contextmanager
+def for_figures():
+    """UserError where a package is missing that only figures need."""
+    try:
+        yield
+    except ImportError as error:
+        raise common.UserError(f"{error}; figures need: pip install -r requirements-figures.txt")
+
+
 def panels(n, width=4.4, height=3.4, columns=3):
     """-> figure, n axes in rows of `columns`"""
-    import matplotlib
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    with for_figures():
+        import matplotlib
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
     plt.close("all")
     plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
                          "grid.alpha": 0.3, "legend.frameon": False, "figure.dpi": 130,
@@ -643,11 +668,11 @@ def draw_curves(path, found, marks=True):
                       marker=MARKS[i] if marks else None)
             axis.fill_between(x, mean - half, mean + half, color=COLOURS[i % 7], alpha=0.18, lw=0)
         axis.set(title=title, xlabel=x_label, ylabel=y_label)
-        if "log" in y_label:
+        if y_label == AXES["norm mean"]:
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter("{x:g}")
-        if x_label in "Kd":
+        if x_label in ("K", "d"):
             axis.set_xscale("log", base=2)
             ticks = sorted({x for points in curves.values() for x, _ in points})
             axis.set_xticks(ticks, ticks)
@@ -655,10 +680,10 @@ def draw_curves(path, found, marks=True):
     save(figure, path, axes)
 
 
-def draw_sweep(path, rows, get, metrics=("R@1",)):
+def draw_sweep(path, rows, get):
     """A panel a dataset and metric, a curve a series."""
     found = {}
-    for metric in metrics:
+    for metric in COLUMNS.get(rows[0].key, ("R@1",)):
         for row in rows:
             series, symbol, x = row.name
             if values := readings(get(row), metric):
@@ -667,11 +692,11 @@ def draw_sweep(path, rows, get, metrics=("R@1",)):
     draw_curves(path, found)
 
 
-def draw_epochs(path, rows, get, metrics=("R@1", "seen R@1")):
+def draw_epochs(path, rows, get):
     """A panel a dataset and metric, a curve a row over the epochs of its logs."""
     found = {}
     for row in rows:
-        for metric in metrics if get(row) else ():
+        for metric in COLUMNS[row.key] if get(row) else ():
             unit = 100 if PERCENT.fullmatch(metric) else 1
             epochs = zip(*([unit * line[metric] for line in run.log] for run in get(row)))
             panel = (NAMES[row.dataset], "epoch", AXES[metric])
@@ -750,8 +775,9 @@ def embedded(checkpoint, data_root):
 
 def tsne(x, most=5000):
     """-> places in [0, 1]², indices; of more than `most` points a random choice"""
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits         # comes with scikit-learn
+    with for_figures():
+        from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits     # comes with scikit-learn
     index = np.random.RandomState(0).permutation(len(x))[:most]
     method = TSNE(perplexity=min(30, (len(index) - 1) / 3), init="pca", random_state=0)
     with threadpool_limits(1):                          # threads that wait for each other crawl
@@ -805,9 +831,16 @@ def draw_thumbnails(path, rows, get, cells=30, side=40):
     PIL.Image.fromarray(sheet).quantize().save(path, optimize=True)
 
 
-def draw_sheet(path, rows, get, queries=6):
+def draw_sheet(path, rows, get):
+    """The sheet of the first finished run of the paper's method."""
+    runs = [run for row in rows if row.flags == "" for run in get(row)]
+    if not runs:
+        raise common.UserError("the paper's method has no finished run")
+    draw_nearest(path, runs[0])
+
+
+def draw_nearest(path, run, queries=6):
     """Test images of random classes and the five images nearest to each, right and wrong framed."""
-    run = get(next(row for row in rows if row.flags == "" and get(row)))[0]
     parts, data = embedded(run.folder / "last.pt", run.cfg.data_root), images_of(run)
     x, labels, draw = parts["test"], parts["labels"], np.random.RandomState(0)
     base, base_labels = parts.get("gallery", x), parts.get("gallery_labels", labels)
@@ -838,10 +871,8 @@ FIGURES = {  # (paper, figure, or table that a sheet of retrieved images goes wi
     ("jrd", "1"): draw_sheet, ("mdr", "1a"): draw_sheet, ("mdr", "1b"): draw_sheet,
     ("dml_da", "I"): draw_sheet, ("jrd", "fig4"): draw_sweep, ("jrd", "fig5"): draw_sweep,
     ("jrd", "fig6"): draw_sweep, ("mdr", "fig3a"): draw_sweep,
-    ("jrd", "fig2"): functools.partial(draw_sweep, metrics=("lambda", "d_H")),
-    ("dml_da", "fig6"): functools.partial(draw_sweep, metrics=("NMI",)),
-    ("mdr", "fig3b"): draw_epochs, ("dml_da", "fig1d"): draw_epochs,
-    ("mdr", "fig4"): functools.partial(draw_epochs, metrics=("norm mean", "norm cv")),
+    ("jrd", "fig2"): draw_sweep, ("dml_da", "fig6"): draw_sweep, ("mdr", "fig3b"): draw_epochs,
+    ("dml_da", "fig1d"): draw_epochs, ("mdr", "fig4"): draw_epochs,
     ("mdr", "fig5"): functools.partial(draw_tsne, part="test", centres=True),
     ("dml_da", "fig1"): functools.partial(draw_tsne, classes=10), ("dml_da", "fig5"): draw_tsne,
     ("mdr", "fig6"): draw_levels, ("dml_da", "fig3"): draw_recall, ("dml_da", "fig4"): draw_gains,
@@ -854,6 +885,10 @@ def heading(key):
     return f"{NAMES[key[0]]}, {number}: {EXPERIMENTS[key][0]}"
 
 
+def short(commit):
+    return commit[:12] + commit[40:]                # with the '+' of files that were changed
+
+
 def header(args, rows, folder):
     """From what the report was made, by what, and where."""
     cpu = Path("/proc/cpuinfo")
@@ -863,13 +898,13 @@ def header(args, rows, folder):
                for run in runs if run.result}
     flags = [f"--{name} {value}" for name, value in vars(args).items() if value and (name, value)
              not in (("out", "runs"), ("quick", True)) and name != "to"] + ["--quick"] * args.quick
-    made = ", made at commit " + ", ".join(sorted(c[:12] for c in commits)) if commits else ""
+    made = ", made at commit " + ", ".join(sorted(map(short, commits))) if commits else ""
     where = "the papers' datasets" if args.dataset == "real" else args.dataset
     return [
         f"# Report on {where}", "",
         f"{sum(run.state == 'finished' for run in runs)} of {len(runs)} runs finished{made}; "
         f"{sum(run.images_left() for run in runs):,} training images to go.  "
-        f"Report: commit {(common.commit() or 'none')[:12]}, {cpu or platform.machine()}, "
+        f"Report: commit {short(common.commit() or 'none')}, {cpu or platform.machine()}, "
         f"{os.cpu_count()} cores, " + ", ".join(f"{k} {v}" for k, v in common.versions().items()) +
         f"; made by `python report.py {' '.join(flags)} --to {folder}`, the same as numbers in "
         "tables.csv and claims.csv.", "",
@@ -878,11 +913,16 @@ def header(args, rows, folder):
 
 
 def write_report(rows, args, folder):
-    """report.md, tables.csv, claims.csv and the figures -> the Markdown"""
+    """report.md, tables.csv, claims.csv and the figures -> the Markdown, names of the figures
+
+    notes.md in the folder, what a person has to say about the results, goes behind the claims.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     most, csv_rows, skipped = max(row.seeds for row in rows), [], {}
     claims, claim_rows = ledger(rows, args, most)
-    lines = header(args, rows, folder) + claims
+    lines, drawn = header(args, rows, folder) + claims, []
+    if (folder / "notes.md").exists():
+        lines += [(folder / "notes.md").read_text().strip(), ""]
 
     def get(row):
         return [run for run in runs_of(row, args.out, most) if run.result]
@@ -892,15 +932,9 @@ def write_report(rows, args, folder):
         if args.dataset == "glyphs" and key in SAME_ON_GLYPHS:
             lines += [f"In miniature the same as {heading(SAME_ON_GLYPHS[key])}", ""]
             continue
-        for name in (key[1], key[1] + "d"):
-            draw, path = FIGURES.get((key[0], name)), folder / f"{key[0]}-{name}.png"
-            path.unlink(missing_ok=True)
-            if draw and any(map(get, of_table)):
-                try:
-                    draw(path, of_table, get)
-                    lines += [f"![{heading(key)}]({path.name})", ""]
-                except (ImportError, common.UserError) as error:
-                    skipped[str(error)] = path.name
+        for name in draw_figures(key, of_table, get, folder, skipped):
+            lines += [f"![{heading(key)}]({name})", ""]
+            drawn.append(name)
         for dataset in dict.fromkeys(row.dataset for row in of_table):
             some = [row for row in of_table if row.dataset == dataset]
             make = glyphs_table if dataset == "glyphs" else real_table
@@ -911,18 +945,37 @@ def write_report(rows, args, folder):
             if commands:
                 lines += ["<details><summary>commands, each with --seed 0, 1, ...</summary>", "",
                           *(f"- {row}: `{c}`" for row, c in commands.items()), "", "</details>", ""]
-    for name, table_rows in (("tables.csv", csv_rows), ("claims.csv", claim_rows)):
-        with common.atomic(folder / name) as file:
-            columns = dict.fromkeys(k for row in table_rows for k in row)
-            columns = [c for c in columns if c not in ("digits", "text", "best")]
-            writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(table_rows)
-    for reason, name in skipped.items():
-        print(f"{name} skipped: {reason}", file=sys.stderr)
+    write_csv(folder / "tables.csv", csv_rows)
+    write_csv(folder / "claims.csv", claim_rows)
     with common.atomic(folder / "report.md") as file:
         file.write("\n".join(lines).rstrip() + "\n")
-    return "\n".join(lines)
+    for reason, names in skipped.items():
+        print(f"skipped {', '.join(names)}: {reason}", file=sys.stderr)
+    return "\n".join(lines), drawn
+
+
+def draw_figures(key, rows, get, folder, skipped):
+    """-> the names of the pictures of a table or figure; skipped: {reason: names} is added to"""
+    drawn = []
+    for name in (key[1], key[1] + "d"):
+        draw, path = FIGURES.get((key[0], name)), folder / f"{key[0]}-{name}.png"
+        path.unlink(missing_ok=True)
+        if draw and any(map(get, rows)):
+            try:
+                draw(path, rows, get)
+                drawn.append(path.name)
+            except common.UserError as error:
+                skipped.setdefault(str(error), []).append(path.name)
+    return drawn
+
+
+def write_csv(path, rows):
+    columns = [c for c in dict.fromkeys(k for row in rows for k in row)
+               if c not in ("digits", "text", "best")]
+    with common.atomic(path) as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 # ---------------------------------------------------------------------------- command line
@@ -937,7 +990,7 @@ def main(args):
             args.to or Path(args.sheet).with_name("sheet.png"))
         run = argparse.Namespace(paper=state["paper"], cfg=argparse.Namespace(**state["config"]),
                                  folder=Path(args.sheet).parent)
-        draw_sheet(path, [Row(None, None, None, "", 1)], lambda row: [run])
+        draw_nearest(path, run)
         return print(f"wrote {path}")
     if not (args.dataset or partial(args) or args.list or args.plan):
         return print(table(args.out))
@@ -948,14 +1001,13 @@ def main(args):
     elif args.plan:
         sys.exit(plan(rows, args.out))
     else:
-        name = "quick" if args.quick else args.dataset
+        name = "-".join(filter(None, ["quick" if args.quick else args.dataset, args.paper,
+                                      args.table]))
         folder = Path(args.to or Path(args.out, f"report-{name}"))
-        text = write_report(rows, args, folder)
+        text, drawn = write_report(rows, args, folder)
         if partial(args):
             print(re.sub(r"(<details>.*?</details>|!\[.*?\))\s*", "", text, flags=re.DOTALL))
-        pictures = sorted(path.name for path in folder.glob("*.png"))
-        print(f"wrote {folder}/report.md, tables.csv, claims.csv" + "".join(
-            f", {name}" for name in pictures))
+        print(f"wrote {folder}/report.md, " + ", ".join(["tables.csv", "claims.csv", *drawn]))
 
 
 def parse_args(argv=None):
@@ -971,7 +1023,7 @@ def parse_args(argv=None):
     add("--list", action="store_true", help="print the commands, one a line")
     add("--plan", action="store_true", help="print what there is to do")
     add("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
-    add("--to", help="what to write (default: report-DATASET in --out; the sheet beside the run)")
+    add("--to", help="what to write (default: a report-... in --out; the sheet beside the run)")
     add("--out", default="runs", help="folder that holds the runs (default: runs)")
     return parser.parse_args(argv)
 

@@ -39,9 +39,10 @@ if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
         echo "installing requirements (a few minutes the first time: the default torch wheels are" \
              "large)" >&2
         "$PYTHON" -m pip install --quiet --disable-pip-version-check -r requirements.txt >&2
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check -r requirements-figures.txt >&2 ||
-            echo "without requirements-figures.txt: figures will be skipped" >&2
-        cat requirements*.txt > "$stamp"
+        if "$PYTHON" -m pip install --quiet --disable-pip-version-check -r requirements-figures.txt >&2
+        then cat requirements*.txt > "$stamp"
+        else echo "requirements-figures.txt failed: figures will be skipped, the next call tries again" >&2
+        fi
     fi
 fi
 export PYTHON=${PYTHON:-python}

@@ -195,11 +195,12 @@ def readers(tmp, draw):
         copies.Image.fromarray(noise).save(path, **options)
         found[f"image .{kind}"] = file_damage(
             path, lambda path=path: np.asarray(common.decode(path)).tolist(), draw)
-    path = tmp / "e.npz"
-    np.savez(path, embeddings=np.random.RandomState(0).rand(20, 4).astype(np.float32),
+    for kind, save in (("embeddings .npz", np.savez), ("compressed .npz", np.savez_compressed)):
+        path = tmp / f"{save.__name__}.npz"
+        save(path, embeddings=np.random.RandomState(0).rand(20, 4).astype(np.float32),
              labels=np.arange(20) // 4)
-    found["embeddings .npz"] = file_damage(path, lambda: evaluation.judge(
-        ks=[1, 2], **evaluation.load_npz(path)), draw)
+        found[kind] = file_damage(path, lambda path=path: evaluation.judge(
+            ks=[1, 2], **evaluation.load_npz(path)), draw)
     path = tmp / "last.pt"
     torch.save({"paper": "jrd", "config": {"alpha": 1.0}, "network": {"w": torch.ones(50)}}, path)
     found["checkpoint .pt"] = file_damage(path, lambda: common.read_checkpoint(path), draw)
@@ -242,7 +243,7 @@ def fuzz(args):
                         counts["same" if attempt() else "other"] += 1
                 except (common.UserError, ValueError) as error:
                     one_line = "\n" not in str(error) and (isinstance(error, common.UserError)
-                                                           or name == "embeddings .npz")
+                                                           or name.endswith(".npz"))
                     counts["refused" if one_line else "tracebacks"] += 1
                     example = example if one_line else repr(error)
                 except SystemExit as stop:

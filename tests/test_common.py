@@ -3,6 +3,8 @@ import argparse
 import io
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ import common
 import dml_da
 import jrd
 import mdr
-from conftest import make_folder
+from conftest import ROOT, make_folder
 
 
 # ---------------------------------------------------------------------------- glyphs
@@ -281,8 +283,51 @@ def test_a_folder_with_other_settings_is_refused(tmp_path):
     with pytest.raises(common.UserError, match=r"alpha \(there 2.0, now 1.0\), weights_sha256"):
         run_of(tmp_path)
     (run.folder / "config.json").write_text("{")
-    with pytest.raises(common.UserError, match="not JSON"):
+    with pytest.raises(common.UserError, match="not the settings of a run"):
         run_of(tmp_path)
+
+
+def test_settings_that_came_while_another_process_trained_are_refused(tmp_path):
+    late = run_of(tmp_path)                        # made before there was a folder
+    with run_of(tmp_path) as run:
+        config = json.loads((run.folder / "config.json").read_text())
+    common.write_json(run.folder / "config.json", config | {"alpha": 2.0})
+    with pytest.raises(common.UserError, match="alpha"):
+        late.__enter__()
+    common.write_json(run.folder / "config.json", config)
+    with late:                                     # and the lock was given back
+        pass
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path):
+    part = torch.nn.Linear(2, 3)
+    with run_of(tmp_path) as run:
+        torch.save({"paper": "jrd", "config": {}, "history": [], "untrained": None,
+                    "network": torch.nn.Linear(2, 4).state_dict()}, run.folder / "last.pt")
+        for parts in ({"network": part}, {"optimizer": torch.optim.Adam(part.parameters())}):
+            with pytest.raises(common.UserError, match="last.pt does not fit this jrd.py"):
+                run.restore(**parts)
+
+
+def test_a_worker_that_outlives_its_run_does_not_keep_the_folder(tmp_path):
+    """As after a SIGKILL: the process is gone, a worker that it forked is not yet."""
+    done = subprocess.run([sys.executable, "-c", """
+import os, sys, time
+sys.path[:0] = sys.argv[2:]
+from pathlib import Path
+from test_common import common, run_of
+with run_of(Path(sys.argv[1])):
+    if not os.fork():
+        common._start_worker(0)
+        os.write(1, b"ready")
+        os.close(1)
+        time.sleep(60)
+    time.sleep(0.5)
+    os._exit(0)
+""", tmp_path, ROOT, ROOT / "tests"], stdout=subprocess.PIPE)
+    assert done.stdout.endswith(b"ready") and done.returncode == 0
+    with run_of(tmp_path):
+        pass
 
 
 def test_two_trainings_in_one_folder_are_refused(tmp_path):
@@ -325,6 +370,7 @@ def test_number():
     assert common.number(int, 1)("3") == 3 and common.number(float, above=0)("1e-3") == 1e-3
     for kind, limits, text in ((int, {}, "1.5"), (float, {"low": 0}, "-1"), (float, {}, "nan"),
                                (float, {"above": 0}, "0"), (float, {}, "inf"),
-                               (int, {"high": 9}, "10"), (int, {}, "9" * 400 + "x")):
+                               (int, {"high": 9}, "10"), (int, {}, "9" * 400 + "x"),
+                               (int, {"high": 9}, "9" * 400)):
         with pytest.raises(argparse.ArgumentTypeError):
             common.number(kind, **limits)(text)

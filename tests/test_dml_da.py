@@ -290,10 +290,14 @@ def test_whole_classes_until_the_batch_is_full():
     sizes = np.tile([2, 5, 9], 10)
     labels = torch.tensor(np.repeat(np.arange(30), sizes))
     c = cfg("--m", "0", "--batch", "40", "--iterations", "200")
-    for batch in dml_da.batches(labels, c, epoch=0):
+    found = dml_da.batches(labels, c, epoch=0)
+    for batch in found:
         counts = np.bincount(labels[batch].numpy(), minlength=30)
-        assert len(set(batch)) == 40
-        assert ((counts == 0) | (counts == sizes)).sum() >= 29      # the last may be cut
+        assert ((counts == 0) | (counts == sizes)).all()            # U11: none is cut
+        assert 40 - max(sizes) < len(batch) == len(set(batch)) <= 40
+    assert 40 in map(len, found) and np.bincount(labels[sum(found, [])]).min() > 0
+    small = cfg("--m", "0", "--batch", "4", "--iterations", "50")
+    assert max(map(len, dml_da.batches(labels, small, 0))) == 4     # a class larger than the batch
     large = cfg("--m", "0", "--batch", "999", "--iterations", "1")
     assert len(dml_da.batches(labels, large, 0)[0]) == sizes.sum()
 
@@ -398,7 +402,8 @@ def test_transforms_are_u7():
 
 
 @pytest.mark.parametrize("flags", ["--loss npair --margin 1", "--reg-weight 1",
-                                   "--regularizer da- --eta 1", "--regularizer gor --lambda 1"])
+                                   "--regularizer da- --eta 1", "--regularizer gor --lambda 1",
+                                   "--lambda 0 --regularizer da-"])
 def test_a_flag_that_would_do_nothing_is_refused(flags, capsys):
     with pytest.raises(SystemExit) as stop:
         cfg(*flags.split())
@@ -462,6 +467,11 @@ def test_the_step_is_eq_9(spy):
     assert (backbone["lr"], head["lr"]) == (1e-3, pytest.approx(3e-3))                      # U5
     assert (row["alpha min"], row["alpha max"]) == (0.5, pytest.approx(0.501, abs=1e-6))    # U4
     assert row["alpha mean"] == pytest.approx(0.5 + 10 / 50 * 0.001, abs=1e-6)
+
+
+def test_the_rate_is_constant(spy):
+    _, told = spy(dml_da, "--epochs", "4", "--iterations", "1", "--lr", "1e-3")
+    assert [[group["lr"] for group in groups] for groups in told] == [[1e-3, 1e-3]] * 4     # U5
 
 
 @pytest.mark.parametrize("name", ["en", "gor"])

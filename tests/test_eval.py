@@ -1,12 +1,16 @@
 """eval.py against brute force, hand-worked cases and degenerate embeddings."""
+import argparse
+
 import numpy as np
 import pytest
 import scipy.stats
 import torch
 from scipy.spatial.distance import cdist
 
-from eval import (confidence_interval, generalization_bound, judge, kmeans, map_at_r, nmi,
-                  positive_ranks, recall_at_k, stratified_parts)
+import common
+import jrd
+from eval import (confidence_interval, generalization_bound, judge, kmeans, load_npz, load_run,
+                  map_at_r, nmi, positive_ranks, recall_at_k, stratified_parts)
 
 
 def brute_force(x, y, ks, gallery=None, gallery_labels=None):
@@ -244,6 +248,34 @@ def test_generalization_bound_extremes():
         generalization_bound(x, [0, 1, 2, 3], x, y, 0)
 
 
+def test_sets_of_two_precisions_meet_in_float64():
+    x, y = random_set(40, 3, 4, seed=13)
+    g, gy = random_set(50, 3, 4, seed=14)
+    single, double = torch.tensor(x, dtype=torch.float32), torch.tensor(g, dtype=torch.float64)
+    for a, b in ((single, double), (double, single)):
+        la, lb = (y, gy) if a is single else (gy, y)
+        assert recall_at_k(a, la, [1], b, lb) == recall_at_k(a.double(), la, [1], b.double(), lb)
+        assert map_at_r(a, la, b, lb) == map_at_r(a.double(), la, b.double(), lb)
+        assert generalization_bound(a, la, b, lb, 0) == generalization_bound(
+            a.double(), la, b.double(), lb, 0)
+    for function in (lambda: map_at_r(single, y, double[:, :2], gy),
+                     lambda: generalization_bound(single, y, double[:, :2], gy, 0)):
+        with pytest.raises(ValueError, match="differ in dimension"):
+            function()
+
+
+def test_the_ranking_is_that_of_the_cosine():
+    """JRD's E2: on the sphere by Euclidean distance, by (2(1 - cos))^½ and by 2(1 - cos)^½."""
+    x, y = random_set(120, 4, 9, seed=15)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    cos = x.astype(np.float64) @ x.T
+    np.testing.assert_allclose(np.sqrt(np.maximum(2 - 2 * cos, 0)), cdist(x, x), atol=1e-3)
+    for distance in (np.sqrt(np.maximum(2 - 2 * cos, 0)), 2 * np.sqrt(np.maximum(1 - cos, 0))):
+        np.fill_diagonal(distance, np.inf)
+        want = np.mean(y[distance.argmin(1)] == y)
+        assert recall_at_k(x, y, [1])[1] == pytest.approx(want) and 0.1 < want < 0.9
+
+
 # ---------------------------------------------------------------------------- intervals, parts
 def test_confidence_interval():
     values = [0.5, 0.7, 0.9, 0.8]
@@ -278,3 +310,31 @@ def test_judge_reports_everything():
     lonely = judge(torch.tensor(x), torch.arange(400) // 2 * (torch.arange(400) > 5), [1])
     assert "ten parts" not in lonely and "queries without a positive" not in lonely
     assert judge(torch.tensor(x), torch.arange(400), [1])["queries without a positive"] == 400
+
+
+# ---------------------------------------------------------------------------- what is read
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_damaged_npz_is_one_line(save, tmp_path):
+    path = tmp_path / "e.npz"
+    save(path, embeddings=np.random.RandomState(0).rand(20, 4), labels=np.arange(20) // 4)
+    whole, refused = path.read_bytes(), 0
+    for i in range(0, len(whole), 5):
+        path.write_bytes(whole[:i] + bytes([whole[i] ^ 255]) + whole[i + 1:])
+        try:
+            load_npz(path)
+        except common.UserError as error:
+            refused += str(error).startswith(f"cannot read {path}: ") and "\n" not in str(error)
+    assert refused > 20
+
+
+@pytest.mark.parametrize("change", [{"network": {"w": torch.ones(2)}}, {"config": {"K": 1}}])
+def test_a_checkpoint_of_another_version_is_one_line(change, tmp_path):
+    cfg, _ = jrd.parse_args([])
+    state = {"paper": "jrd", "config": vars(cfg), "network": jrd.Network(cfg, 50).state_dict()}
+    place = argparse.Namespace(data_root=None, device="cpu", no_cache=False)
+    torch.save(state, tmp_path / "last.pt")
+    assert load_run(tmp_path / "last.pt", place)[1] == [1, 2, 4, 8]
+    torch.save(state | change, tmp_path / "last.pt")
+    with pytest.raises(common.UserError, match="last.pt does not fit this jrd.py") as error:
+        load_run(tmp_path / "last.pt", place)
+    assert "\n" not in str(error.value)

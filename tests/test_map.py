@@ -59,6 +59,13 @@ def test_every_silent_point_and_erratum_of_the_docstring_is_here(script):
         assert names(cells[2]) and names(cells[3]), cells
 
 
+def test_every_deviation_has_a_place_and_a_test():
+    rows = [cells for cells in sections()["Deviations"] if re.fullmatch(r"D\d+", cells[0])]
+    assert [cells[0] for cells in rows] == [f"D{i + 1}" for i in range(len(rows))] and rows
+    for cells in rows:
+        assert names(cells[2]) and names(cells[3]), cells
+
+
 @pytest.mark.parametrize("script", EQUATIONS)
 def test_every_silent_point_is_marked_in_the_script(script):
     """Once in the docstring and again where it acts, unless that is in common.py or eval.py."""
@@ -75,7 +82,7 @@ def test_the_example_of_a_new_regularizer_works(tmp_path):
     weights, choices = names.splitlines()
     source = (ROOT / "dml_da.py").read_text()
     for old, new in ((r"^REG_WEIGHT = .*?(?=  )", weights), (r"^    add\(\"--regularizer\".*\n.*\n",
-                     choices + "\n"), (r"^class TargetDensities", function + "\n\n\\g<0>"),
+                     choices + "\n"), (r"^# -+ sampler", function + "\n\n\\g<0>"),
                      (r"^                else:\n(?=.*global)", branch + "\\g<0>")):
         source, times = re.subn(old, new, source, flags=re.M)
         assert times == 1, old

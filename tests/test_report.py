@@ -134,9 +134,11 @@ def test_what_is_finished_is_not_left_and_what_is_begun_costs_less(out, capsys):
 
 
 @pytest.mark.parametrize("words, message", [
-    ("--table 9", "no such table: choose from 1, 2"), ("--paper dml", "invalid choice: 'dml'"),
+    ("--table 9", "nothing to run for --dataset real --table 9: there are jrd 1, jrd 2"),
+    ("--paper dml", "invalid choice: 'dml'"),
     ("--dataset birds", "invalid choice"), ("--seeds 0", "must be >= 1"),
-    ("--paper jrd --table 2c", "no such table: choose from 1, 2, 3, 4, fig2, fig4, fig5, fig6"),
+    ("--paper jrd --table 2c", "there are jrd 1, jrd 2, jrd 3, jrd 4, jrd fig2, jrd fig4"),
+    ("--quick --table 2c", "nothing to run for --dataset glyphs --table 2c --quick"),
     ("--sheet nothing.pt", "no file nothing.pt")])
 def test_a_mistake_is_one_line(words, message, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["report.py", *words.split()])
@@ -157,7 +159,7 @@ def test_tables_are_found_however_they_are_written():
 def nothing_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("real")
     args = arguments("--dataset", "real", "--out", folder / "none")
-    return report.write_report(report.experiments(args), args, folder), folder
+    return report.write_report(report.experiments(args), args, folder)[0], folder
 
 
 def test_every_figure_of_the_papers_stands_in_the_real_report(nothing_run):
@@ -211,7 +213,8 @@ def test_ours_stand_beside_the_papers(out, tmp_path):
     for seed, r1 in enumerate((0.68, 0.69, 0.70)):
         pretend(report.runs_of(rows[2], out)[seed], r1)
     args = arguments("--dataset", "cub", "--paper", "mdr", "--table", "1a", "--out", out)
-    lines = [line.split() for line in report.write_report(rows, args, tmp_path / "r").splitlines()]
+    text, _ = report.write_report(rows, args, tmp_path / "r")
+    lines = [line.split() for line in text.splitlines()]
     ours = next(line for line in lines if "**ours**," in line)
     assert " ".join(ours).startswith("| | **ours**, last epoch, n = 3 | **69.0 ± 1.0** | **70.0 ±")
     assert ["|", "|", "difference", "|", "+0.2", "|"] == lines[lines.index(ours) + 1][:6]
@@ -232,7 +235,7 @@ def test_in_miniature(out, tmp_path):
         if row.key[1] in ("1a", "3") and row.flags is not None:
             for run in report.runs_of(row, out):
                 run.folder.exists() or pretend(run, 0.5 + 0.1 * (row.flags == ""))
-    text = report.write_report(rows, args, tmp_path / "r")
+    text, _ = report.write_report(rows, args, tmp_path / "r")
     assert sum("no miniature" in line for line in text.splitlines() if line.startswith("| R")) == 4
     assert "In miniature the same as MDR, Table 1a" in text
     line = next(line for line in text.splitlines() if line.startswith("| Triplet+MDR  "))
@@ -336,7 +339,12 @@ def test_figures_from_logs_and_results(out, tmp_path):
     rows = [row for row in rows_of("--dataset", "glyphs", "--seeds", 2) if row.key in tables]
     for i, run in enumerate(report.all_runs(rows, out)):
         pretend(run, 0.4 + 0.001 * i)
-    text = report.write_report(rows, arguments("--dataset", "glyphs", "--out", out), tmp_path / "r")
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "notes.md").write_text("## Why\n\nBecause.\n")
+    args = arguments("--dataset", "glyphs", "--out", out)
+    text, drawn = report.write_report(rows, args, tmp_path / "r")
+    assert set(drawn) == {f"{paper}-{name}.png" for paper, name in tables}
+    assert text.index("## Claims") < text.index("\nBecause.\n") < text.index("## JRD, Fig. 2")
     for paper, name in tables:
         assert (tmp_path / "r" / f"{paper}-{name}.png").stat().st_size > 10_000
         assert f"({paper}-{name}.png)" in text
@@ -370,7 +378,28 @@ def test_without_matplotlib_one_line_says_what_was_skipped(out, tmp_path, monkey
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report.write_report(rows, arguments("--dataset", "glyphs", "--out", out), tmp_path / "r")
     stderr = capsys.readouterr().err
-    assert stderr.count("matplotlib") == 1 and not list((tmp_path / "r").glob("*.png"))
+    assert "matplotlib" in stderr and "pip install" in stderr and stderr.count("\n") == 1
+    assert "skipped mdr-fig3b.png, mdr-fig4.png, mdr-fig6.png: " in stderr
+    assert not list((tmp_path / "r").glob("*.png"))
+
+
+def test_a_report_before_the_papers_method_is_finished(out, tmp_path, capsys):
+    args = arguments("--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--out", out)
+    rows = report.experiments(args)
+    pretend(report.runs_of(rows[1], out)[0])                            # AMSoftmax alone
+    text, drawn = report.write_report(rows, args, tmp_path / "r")
+    assert "| JRD " in text and "not run" in text and drawn == []
+    assert "jrd-1.png: the paper's method has no finished run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file, content", [("config.json", "{"), ("config.json", "[1]"),
+                                           ("result.json", "{}"), ("result.json", "no")])
+def test_a_damaged_run_folder_is_named(file, content, out, capsys):
+    run = report.all_runs(rows_of("--quick", "--out", out), out)[0]
+    pretend(run)
+    (run.folder / file).write_text(content)
+    with pytest.raises(common.UserError, match=f"{run.folder.name}.*{file}"):
+        assert run.state == "finished" and run.result
 
 
 # ---------------------------------------------------------------------------- run_all.sh
