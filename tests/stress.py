@@ -4,10 +4,10 @@
     python tests/stress.py fuzz [--inputs 300] [--seed 0]   about 2 minutes on two cores
 
 `kill` sends SIGKILL to each of the three trainings, at random moments and while a checkpoint is
-being written, starts them again by the same command, and compares every finished run with an
-undisturbed one: weights, optimizer and results, bit for bit.  `fuzz` feeds each reader of
-something that a user brings with that many damaged copies.  Both print a table; exit status 1 if
-anything was wrong.
+being written, with and without a worker process, starts them again at once, and compares every
+finished run with an undisturbed one: weights, optimizer and results, bit for bit.  `fuzz` feeds
+each reader of something that a user brings with that many damaged copies.  Both print a table; exit
+status 1 if anything was wrong.
 """
 import argparse
 import contextlib
@@ -56,7 +56,7 @@ def state(folder):
     for row in [*found["history"], result]:
         for timing in ("seconds", "images/s"):
             row.pop(timing, None)
-    for where in ("out", "commit"):
+    for where in ("out", "commit", "workers"):
         found["config"].pop(where)
     return found, result
 
@@ -72,8 +72,10 @@ def kill_one_script(script, kills, draw, tmp):
     want, folder = state(whole), tmp / "killed" / whole.name
     done = writing = finished = mismatches = 0
     while done < kills or not finished:
-        process = subprocess.Popen([*command, str(tmp / "killed")], env=env,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        workers = str(draw.randint(0, 1))                       # with one: it outlives its parent
+        with open(tmp / "stderr", "wb") as stderr:
+            process = subprocess.Popen([*command, str(tmp / "killed"), "--workers", workers],
+                                       env=env, stdout=subprocess.DEVNULL, stderr=stderr)
         at_write, deadline = draw.random() < 0.4, time.time() + draw.uniform(0, 0.9 * duration)
         caught = False
         while process.poll() is None and done < kills:
@@ -82,7 +84,7 @@ def kill_one_script(script, kills, draw, tmp):
                 process.send_signal(signal.SIGKILL)
                 break
             time.sleep(0 if at_write else 0.01)
-        error = process.communicate()[1].decode()
+        process.wait()
         if process.returncode == -signal.SIGKILL:
             done, writing = done + 1, writing + caught
         elif process.returncode == 0:
@@ -92,7 +94,8 @@ def kill_one_script(script, kills, draw, tmp):
                 print(f"{script}: differs at {where}", flush=True)
             shutil.rmtree(tmp / "killed")
         else:
-            sys.exit(f"{script}.py ended with status {process.returncode}: {error}")
+            sys.exit(f"{script}.py ended with status {process.returncode}: "
+                     + (tmp / "stderr").read_text())
     return done, writing, finished, mismatches
 
 
