@@ -594,7 +594,7 @@ def ledger(rows_asked, args, seeds):
             mean, half = row.get("estimate", math.nan), row.get("half-width", math.nan)
             interval = f"{mean - half:+.3f} to {mean + half:+.3f}"
             long.append([claim, row["must be above 0"], NAMES[row["on"]],
-                         "–" if math.isnan(mean) else f"{round(mean, 3) + 0:+.3f}",      # not -0.000
+                         "–" if math.isnan(mean) else f"{round(mean, 3) + 0:+.3f}",     # not -0.000
                          "–" if math.isnan(half) else interval, str(row["seeds"]), row["verdict"]])
     if not csv_rows:
         return [], []
