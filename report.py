@@ -57,7 +57,7 @@ EXPERIMENTS = {
                    "cub cars sop", 5, VARIANTS),
     ("jrd", "3"): ("terms of the generalization bound by 1-NN; R@1 in ten parts", "cub", 5, {
         "JMMD (alpha=0.1)": "--regularizer jmmd", "JRD (alpha=1)": ""}),
-    ("jrd", "4"): ("kernels", "cub", 3, {
+    ("jrd", "4"): ("kernels", "cub", 5, {
         "Gaussian (alpha=1)": "--K 1", "Laplace (alpha=1)": "--kernel laplace",
         "polynomial p=2 (alpha=1e-3)": "--kernel polynomial",
         "polynomial p=5 (alpha=1e-3)": "--kernel polynomial --p 5",
@@ -81,7 +81,7 @@ EXPERIMENTS = {
     ("mdr", "2b"): ("losses", "cub cars", 5, {
         name + mdr: f"--loss {name.lower()}{flag}" for name in ("Contrastive", "Margin", "Triplet")
         for mdr, flag in (("", " --lambda 0"), ("+MDR", ""))}),
-    ("mdr", "2c"): ("configurations of the levels", "cub", 3, {
+    ("mdr", "2c"): ("configurations of the levels", "cub", 5, {
         f"levels {{{levels.replace(' ', ',')}}} {kind}": f"--levels {levels}{flag}"
         for levels in LEVELS for kind, flag in (("fixed", " --fixed-levels"), ("learnable", ""))}),
     ("mdr", "3"): ("l2 norm at inference only", "cub", 5, {
