@@ -5,6 +5,7 @@
     python report.py --dataset real --to DIR      ... on the papers' datasets (or: cub, ...)
     python report.py --list [--dataset ...]       the commands of every run, one a line
     python report.py --plan [--dataset ...]       what there is to do; on stdout the commands left
+    python report.py --compare RUN RUN            one setting against another, paired by seed
     python report.py --sheet runs/RUN/last.pt     queries and the five images nearest to each, a PNG
 --paper, --table and --seeds narrow or widen them.  bash run_all.sh runs what is left and reports.
 
@@ -320,23 +321,48 @@ def markdown(rows):
     return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]
 
 
-def table(out):
-    """Every finished run of a folder as Markdown, a row a setting, whatever the experiment list."""
+def finished(out):
+    """The finished runs of a folder, whatever the experiment list -> {setting: {seed: result}}"""
     groups = {}
-    for path in sorted(Path(out).glob("*/result.json")):
-        name = re.sub(r"-s\d+$", "", path.parent.name)
-        groups.setdefault(name, []).append(read_result(path))
+    for path in sorted(Path(out).glob("*-s*/result.json")):
+        setting, seed = re.fullmatch(r"(.*)-s(\w*)", path.parent.name).groups()
+        groups.setdefault(setting, {})[seed] = read_result(path)
     if not groups:
         raise common.UserError(f"no finished run under {out}")
+    return groups
+
+
+def table(out):
+    """Every finished run of a folder as Markdown, a row a setting."""
     columns = [("unseen R@1, last epoch", "last epoch", "R@1"),
                ("best on test*", "best on test", "R@1"), ("untrained", "untrained backbone", "R@1"),
                *((metric, "last epoch", metric) for metric in ("seen R@1", "MAP@R", "NMI"))]
     rows = [["run", "seeds", *(name for name, _, _ in columns)]]
-    for name, results in groups.items():
+    for name, results in finished(out).items():
         rows.append([name, str(len(results)), *(spread([
-            100 * r[part][metric] for r in results if metric in r[part]])
+            100 * r[part][metric] for r in results.values() if metric in r[part]])
             for _, part, metric in columns)])
     return "\n".join([*markdown(rows), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}"])
+
+
+def compare(out, one, other):
+    """The differences between two settings of a folder within a seed, last epoch, as Markdown."""
+    groups = finished(out)
+    for name in (one, other):
+        if name not in groups:
+            raise common.UserError(f"no finished run {name}-s0, ... under {out}: there are "
+                                   + ", ".join(groups))
+    last = [{seed: result["last epoch"] for seed, result in groups[name].items()}
+            for name in (one, other)]
+    rows = [["%", "seeds", f"{one} - {other}", "95% interval"]]
+    for metric in ("R@1", "seen R@1", "MAP@R", "NMI"):
+        gains = [100 * (last[0][seed][metric] - last[1][seed][metric]) for seed in last[0]
+                 if seed in last[1] and metric in last[0][seed] and metric in last[1][seed]]
+        if gains:
+            mean, half = confidence_interval(gains)
+            rows.append([metric, str(len(gains)), f"{mean:+.2f}", "–" if math.isnan(half) else
+                         f"{mean - half:+.2f} to {mean + half:+.2f}"])
+    return "\n".join(markdown(rows))
 
 
 def label(name):
@@ -992,6 +1018,8 @@ def main(args):
                                  folder=Path(args.sheet).parent)
         draw_nearest(path, run)
         return print(f"wrote {path}")
+    if args.compare:
+        return print(compare(args.out, *args.compare))
     if not (args.dataset or partial(args) or args.list or args.plan):
         return print(table(args.out))
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")
@@ -1022,6 +1050,7 @@ def parse_args(argv=None):
     add("--quick", action="store_true", help="three methods, their baselines, on glyphs, two seeds")
     add("--list", action="store_true", help="print the commands, one a line")
     add("--plan", action="store_true", help="print what there is to do")
+    add("--compare", metavar="RUN", nargs=2, help="folders of runs in --out, without -s0, -s1, ...")
     add("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
     add("--to", help="what to write (default: a report-... in --out; the sheet beside the run)")
     add("--out", default="runs", help="folder that holds the runs (default: runs)")

@@ -148,6 +148,23 @@ def test_a_mistake_is_one_line(words, message, monkeypatch, capsys):
     assert stop.value.code == 2 and stderr.count("\n") == 1 and message in stderr
 
 
+def test_two_settings_are_compared_within_a_seed(out, capsys):
+    """By hand: differences 2 and 4 points of three seeds here and two there."""
+    rows = rows_of("--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--out", out)
+    for row, r1 in zip(rows, ((0.50, 0.60, 0.9), (0.48, 0.56))):
+        for run, value in zip(report.runs_of(row, out), r1):
+            pretend(run, value)
+    report.main(arguments("--compare", "jrd-glyphs", "jrd-glyphs-alpha0", "--out", out))
+    told = [[cell.strip() for cell in line.strip("|").split("|")]
+            for line in capsys.readouterr().out.splitlines()]
+    half = 12.706204736174698 * 2 ** 0.5 / 2 ** 0.5             # t(0.975, 1) s / √2, s = √2
+    assert told[2] == ["R@1", "2", "+3.00", f"{3 - half:+.2f} to {3 + half:+.2f}"]
+    assert [line[0] for line in told[2:]] == ["R@1", "seen R@1", "MAP@R", "NMI"]
+    for name in ("jrd-glyphs-alpha", "mdr-glyphs"):
+        with pytest.raises(common.UserError, match=f"no finished run {name}-s0"):
+            report.compare(out, "jrd-glyphs", name)
+
+
 def test_tables_are_found_however_they_are_written():
     for text in ("I", "i", "Table I"):
         assert {row.key for row in rows_of("--table", text)} == {("dml_da", "I")}
