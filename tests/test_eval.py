@@ -258,6 +258,9 @@ def test_sets_of_two_precisions_meet_in_float64():
         assert map_at_r(a, la, b, lb) == map_at_r(a.double(), la, b.double(), lb)
         assert generalization_bound(a, la, b, lb, 0) == generalization_bound(
             a.double(), la, b.double(), lb, 0)
+    near = torch.tensor([[1 + 1e-10], [1 + 3e-10]], dtype=torch.float64)     # the same in float32
+    assert recall_at_k(torch.ones(1, 1), [0], [1], near, [0, 1])[1] == 1
+    assert map_at_r(torch.ones(1, 1), [0], near, [0, 1]) == 1
     for function in (lambda: map_at_r(single, y, double[:, :2], gy),
                      lambda: generalization_bound(single, y, double[:, :2], gy, 0)):
         with pytest.raises(ValueError, match="differ in dimension"):
