@@ -1092,14 +1092,17 @@ class Run:
                         **{k: v.state_dict() for k, v in self.parts.items()}}, file)
         self._write_log()
         columns = self.names + [k for k in (*self.ks, "seen R@1") if k in row]
+
+        def wide(column):
+            return max(9, len(column))
         if self.epoch == self.first:
-            print(f"{'epoch':>9}" + "".join(f"{c:>10}" for c in columns) + f"{'images/s':>10}"
-                  f"{'left':>9}")
+            print(f"{'epoch':>9}" + "".join(f" {c:>{wide(c)}}" for c in columns) +
+                  f"{'images/s':>10}{'left':>9}")
         done = self.epoch + 1 - self.first
         left = (time.time() - self.started) / done * (self.cfg.epochs - self.epoch - 1)
         print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}" + "".join(
-            f"{row[c]:>10.{4 if abs(row[c]) < 1e4 else 0}f}" if c in self.names else
-            f"{100 * row[c]:>9.1f}%" for c in columns) +
+            f" {row[c]:>{wide(c)}.{4 if abs(row[c]) < 1e4 else 0}f}" if c in self.names else
+            f" {100 * row[c]:>{wide(c) - 1}.1f}%" for c in columns) +
             f"{row['images/s']:>10,.0f}{int(left) // 60:>6}:{int(left) % 60:02}", flush=True)
 
     def _write_log(self):

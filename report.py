@@ -483,7 +483,8 @@ CLAIMS = {
        for i, name in ((2, "MRD"), (3, "JRD-C"), (4, "JRD-Pooling"))},
     "J5": ("R@1 against α rises, then falls.", "cub cars sop", {
         "preset's α - α = 0": ("", "--alpha 0"), "preset's α - α = 2": ("", "--alpha 2")}),
-    "J6": ("α = 0 beats JMMD and JIntra (at 0.1, JMMD's best); JRD beats α = 0.", "cub", {
+    "J6": ("α = 0 beats JMMD and JIntra (at 0.1, the paper's best for JMMD); JRD beats α = 0.",
+           "cub", {
         "α = 0 - JMMD": ("--alpha 0", "--regularizer jmmd --alpha 0.1"),
         "α = 0 - JIntra": ("--alpha 0", "--regularizer jintra --alpha 0.1"),
         "JRD - α = 0": ("", "--alpha 0")}),
