@@ -889,7 +889,8 @@ def load_torch(path):
     except FileNotFoundError:
         raise UserError(f"no file {path}")
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
-        raise UserError(f"cannot load {path}: {reason(error)}")
+        raise UserError(f"cannot load {path} ({reason(error).partition('. ')[0]}): it is damaged, "
+                        "or no file of tensors and plain values")
 
 
 def reason(error):

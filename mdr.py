@@ -442,7 +442,8 @@ def parse_args(argv=None):
     common.refuse_idle(parser, args, [
         ("with --lambda 0", cfg.lambda_ == 0, "levels fixed_levels momentum nu"),
         ("with --fixed-levels", cfg.fixed_levels, "nu"),
-        ("with --l2norm", cfg.l2norm, "eval_l2norm")])
+        ("with --l2norm", cfg.l2norm, "eval_l2norm"),
+        ("with --backbone small", cfg.backbone == "small", "size")])
     preset.margin = MARGIN[cfg.loss]
     if args.margin is None:
         cfg.margin = preset.margin

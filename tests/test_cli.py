@@ -51,6 +51,8 @@ MISTAKES = {  # what is typed: what the one line must say
     "mdr.py --lambda -0.1": "--lambda: -0.1 must be >= 0",
     "mdr.py --lambda 0 --levels 1 2": "--levels does nothing with --lambda 0",
     "mdr.py --fixed-levels --nu 1": "--nu does nothing with --fixed-levels",
+    "mdr.py --size 256": "--size does nothing with --backbone small",
+    "eval.py README.md": "it is damaged, or no file of tensors",
     "mdr.py --size 225": "choose from",
     "mdr.py --dataset cars --data-root {tmp}/empty": "no cars under",
     "mdr.py --weights {tmp}/none.pth": "no weights file",
