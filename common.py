@@ -82,8 +82,15 @@ def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
 
 def add_shared_arguments(parser):
     """The flags that mean the same in every paper script."""
-    parser.add_argument("--weights", metavar="FILE", help="pretrained weights of the backbone, "
-                        "checked by SHA-256, or 'random' (default: the published file)")
+    parser.add_argument("--backbone", type=backbone_name, metavar="NAME", help="the paper's, small, "
+                        "or a classification model of torchvision: resnet50, squeezenet1_1, ...")
+    parser.add_argument("--weights", metavar="FILE", help="pretrained weights of the backbone, or "
+                        "'random' (default: the published file, checked by SHA-256)")
+    parser.add_argument("--resize", type=number(int, 1), help="test images are resized to this "
+                        "(256; cub128: 146)")
+    parser.add_argument("--size", type=number(int, 1), help="side of the network's input, a crop of "
+                        "that (224; cub128: 128)")
+    parser.add_argument("--eval-every", type=number(int, 1), help="epochs between evaluations (1)")
     parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), help="of the backbone "
                         "(default fp32); losses and distances are in float32 always")
     parser.add_argument("--seed", type=number(int, 0, 2 ** 31), help="default 0")
@@ -99,12 +106,14 @@ def add_shared_arguments(parser):
 
 def settings(args, defaults, presets, backbones):
     """Argument > dataset preset > default.  -> (settings, preset), both argparse.Namespace."""
-    shared = dict(weights=None, precision="fp32", seed=0, data_root=data_root(), out="runs",
+    shared = dict(weights=None, resize=256, size=224, eval_every=1, precision="fp32", seed=0, data_root=data_root(), out="runs",
                   device="auto", workers=None, no_cache=False)
     preset = shared | defaults | presets.get(args.dataset, presets["folder"])
     if args.backbone and args.backbone != preset["backbone"]:
-        preset |= backbones[args.backbone]
+        preset |= backbones.get(args.backbone, backbones["other"])
     given = {key: value for key, value in vars(args).items() if value is not None}
+    if (preset | given)["size"] > (preset | given)["resize"]:
+        raise UserError("--size {size} is larger than --resize {resize}".format(**preset | given))
     return argparse.Namespace(**preset | given), argparse.Namespace(**preset)
 
 
@@ -374,7 +383,8 @@ def load_dataset(name, root=None, train=None, test=None, cache=True):
             images = torch.stack([through(prefix, v2.functional.to_pil_image(x)) for x in images])
             return Split(images, labels, [f"glyph {c}" for c in GLYPHS[part][0]])
         return Data(name, split("train", train), split("train", test), split("test", test))
-    root = Path(root or data_root())
+    root, given = Path(root or data_root()), name
+    name = SMALLER.get(name, name)
     folder, splits = read_dataset(name, root)
     title = name if name in COUNTS else f"{folder.resolve().name}-{_digest(folder.resolve())[:8]}"
     if not cache and name not in COUNTS:            # the real ones are too large to read each time
@@ -392,7 +402,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True):
             images = cache_images(images, folder, f"{title}-{part}", root / ".cache")
         return Split(images, torch.tensor([number_of[c] for _, c in rows]), list(map(str, classes)))
 
-    return Data(folder.resolve().name if name not in COUNTS else name,
+    return Data(folder.resolve().name if name not in COUNTS else given,
                 split("train", train), split("train", test), split("test", test),
                 split("gallery", test) if "gallery" in splits else None)
 
@@ -457,6 +467,7 @@ def check(name, root):
 
 
 # ---------------------------------------------------------------------------- the real datasets
+SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
 COUNTS = {  # images and classes of each split; with other counts nothing trains
     "cub": {"train": (5864, 100), "test": (5924, 100)},
     "cars": {"train": (8054, 98), "test": (8131, 98)},
@@ -816,12 +827,16 @@ def embeddings(function, data, cfg, splits=("test", "gallery", "seen")):
 class Preprocess(nn.Module):
     """uint8 RGB (B, 3, h, w) -> the float input that a backbone was pretrained on."""
     INPUTS = {"small": ((127.5,) * 3, (127.5,) * 3, False),
-              "bn_inception": ((104.0, 117.0, 128.0), (1.0,) * 3, True),     # BGR, 0-255
-              "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375), False)}
+              "bn_inception": ((104.0, 117.0, 128.0), (1.0,) * 3, True)}     # BGR, 0-255
 
     def __init__(self, backbone):
         super().__init__()
-        mean, std, self.bgr = self.INPUTS.get(backbone, self.INPUTS["imagenet"])
+        if backbone in self.INPUTS:
+            mean, std, self.bgr = self.INPUTS[backbone]
+        else:
+            wanted = _published(backbone).IMAGENET1K_V1.transforms()
+            mean, std = ([255 * v for v in values] for values in (wanted.mean, wanted.std))
+            self.bgr = False
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
 
@@ -830,16 +845,55 @@ class Preprocess(nn.Module):
         return (images.float() - self.mean) / self.std
 
 
+def backbone_name(text):
+    """An argparse type: bn_inception, small, or a model of torchvision with IMAGENET1K_V1."""
+    if text not in WEIGHTS and not hasattr(_published(text), "IMAGENET1K_V1"):
+        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(WEIGHTS)} and no "
+                                         "classification model of torchvision with IMAGENET1K_V1")
+    return text
+
+
+def _published(name):
+    """torchvision's enum of a classification model's weights, None where it has no such model."""
+    if name in torchvision.models.list_models(module=torchvision.models):
+        return torchvision.models.get_model_weights(name)
+
+
+def backbone(name):
+    """`small`, or a model of torchvision without its 1000-way layer -> module, width of its output
+
+    Without dropout and stochastic depth, which the papers do not have.
+    """
+    if name == "small":
+        return SmallNet(), 128
+    inception = dict(aux_logits=False, init_weights=False, transform_input=True)
+    network = torchvision.models.get_model(name, weights=None, **(
+        inception if name in ("googlenet", "inception_v3") else {}))
+    for module in network.modules():
+        if isinstance(module, (nn.Dropout, torchvision.ops.StochasticDepth)):
+            module.p = 0.0
+    layer, last = [(path, module) for path, module in network.named_modules()
+                   if isinstance(module, (nn.Linear, nn.Conv2d))][-1]
+    parent, _, child = layer.rpartition(".")
+    setattr(network.get_submodule(parent), child, nn.Identity())
+    return network, last.weight.shape[1]
+
+
 WEIGHTS = {  # backbone: file name, SHA-256 (or the digits of it that are published), where it is
     "small": ("glyphs_backbone.pth",
               "a2d35efeb963d00da00eb25a3cb02c123ce8129421c8d1072b9456e4d7a83086", None),
     "bn_inception": ("bn_inception-52deb4733.pth",
                      "52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353",
-                     "http://data.lip6.fr/cadene/pretrainedmodels/"),
-    # IMAGENET1K_V1: what the papers' time had; V2 is stronger.
-    "resnet18": ("resnet18-f37072fd.pth", "f37072fd", "https://download.pytorch.org/models/"),
-    "resnet50": ("resnet50-0676ba61.pth", "0676ba61", "https://download.pytorch.org/models/"),
-    "googlenet": ("googlenet-1378be20.pth", "1378be20", "https://download.pytorch.org/models/")}
+                     "http://data.lip6.fr/cadene/pretrainedmodels/")}
+
+
+def weights_file(name):
+    """-> file name, SHA-256 or its published digits, address.  Of torchvision's models
+    IMAGENET1K_V1: what the papers' time had; V2 is stronger."""
+    if name in WEIGHTS:
+        return WEIGHTS[name]
+    url, _, file = _published(name).IMAGENET1K_V1.url.rpartition("/")
+    return file, file.rpartition("-")[2].removesuffix(".pth"), url + "/"
 
 
 def sha256(path):
@@ -852,9 +906,10 @@ def load_weights(backbone, name, source=None):
 
     source: a file, 'random' for none, None for the published file (found in torch's hub folder or
     downloaded there; torch.hub checks the hash and leaves no truncated file behind).
-    UserError: no file, no network, the wrong hash, the wrong names or shapes.
+    UserError: no file, no network, a published file's name with another hash, names or shapes
+    that do not fit.
     """
-    file, digest, url = WEIGHTS[name]
+    file, digest, url = weights_file(name)
     if source == "random":
         return "random"
     path = Path(source or Path(HERE if url is None else torch.hub.get_dir() + "/checkpoints", file))
@@ -868,11 +923,11 @@ def load_weights(backbone, name, source=None):
             raise UserError(f"cannot download {url + file}: {error}; fetch it some other way and "
                             "pass --weights FILE, or --weights random to train from scratch")
     found = sha256(path)
-    if not found.startswith(digest):
+    if path.name == file and not found.startswith(digest):
         raise UserError(f"{path} is not {file}: SHA-256 {found[:16]}…, expected {digest[:16]}…")
-    state = load_torch(path)
-    state = {k: v for k, v in state.items() if not k.startswith(("last_linear.", "fc.", "aux"))}
-    own = backbone.state_dict()
+    own, state = backbone.state_dict(), load_torch(path)
+    state = {k: v for k, v in state.items() if k in own or not k.startswith(
+        ("last_linear.", "fc.", "aux", "classifier.", "head"))}         # the classifier's
     wrong = [k for k in own | state
              if k not in own or k not in state or own[k].shape != state[k].shape]
     if wrong:
@@ -977,7 +1032,7 @@ class Run:
         self.folder = run_folder(paper, cfg, preset)
         self.config = {"paper": paper, **vars(cfg), "weights_sha256": weights,
                        "splits": data.counts(), "versions": versions(), "commit": commit()}
-        self.history, self.untrained, self.epoch = [], None, 0
+        self.history, self.untrained, self.epoch, self.columns = [], None, 0, None
         self._check_folder()
         self._header(data, changed, weights)
 
@@ -1052,6 +1107,10 @@ class Run:
         for self.epoch in range(self.first, self.cfg.epochs):
             yield self.epoch
 
+    def evaluates(self):
+        """Whether the current epoch is one of every --eval-every, or the last."""
+        return (self.epoch + 1) % self.cfg.eval_every == 0 or self.epoch + 1 == self.cfg.epochs
+
     def steps(self, loader):
         """The batches of the current epoch behind a progress bar."""
         loader.batch_sampler.epoch = self.epoch
@@ -1092,18 +1151,21 @@ class Run:
                         "untrained": self.untrained,
                         **{k: v.state_dict() for k, v in self.parts.items()}}, file)
         self._write_log()
-        columns = self.names + [k for k in (*self.ks, "seen R@1") if k in row]
+        seen = any("seen R@1" in old for old in self.history)
+        columns = [*self.names, *self.ks, *["seen R@1"] * seen]
 
         def wide(column):
             return max(9, len(column))
-        if self.epoch == self.first:
+        if columns != self.columns:
+            self.columns = columns
             print(f"{'epoch':>9}" + "".join(f" {c:>{wide(c)}}" for c in columns) +
                   f"{'images/s':>10}{'left':>9}")
         done = self.epoch + 1 - self.first
         left = (time.time() - self.started) / done * (self.cfg.epochs - self.epoch - 1)
         print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}" + "".join(
             f" {row[c]:>{wide(c)}.{4 if abs(row[c]) < 1e4 else 0}f}" if c in self.names else
-            f" {100 * row[c]:>{wide(c) - 1}.1f}%" for c in columns) +
+            f" {100 * row[c]:>{wide(c) - 1}.1f}%" if c in row else f" {'–':>{wide(c)}}"
+            for c in columns) +
             f"{row['images/s']:>10,.0f}{int(left) // 60:>6}:{int(left) % 60:02}", flush=True)
 
     def _write_log(self):
@@ -1112,7 +1174,8 @@ class Run:
 
     def finish(self, last):
         """Write result.json: last epoch, best on test labelled as such, untrained backbone."""
-        best = max(self.history, key=lambda row: row[self.ks[0]])
+        best = max((row for row in self.history if self.ks[0] in row),
+                   key=lambda row: row[self.ks[0]])
         write_json(self.folder / "result.json", {
             "last epoch": {"epoch": len(self.history), **last},
             "best on test": {"epoch": best["epoch"], **{k: best[k] for k in self.ks}},

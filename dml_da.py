@@ -60,7 +60,6 @@ Shapes: B batch (the paper's Ñ), d embedding width, C classes of the batch, T t
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-import torchvision
 from torchvision.transforms import v2
 
 import common
@@ -76,8 +75,11 @@ PRESETS = {
     "sop": dict(lr=3e-5, m=0, ks=[1, 10, 100, 1000]),
     "glyphs": dict(backbone="small", dim=64, lr=1e-4, epochs=40, iterations=10,     # ours
                    ks=[1, 2, 4, 8]),
+    # CUB at 128 × 128, SqueezeNet; rates and lengths: docs/cub128.md
+    "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=3,
+                   iterations=100),
     "folder": {}}
-BACKBONES = {"googlenet": dict(dim=128, lr=1e-5), "small": dict(dim=64, lr=1e-4)}
+BACKBONES = {"other": dict(dim=128, lr=1e-5), "small": dict(dim=64, lr=1e-4)}
 REG_WEIGHT = {"en": 1.0, "gor": 10.0}      # U9: searched by benchmarks/reg_weight.py, on glyphs
 ALPHA_0 = 0.5                                                                           # U4
 
@@ -89,13 +91,7 @@ class Network(nn.Module):
     def __init__(self, cfg, classes):
         super().__init__()
         self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
-        if cfg.backbone == "small":
-            self.backbone, width = common.SmallNet(), 128
-        else:                                                           # U8
-            width = 1024
-            self.backbone = torchvision.models.googlenet(
-                weights=None, aux_logits=False, init_weights=False, transform_input=True)
-            self.backbone.dropout = self.backbone.fc = nn.Identity()
+        self.backbone, width = common.backbone(cfg.backbone)            # U8
         self.embedding = nn.Linear(width, cfg.dim)
 
     def train(self, mode=True):
@@ -278,9 +274,9 @@ def transforms(cfg):
     """U7 -> deterministic part for training, random part, whole transform for test images."""
     if cfg.backbone == "small":
         return common.SMALL_TRANSFORMS
-    resize = v2.Resize((256, 256))
-    return (resize, v2.Compose([v2.RandomCrop(224), v2.RandomHorizontalFlip()]),
-            v2.Compose([resize, v2.CenterCrop(224)]))
+    resize = v2.Resize((cfg.resize, cfg.resize))
+    return (resize, v2.Compose([v2.RandomCrop(cfg.size), v2.RandomHorizontalFlip()]),
+            v2.Compose([resize, v2.CenterCrop(cfg.size)]))
 
 
 # ---------------------------------------------------------------------------- training
@@ -356,7 +352,8 @@ def train(cfg, preset):
                     parts["alpha"] = targets.alpha.mean()               # U4: to watch
                 run.record(loss=loss, **parts)
             network.eval()
-            run.end_epoch(lr=cfg.lr, **evaluate(network, targets, data, cfg))
+            found = evaluate(network, targets, data, cfg) if run.evaluates() else {}
+            run.end_epoch(lr=cfg.lr, **found)
         if not run.result:
             run.finish(judge(ks=cfg.ks, **common.embeddings(network.embed, data, cfg)))
         final_table(run)
@@ -378,7 +375,6 @@ def parse_args(argv=None):
     add("--reg-weight", type=number(float, 0), help="weight of en or gor")
     add("--head-lr-mult", type=number(float, above=0), help="the embedding layer's rate over lr")
     add("--dim", type=number(int, 1), help="d, the embedding's width")
-    add("--backbone", choices=tuple(BACKBONES), help="small for glyphs, else googlenet")
     add("--batch", type=number(int, 1))
     add("--m", type=number(int, 0), help="images a class in a batch; 0: all of them")
     add("--epochs", type=number(int, 1))
@@ -393,7 +389,8 @@ def parse_args(argv=None):
         (f"with --regularizer {cfg.regularizer}", other, "lambda_"),
         (f"with --regularizer {cfg.regularizer}", not other, "reg_weight"),
         (f"with --regularizer {cfg.regularizer}", cfg.regularizer != "da", "eta"),
-        ("with --lambda 0", not other and cfg.lambda_ == 0, "regularizer eta")])
+        ("with --lambda 0", not other and cfg.lambda_ == 0, "regularizer eta"),
+        ("with --backbone small", cfg.backbone == "small", "resize size")])
     if args.reg_weight is None:
         cfg.reg_weight = preset.reg_weight = REG_WEIGHT.get(cfg.regularizer)
     return cfg, preset

@@ -68,9 +68,11 @@ PRESETS = {
     "sop": dict(alpha=0.4, batch=120, epochs=80, lr_proxies=1e-1, drop_every=40,
                 ks=[1, 10, 100]),
     "glyphs": dict(backbone="small", dim=64, lr=1e-3, lr_proxies=1e-1),     # ours: CUB in miniature
+    # CUB at 128 × 128, SqueezeNet; rates and lengths: docs/cub128.md
+    "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=5),
     "folder": {}}
 # What --backbone brings along where the preset has another one.
-BACKBONES = {"bn_inception": dict(dim=512, lr=1e-4, lr_proxies=1e-2),
+BACKBONES = {"other": dict(dim=512, lr=1e-4, lr_proxies=1e-2),
              "small": dict(dim=64, lr=1e-3, lr_proxies=1e-1)}
 # Tables 3 and 4 give these an α of their own.
 ALPHA = {"jmmd": 0.1, "polynomial": 1e-3, "mgf": 1e-3}
@@ -149,11 +151,11 @@ class Network(nn.Module):
     def __init__(self, cfg, classes):
         super().__init__()
         self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
-        if cfg.backbone == "small":
-            self.backbone, width = common.SmallNet(), 128
-        else:
+        if cfg.backbone == "bn_inception":
             self.backbone, width = BNInception(), 1024
             self.backbone.last_linear = nn.Identity()
+        else:
+            self.backbone, width = common.backbone(cfg.backbone)
         self.embedding = nn.Linear(width, cfg.dim)                      # W, b of Eq. 9
         self.proxies = nn.Parameter(torch.empty(cfg.dim, classes))      # w_1 ... w_C, (d, C)
         nn.init.kaiming_uniform_(self.proxies, a=5 ** 0.5)              # U4
@@ -313,8 +315,8 @@ def transforms(cfg):
     if cfg.backbone == "small":
         return common.SMALL_TRANSFORMS
     return (None,
-            v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]),
-            v2.Compose([v2.Resize(256, antialias=True), v2.CenterCrop(224)]))
+            v2.Compose([v2.RandomResizedCrop(cfg.size, antialias=True), v2.RandomHorizontalFlip()]),
+            v2.Compose([v2.Resize(cfg.resize, antialias=True), v2.CenterCrop(cfg.size)]))
 
 
 # ---------------------------------------------------------------------------- training
@@ -356,7 +358,8 @@ def train(cfg, preset):
                 optimizer.step()
                 run.record(loss=loss, amsoftmax=ams, **{cfg.regularizer: reg})
             network.eval()
-            run.end_epoch(lr=cfg.lr * drop, **test_recall(network.embed, data, cfg))
+            found = test_recall(network.embed, data, cfg) if run.evaluates() else {}
+            run.end_epoch(lr=cfg.lr * drop, **found)
         if not run.result:
             run.finish(judge(ks=cfg.ks, **common.embeddings(network.embed, data, cfg)))
         final_table(run)
@@ -379,7 +382,6 @@ def parse_args(argv=None):
     add("--K", type=number(int, 1), help="Gaussians in the kernels of x⁻ and x (3)")
     add("--K-prime", type=number(int, 1), help="Gaussians in the kernel of x⁺ (1)")
     add("--dim", type=number(int, 1), help="d, the embedding's width")
-    add("--backbone", choices=tuple(BACKBONES), help="small for glyphs, else bn_inception")
     add("--batch", type=number(int, 1))
     add("--epochs", type=number(int, 1))
     add("--lr", type=number(float, above=0), help="learning rate of the model")
@@ -396,7 +398,8 @@ def parse_args(argv=None):
         ("with --regularizer intra", cfg.regularizer == "intra", "variant kernel p K K_prime"),
         (f"with --kernel {cfg.kernel}", cfg.kernel != "gaussian", "K K_prime"),
         (f"with --kernel {cfg.kernel}", cfg.kernel != "polynomial", "p"),
-        (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime")])
+        (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime"),
+        ("with --backbone small", cfg.backbone == "small", "resize size")])
     return cfg, preset
 
 

@@ -53,7 +53,6 @@ Shapes: B batch, d embedding width, T triplets.
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-import torchvision
 from torchvision.transforms import v2
 
 import common
@@ -62,7 +61,7 @@ from eval import final_table, judge, recall_at_k, retrieval, test_recall
 # "Implementation Details"; epochs and iterations: U1, m: U2, nu: U5.
 DEFAULTS = dict(lambda_=0.6, loss="triplet", levels=[-3.0, 0.0, 3.0], momentum=0.9,
                 fixed_levels=False, nu=0.01, l2norm=False, eval_l2norm=False, batch=128, m=4,
-                epochs=100, iterations=100, lr=5e-5, dim=512, size=224, backbone="bn_inception",
+                epochs=100, iterations=100, lr=5e-5, dim=512, backbone="bn_inception",
                 ks=[1, 2, 4, 8])
 PRESETS = {
     "cub": {},
@@ -70,9 +69,11 @@ PRESETS = {
     "sop": dict(lambda_=0.1, lr=1e-4, batch=256, m=3, ks=[1, 10, 100, 1000]),
     "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, m=3, ks=[1, 10, 20, 40]),
     "glyphs": dict(backbone="small", dim=64, lr=3e-4, batch=64, epochs=40, iterations=10),    # ours
+    # CUB at 128 × 128, SqueezeNet; rates and lengths: docs/cub128.md
+    "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=5,
+                   iterations=25),
     "folder": {}}
-BACKBONES = {"bn_inception": dict(dim=512, lr=5e-5), "resnet18": dict(dim=512, lr=5e-5),
-             "resnet50": dict(dim=512, lr=5e-5), "small": dict(dim=64, lr=3e-4)}
+BACKBONES = {"other": dict(dim=512, lr=5e-5), "small": dict(dim=64, lr=3e-4)}
 MARGIN = {"triplet": 0.2, "contrastive": 1.0, "margin": 0.2}        # but the first: U10
 
 
@@ -148,14 +149,11 @@ class Network(nn.Module):
     def __init__(self, cfg, classes):
         super().__init__()
         self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
-        if cfg.backbone == "small":
-            self.backbone, width = common.SmallNet(), 128
-        elif cfg.backbone == "bn_inception":
+        if cfg.backbone == "bn_inception":
             self.backbone, width = BNInception(), 1024
             self.backbone.last_linear = nn.Identity()
         else:
-            self.backbone = getattr(torchvision.models, cfg.backbone)()
-            width, self.backbone.fc = self.backbone.fc.in_features, nn.Identity()
+            self.backbone, width = common.backbone(cfg.backbone)
         self.embedding = nn.Linear(width, cfg.dim)
         self.l2norm, self.eval_l2norm = cfg.l2norm, cfg.l2norm or cfg.eval_l2norm
 
@@ -334,7 +332,7 @@ def transforms(cfg):
     """U3 -> deterministic part for training, random part, whole transform for test images."""
     if cfg.backbone == "small":
         return common.SMALL_TRANSFORMS
-    resize = v2.Resize((256, 256), v2.InterpolationMode.LANCZOS)
+    resize = v2.Resize((cfg.resize, cfg.resize), v2.InterpolationMode.LANCZOS)
     return (resize, v2.Compose([
         v2.RandomResizedCrop(cfg.size, (0.16, 1), (0.75, 1.33), v2.InterpolationMode.BICUBIC,
                              antialias=True), v2.RandomHorizontalFlip()]),
@@ -400,7 +398,8 @@ def train(cfg, preset):
                 run.record(loss=loss, **{cfg.loss: dml}, mdr=reg)
                 shares += mdr.shares(distances, labels)
             network.eval()
-            run.end_epoch(lr=cfg.lr * drop, **evaluate(network, data, cfg), **{
+            found = evaluate(network, data, cfg) if run.evaluates() else {}
+            run.end_epoch(lr=cfg.lr * drop, **found, **{
                 "levels": mdr.levels.tolist(), "mu*": mdr.mu.item(), "sigma*": mdr.sigma.item(),
                 "positive pairs by level": (shares[0] / shares[0].sum()).tolist(),
                 "negative pairs by level": (shares[1] / shares[1].sum()).tolist()})
@@ -429,8 +428,6 @@ def parse_args(argv=None):
     add("--l2norm", action="store_const", const=True, help="embed on the unit sphere")
     add("--eval-l2norm", action="store_const", const=True, help="... at inference only (Table 3)")
     add("--dim", type=number(int, 1), help="d, the embedding's width")
-    add("--size", type=int, choices=(224, 256), help="side of the network's input (256: † rows)")
-    add("--backbone", choices=tuple(BACKBONES), help="small for glyphs, else bn_inception")
     add("--batch", type=number(int, 2))
     add("--m", type=number(int, 1), help="images a class in a batch")
     add("--epochs", type=number(int, 1))
@@ -443,7 +440,7 @@ def parse_args(argv=None):
         ("with --lambda 0", cfg.lambda_ == 0, "levels fixed_levels momentum nu"),
         ("with --fixed-levels", cfg.fixed_levels, "nu"),
         ("with --l2norm", cfg.l2norm, "eval_l2norm"),
-        ("with --backbone small", cfg.backbone == "small", "size")])
+        ("with --backbone small", cfg.backbone == "small", "resize size")])
     preset.margin = MARGIN[cfg.loss]
     if args.margin is None:
         cfg.margin = preset.margin

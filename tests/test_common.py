@@ -169,7 +169,7 @@ def test_all_scripts_train_in_bf16_with_losses_in_float32(script, tmp_path, monk
 def published(tmp_path, monkeypatch):
     """A stand-in for the published BN-Inception file: its names and shapes, random values."""
     torch.manual_seed(0)
-    path = tmp_path / "weights.pth"
+    path = tmp_path / common.WEIGHTS["bn_inception"][0]
     torch.save(jrd.BNInception().state_dict(), path)
 
     def accept(file):
