@@ -16,47 +16,23 @@ Equation                                          where
   5     D_avg, the density of a class             class_density
   6     L_DA without the correlation term ("⁻")   density_regularizer(D_avg, alpha)
   7-8   L_DA with it                              density_regularizer(D_avg, alpha, D0, eta)
-  9     L = L_pair + λ L_DA                       train
+  9     L = L_pair + λ L_DA                       objective
   -     Algorithm 1: θ and α_c by Adam            train, TargetDensities
   -     EN, GOR (Fig. 4)                          entropy_, global_orthogonal_regularizer
 
-There is no public code.  Chosen here, because the paper is silent or cannot be followed to the
-letter (marked where it acts):
-  U1 the sums of Eq. 2-4 run over unordered pairs, triplets or tuplets and are divided by the number
-     of images B (Eq. 2-4 print no divisor).  Reason: a class of n images has Σ_{i<j} D = n² D_avg,
-     so with 10 classes × 10 images the positive part of Eq. 2 over B = 100 is 10 mean_c D_avg.
-     λ L_DA with α_c at its optimum D_avg + ½ pushes with -λ mean_c D_avg: λ = 10 is where the two
-     balance, the plateau of Fig. 6.  With a mean over pairs λ = 10 would swamp the loss, with a
-     plain sum it would vanish.
-  U2 C in Eq. 6 and 8, all training classes in the paper, are the classes of the batch: D_avg exists
-     for no others.  The α of the others stay as they are, bit for bit: no momentum moves them.
-  U3 D⁰ is Eq. 5 on the pretrained pooled features of all training images of a class, without
-     augmentation; divided by its mean over classes, for else the strength of Eq. 8's penalty would
-     depend on the backbone's feature scale (its minimisers do not).
-  U4 α_c start at 0.5 and learn by Adam at the network's rate, with nothing to keep them positive
-     (their mean is printed, mean, least and largest are logged).
-  U5 the rate is constant; the embedding layer starts as nn.Linear does and has the backbone's rate
-     unless --head-lr-mult.
-  U6 Triplet: for each ordered anchor-positive pair the semi-hard negative nearest to the anchor
-     (Schroff et al. 2015), else the nearest of all, if it violates the margin.  N-pair: for each
-     ordered anchor-positive pair one random example of every other class of the batch.
-  U7 256 × 256, random 224 crop and mirror; central crop at test (the protocol of Oh Song et al.).
-  U8 torchvision's GoogLeNet: with batch norm, and 3 × 3 where the original has 5 × 5.  The paper's
-     Caffe model has neither; this is the closest on hand.  Batch norm stays in eval mode.
-  U9 EN: minus the mean entropy of softmax(f).  GOR (Zhang et al. 2017): M1² + max(0, M2 - 1/d).
-     Their weights are not given either: --reg-weight, by default what a search on held-out training
-     classes of `glyphs` found (REG_WEIGHT).
-  U10 NMI, k-means and Recall@K by the evaluation code that the paper names: see eval.py.
-  U11 SOP: a class that no longer fits as a whole ends the batch, which then has a few images less
-     than 100: the D_avg of a part of a class would train its α.
-Worth seeing:
-  At the optimum of α, ∂L_DA/∂D_avg = 2 (D_avg - α) / C = -1 / C: for converged targets Eq. 6 is a
-  constant push outwards.  What adapts is the lag of α, which is its learning rate: a class meets
-  3,000 of the 30,000 batches on CUB, and Adam moves α by at most about 1e-5 in each, so by 0.03.
-  Against the pull of U1, a fixed α holds a class where D_avg = α - 5/λ.
-  On the sphere D_avg = 1 - ‖μ_c‖² <= 1.
+There is no public code.  Where the paper is silent or cannot be followed to the letter (explained
+where it acts):
+  U1 divisor of Eq. 2-4                     U7 crops
+  U2 which classes C and α are of           U8 torchvision's GoogLeNet
+  U3 D⁰ and its scale                       U9 EN, GOR and their weights
+  U4 how α learns                           U10 NMI and k-means (eval.py)
+  U5 constant rate; the embedding layer's   U11 SOP: whole classes only
+  U6 which triplets and tuplets
+Worth seeing: what adapts in DML-DA is the lag of α (TargetDensities.step).
 Shapes: B batch (the paper's Ñ), d embedding width, C classes of the batch, T triplets or tuplets.
 """
+from functools import partial
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -65,7 +41,8 @@ from torchvision.transforms import v2
 import common
 from eval import final_table, judge, kmeans, nmi, recall_at_k, retrieval, test_recall
 
-# Section IV-A, 30,000 iterations as 30 × 1,000; head_lr_mult: U5, reg_weight: U9.
+# Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the rate is constant, and the embedding layer
+# has the backbone's; ten times that, common at the time, is --head-lr-mult 10.
 DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
                 reg_weight=None, batch=100, m=10, epochs=30, iterations=1000, lr=1e-5,
                 head_lr_mult=1.0, dim=128, backbone="googlenet", ks=[1, 2, 4, 8, 16, 32, 64, 128])
@@ -73,29 +50,35 @@ PRESETS = {
     "cub": {},
     "cars": dict(lr=5e-4),
     "sop": dict(lr=3e-5, m=0, ks=[1, 10, 100, 1000]),
-    "glyphs": dict(backbone="small", dim=64, lr=1e-4, epochs=40, iterations=10,     # ours
-                   ks=[1, 2, 4, 8]),
-    # CUB at 128 × 128, SqueezeNet; rates and lengths: docs/cub128.md
+    "glyphs": dict(backbone="small", epochs=40, iterations=10, ks=[1, 2, 4, 8]),        # ours
+    # CUB at 128 × 128 with SqueezeNet: ours; rates from held-out training classes.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=3,
                    iterations=100),
     "folder": {}}
-BACKBONES = {"other": dict(dim=128, lr=1e-5), "small": dict(dim=64, lr=1e-4)}
-REG_WEIGHT = {"en": 1.0, "gor": 10.0}      # U9: searched by benchmarks/reg_weight.py, on glyphs
-ALPHA_0 = 0.5                                                                           # U4
+BRINGS = {  # what a choice brings along unless a flag says otherwise
+    ("backbone", "small"): dict(dim=64, lr=1e-4),
+    # U9: the paper gives no weights; these are from held-out training classes of `glyphs`
+    # (benchmarks/reg_weight.py).
+    ("regularizer", "en"): dict(reg_weight=1.0), ("regularizer", "gor"): dict(reg_weight=10.0)}
 
 
 # ---------------------------------------------------------------------------- network
 class Network(nn.Module):
-    """uint8 images -> embeddings f (B, d) on the unit sphere: backbone, pool5, fully connected."""
+    """uint8 images -> embeddings f (B, d) on the unit sphere: backbone, pool5, fully connected.
+
+    U8: the paper's GoogLeNet is a Caffe model without batch norm; torchvision's, the closest on
+    hand, has it, and 3 × 3 where the original has 5 × 5.
+    """
 
     def __init__(self, cfg, classes):
         super().__init__()
         self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
-        self.backbone, width = common.backbone(cfg.backbone)            # U8
-        self.embedding = nn.Linear(width, cfg.dim)
+        self.backbone, width = common.backbone(cfg.backbone)
+        self.embedding = nn.Linear(width, cfg.dim)          # U5: starts as nn.Linear does
 
     def train(self, mode=True):
-        """Batch norm stays in eval mode (U8); its affine parameters learn."""
+        """Batch norm stays in eval mode (U8), as fits a model without it; its affine parameters
+        learn."""
         super().train(mode)
         for module in self.backbone.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -112,6 +95,12 @@ class Network(nn.Module):
 
 
 # ---------------------------------------------------------------------------- losses
+# U1: Eq. 2-4 print sums and no divisor.  Here they run over unordered pairs, triplets or tuplets
+# and are divided by the number of images B.  Reason: a class of n images has Σ_{i<j} D = n² D_avg,
+# so with 10 classes × 10 images the positive part of Eq. 2 over B = 100 is 10 mean_c D_avg.  λ L_DA
+# with α_c at its optimum D_avg + ½ pushes with -λ mean_c D_avg: λ = 10 is where the two balance,
+# the plateau of Fig. 6.  With a mean over pairs λ = 10 would swamp the loss, with a plain sum it
+# would vanish.
 def squared_distances(f):
     """Eq. 1: D = ‖f_i - f_j‖², exactly 0 for equal rows, with a gradient of 0 there.  -> (B, B)"""
     return torch.cdist(f, f, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -123,7 +112,7 @@ def same_class(labels):
 
 
 def positive_pairs(labels):
-    """All ordered anchor-positive pairs.  labels (B,) -> anchors, positives (T,)"""
+    """All ordered anchor-positive pairs.  labels (B,), best on the host -> anchors, positives"""
     itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     return torch.nonzero(same_class(labels) & ~itself).T
 
@@ -131,24 +120,27 @@ def positive_pairs(labels):
 def contrastive_loss(f, labels, margin):
     """Eq. 2: (Σ_positive D + Σ_negative [m_p - D]_+) / B over unordered pairs (U1).
 
-    f (B, d), labels (B,), on the host or the device -> scalar
+    f (B, d), labels (B,) -> scalar
     """
-    D, same = squared_distances(f), same_class(labels).to(f.device, non_blocking=True)
+    labels, = common.send(f.device, labels)
+    D, same = squared_distances(f), same_class(labels)                  # (B, B)
     return torch.where(same, D, F.relu(margin - D)).sum() / 2 / len(f)  # half: each pair twice
 
 
 def triplet_loss(f, labels, margin):
-    """Eq. 3: Σ_T [m_t + D(a, p) - D(a, n)]_+ / B, one negative a pair (U1, U6).
+    """Eq. 3: Σ_T [m_t + D(a, p) - D(a, n)]_+ / B (U1).
 
+    U6: the paper does not say which triplets.  Here one for each ordered anchor-positive pair, with
+    the semi-hard negative nearest to the anchor (Schroff et al. 2015), else the nearest of all.
     f (B, d), labels (B,), best on the host -> scalar; 0 where the batch has one class.
     """
-    D, same = squared_distances(f), same_class(labels)
-    if same.all():
+    if (labels == labels[0]).all():
         return f.sum() * 0
-    anchors, positives = positive_pairs(labels).to(f.device, non_blocking=True)
+    labels, anchors, positives = common.send(f.device, labels, *positive_pairs(labels))
+    D, same = squared_distances(f), same_class(labels)                  # (B, B)
     D_ap = D[anchors, positives]                                        # (T,)
     with torch.no_grad():
-        D_an = D.masked_fill(same.to(f.device, non_blocking=True), torch.inf)[anchors]    # (T, B)
+        D_an = D.masked_fill(same, torch.inf)[anchors]                  # (T, B)
         semi_hard = D_an.masked_fill(D_an <= D_ap[:, None], torch.inf)
         near, farther = D_an.min(1), semi_hard.min(1)
         found = farther.values < D_ap + margin                          # else it costs nothing
@@ -156,24 +148,29 @@ def triplet_loss(f, labels, margin):
     return F.relu(margin + D_ap - D[anchors, negatives]).sum() / len(f)
 
 
-def n_pair_loss(f, labels, generator):
-    """Eq. 4: Σ log(1 + Σ_c exp(f_a·f_n(c) - f_a·f_p)) / B, n(c) one random example of each other
-    class of the batch (U1, U6).
+def draw_tuplets(labels, generator):
+    """For each ordered anchor-positive pair one random example of every other class of the batch
+    (U6: the paper does not say which).
 
-    f (B, d), labels (B,), generator: all drawn on the host -> scalar; 0 where there is one class.
+    labels (B,) and generator on the host -> anchors (T,), positives (T,), negatives (T, C - 1)
     """
-    labels = labels.cpu()
     classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
     anchors, positives = positive_pairs(labels)
-    if len(classes) < 2 or not len(anchors):
-        return f.sum() * 0
     T, C = len(anchors), len(classes)
-    place = (torch.rand(T, C, generator=generator, dtype=torch.float64) * n).long()
-    drawn = inverse.argsort(stable=True)[place + n.cumsum(0) - n]       # one of every class, (T, C)
+    which = (torch.rand(T, C, generator=generator, dtype=torch.float64) * n).long()
+    drawn = inverse.argsort(stable=True)[which + n.cumsum(0) - n]       # one of every class, (T, C)
     other = torch.arange(C) != inverse[anchors, None]
-    negatives = drawn[other].view(T, C - 1)
-    anchors, positives, negatives = (i.to(f.device, non_blocking=True)
-                                     for i in (anchors, positives, negatives))
+    return anchors, positives, drawn[other].view(T, C - 1)
+
+
+def n_pair_loss(f, labels, generator):
+    """Eq. 4: Σ log(1 + Σ_c exp(f_a·f_n(c) - f_a·f_p)) / B, n(c) an example of class c (U1).
+
+    f (B, d), labels (B,), generator: on the host -> scalar; 0 where there is one class or no pair.
+    """
+    anchors, positives, negatives = common.send(f.device, *draw_tuplets(labels.cpu(), generator))
+    if not negatives.numel():
+        return f.sum() * 0
     s = f @ f.T                                                         # (B, B)
     exponents = s[anchors[:, None], negatives] - s[anchors, positives][:, None]     # (T, C - 1)
     return F.softplus(exponents.logsumexp(1)).sum() / len(f)            # log(1 + e^x), x = log Σ
@@ -187,7 +184,7 @@ def class_density(f, labels):
     """
     classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
     mean = (classes[:, None] == labels).to(f.dtype) / n[:, None]        # (C, B)
-    mean, inverse = (v.to(f.device, non_blocking=True) for v in (mean, inverse))
+    mean, inverse = common.send(f.device, mean, inverse)
     return classes, mean @ (f - (mean @ f)[inverse]).square().sum(1)
 
 
@@ -206,45 +203,103 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
 
 
 class TargetDensities(nn.Module):
-    """α_c of all training classes, D⁰_c, and Adam for the classes of a batch alone (U2, U4)."""
+    """α_c of all training classes, D⁰_c, and Adam for the classes of a batch alone.
+
+    U2: C in Eq. 6 and 8, all training classes in the paper, are the classes of the batch, for D_avg
+    exists for no others.  The α of the others stay as they are, bit for bit: no momentum moves
+    them.
+    U4: α_c start at 0.5 (the paper) and learn by Adam at the network's rate, with nothing to keep
+    them positive; their mean is printed, and mean, least and largest are logged.
+    """
 
     def __init__(self, classes, betas=(0.9, 0.999), eps=1e-8):
         super().__init__()
-        self.betas, self.eps = betas, eps
-        self.register_buffer("alpha", torch.full((classes,), ALPHA_0))
+        self.betas, self.eps, self.batch = betas, eps, None
+        self.register_buffer("alpha", torch.full((classes,), 0.5))
         for name in ("D0", "m", "v", "steps"):
             self.register_buffer(name, torch.zeros(classes))
 
     def measure(self, features, labels):
-        """U3: D⁰ from the features of all training images, over its mean."""
+        """D⁰ of Eq. 7: Eq. 5 on the pretrained pooled features of all training images, without
+        augmentation.
+
+        U3: divided by its mean over classes, for else the strength of Eq. 8's penalty would depend
+        on the scale of the backbone's features (its minimisers do not).
+        """
         _, D0 = class_density(features, labels)
         self.D0.copy_(D0 / D0.mean().clamp_min(torch.finfo(D0.dtype).tiny))
 
+    def of(self, classes):
+        """α of these classes, a leaf that takes a gradient until `step`.  (C,) -> (C,)"""
+        alpha = self.alpha[classes].requires_grad_()
+        self.batch = classes, alpha
+        return alpha
+
     @torch.no_grad()
-    def step(self, classes, gradient, lr):
-        """Adam for α[classes]; all the others keep their α and their moments, bit for bit."""
-        (b1, b2), t = self.betas, self.steps[classes] + 1
-        m = b1 * self.m[classes] + (1 - b1) * gradient
-        v = b2 * self.v[classes] + (1 - b2) * gradient.square()
+    def step(self, lr):
+        """Algorithm 1, line 8: Adam for the α that `of` gave, from their gradient.
+
+        Worth seeing: at the optimum of α, ∂L_DA/∂D_avg = 2 (D_avg - α) / C = -1 / C, so for
+        converged targets Eq. 6 is a constant push outwards.  What adapts is the lag of α, which is
+        its rate: a class meets 3,000 of the 30,000 batches on CUB, and Adam moves α by at most
+        about 1e-5 in each, so by 0.03.  Against the pull of U1 a fixed α holds a class where
+        D_avg = α - 5/λ.  On the sphere D_avg = 1 - ‖μ_c‖² <= 1.
+        """
+        (classes, alpha), (b1, b2) = self.batch, self.betas
+        t = self.steps[classes] + 1
+        m = b1 * self.m[classes] + (1 - b1) * alpha.grad
+        v = b2 * self.v[classes] + (1 - b2) * alpha.grad.square()
         move = lr * (m / (1 - b1 ** t)) / ((v / (1 - b2 ** t)).sqrt() + self.eps)
         self.m[classes], self.v[classes], self.steps[classes] = m, v, t
         self.alpha[classes] -= move
 
 
 def entropy_regularizer(f):
-    """EN (U9): minus the entropy of softmax(f), mean over the batch.  (B, d) -> scalar"""
+    """EN: minus the entropy of softmax(f), mean over the batch.  (B, d) -> scalar
+
+    U9: the paper cites an entropy regularizer without a formula.
+    """
     return (F.softmax(f, 1) * F.log_softmax(f, 1)).sum(1).mean()
 
 
 def global_orthogonal_regularizer(f, labels):
-    """GOR (Zhang et al. 2017, U9): M1² + [M2 - 1/d]_+, M1 and M2 the mean and the mean square of
-    f_i·f_j over pairs of different classes.  -> scalar; 0 where the batch has one class."""
-    different = ~same_class(labels)
-    pairs, different = different.sum().clamp(min=1), different.to(f.device, non_blocking=True)
+    """GOR (Zhang et al. 2017): M1² + [M2 - 1/d]_+, M1 and M2 the mean and the mean square of
+    f_i·f_j over pairs of different classes.
+
+    f (B, d), labels (B,) -> scalar; 0 where the batch has one class.
+    """
+    labels, = common.send(f.device, labels)
+    different = ~same_class(labels)                                     # (B, B)
+    pairs = different.sum().clamp(min=1).to(f.dtype)
     s = torch.where(different, f @ f.T, 0)                              # (B, B)
-    pairs = pairs.to(f.device, f.dtype, non_blocking=True)
     M1, M2 = s.sum() / pairs, s.square().sum() / pairs
     return M1 ** 2 + F.relu(M2 - 1 / f.shape[1])
+
+
+# ---------------------------------------------------------------------------- objective
+def objective(network, targets, cfg, images, labels, generator):
+    """Eq. 9: L_pair + λ L_DA of a batch, or another regularizer with its weight.
+
+    images uint8 (B, 3, h, w) on the device, labels (B,) and generator on the host -> loss,
+    {name of a part: its value}
+    """
+    f = network(images)                                                 # (B, d)
+    if cfg.loss == "contrastive":
+        pair = contrastive_loss(f, labels, cfg.margin)
+    elif cfg.loss == "triplet":
+        pair = triplet_loss(f, labels, cfg.margin)
+    else:
+        pair = n_pair_loss(f, labels, generator)
+    if cfg.regularizer == "en":
+        weight, reg = cfg.reg_weight, entropy_regularizer(f)
+    elif cfg.regularizer == "gor":
+        weight, reg = cfg.reg_weight, global_orthogonal_regularizer(f, labels)
+    else:
+        classes, D_avg = class_density(f, labels)
+        classes, = common.send(f.device, classes)
+        D0 = targets.D0[classes] if cfg.regularizer == "da" else None
+        weight, reg = cfg.lambda_, density_regularizer(D_avg, targets.of(classes), D0, cfg.eta)
+    return pair + weight * reg, {cfg.loss: pair, cfg.regularizer: reg}
 
 
 # ---------------------------------------------------------------------------- sampler, transforms
@@ -252,6 +307,8 @@ def batches(labels, cfg, epoch):
     """`iterations` batches of m random images of random classes; m = 0: all images of a class.
 
     Classes are drawn without replacement until the batch is full; one with fewer gives what it has.
+    U11: with m = 0 (SOP) a class that no longer fits as a whole ends the batch, which then has a
+    few images less than 100: the D_avg of a part of a class would train its α.
     """
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
     of_class = [torch.nonzero(labels == c)[:, 0] for c in range(int(labels.max()) + 1)]
@@ -261,7 +318,7 @@ def batches(labels, cfg, epoch):
         for c in torch.randperm(len(of_class), generator=generator).tolist():
             images = of_class[c]
             take = torch.randperm(len(images), generator=generator)[:cfg.m or None]
-            if batch and not cfg.m and len(batch) + len(take) > cfg.batch:              # U11
+            if batch and not cfg.m and len(batch) + len(take) > cfg.batch:
                 break
             batch += images[take].tolist()
             if len(batch) >= cfg.batch:
@@ -271,11 +328,16 @@ def batches(labels, cfg, epoch):
 
 
 def transforms(cfg):
-    """U7 -> deterministic part for training, random part, whole transform for test images."""
+    """-> deterministic part for training, random part, whole transform for test images.
+
+    U7: the paper does not say; the protocol of Oh Song et al. 2016, both sides resized, a random
+    crop and mirror, a central crop at test.
+    """
     if cfg.backbone == "small":
         return common.SMALL_TRANSFORMS
     resize = v2.Resize((cfg.resize, cfg.resize))
-    return (resize, v2.Compose([v2.RandomCrop(cfg.size), v2.RandomHorizontalFlip()]),
+    return (resize,
+            v2.Compose([v2.RandomCrop(cfg.size), v2.RandomHorizontalFlip()]),
             v2.Compose([resize, v2.CenterCrop(cfg.size)]))
 
 
@@ -296,59 +358,43 @@ def evaluate(network, targets, data, cfg):
     return found
 
 
-def train(cfg, preset):
+def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
     device = common.device(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not cfg.no_cache)
+                               cache=None)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
+    data.prepare(cache=not cfg.no_cache)        # minutes on a large dataset: after what may fail
     common.to_device(network, cfg)
     targets = TargetDensities(len(data.train.classes)).to(device)
     optimizer = torch.optim.Adam([
         {"params": network.backbone.parameters()},
-        {"params": network.embedding.parameters(), "lr": cfg.lr * cfg.head_lr_mult}],   # U5
-        lr=cfg.lr)
-    loader = common.train_loader(data.train, augment, lambda epoch: batches(
-        data.train.labels, cfg, epoch), cfg, device)
+        {"params": network.embedding.parameters(), "lr": cfg.lr * cfg.head_lr_mult}], lr=cfg.lr)
+    loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
+                                 cfg, device)
+    adaptive = cfg.regularizer in ("da", "da-") and cfg.lambda_ > 0
 
-    with common.Run("dml_da", cfg, preset, data, weights) as run:
+    with common.Run("dml_da", cfg, data, weights) as run:
         run.restore(network=network, optimizer=optimizer, targets=targets)
         network.eval()
         run.untrained = run.untrained or test_recall(lambda images: F.normalize(
             network.pool(images)), data, cfg)
-        if not run.history and cfg.regularizer == "da" and cfg.lambda_:
+        if not run.history and adaptive and cfg.regularizer == "da":
             targets.measure(common.embed(network.pool, data.seen, cfg), data.seen.labels)
-        adaptive = cfg.regularizer in ("da", "da-")
         for epoch in run.epochs():
             network.train()
             generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch, 1))
-            for images, labels in run.steps(loader):
-                f = network(images.to(device, non_blocking=True))       # (B, d)
-                if cfg.loss == "npair":
-                    pair = n_pair_loss(f, labels, generator)
-                else:
-                    loss_pair = contrastive_loss if cfg.loss == "contrastive" else triplet_loss
-                    pair = loss_pair(f, labels, cfg.margin)
-                if adaptive:
-                    classes, D_avg = class_density(f, labels)
-                    classes = classes.to(device, non_blocking=True)
-                    alpha = targets.alpha[classes].requires_grad_()     # (C,)
-                    D0 = targets.D0[classes] if cfg.regularizer == "da" else None
-                    weight, reg = cfg.lambda_, density_regularizer(D_avg, alpha, D0, cfg.eta)
-                elif cfg.regularizer == "en":
-                    weight, reg = cfg.reg_weight, entropy_regularizer(f)
-                else:
-                    weight, reg = cfg.reg_weight, global_orthogonal_regularizer(f, labels)
-                loss = pair + weight * reg                              # Eq. 9
+            for images, labels in run.steps(loader(epoch)):
+                images, = common.send(device, images)
+                loss, parts = objective(network, targets, cfg, images, labels, generator)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                parts = {cfg.loss: pair, cfg.regularizer: reg}
-                if adaptive and cfg.lambda_:
-                    targets.step(classes, alpha.grad, cfg.lr)           # Algorithm 1, line 8
+                if adaptive:
+                    targets.step(cfg.lr)
                     parts["alpha"] = targets.alpha.mean()               # U4: to watch
                 run.record(loss=loss, **parts)
             network.eval()
@@ -361,17 +407,17 @@ def train(cfg, preset):
 
 
 def parse_args(argv=None):
-    """-> (settings, the dataset's preset)"""
-    number, parser = common.number, common.Parser(prog="dml_da.py", description=__doc__)
+    """-> the settings"""
+    number, parser = common.number, common.Parser("dml_da.py", __doc__)
     add = parser.add_argument
     add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop; inshop or a folder "
         "with CUB's preset")
     add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 9; 0 is the loss alone")
     add("--loss", choices=("contrastive", "triplet", "npair"), help="Eq. 2, 3 or 4")
-    add("--margin", type=number(float, 0), help="m_p of Eq. 2, m_t of Eq. 3 (1)")
+    add("--margin", type=number(float, 0), help="m_p of Eq. 2, m_t of Eq. 3")
     add("--regularizer", choices=("da", "da-", "en", "gor"), help="Eq. 8, Eq. 6, entropy or global "
         "orthogonal")
-    add("--eta", type=number(float, 0), help="η of Eq. 7 (0.5)")
+    add("--eta", type=number(float, 0), help="η of Eq. 7")
     add("--reg-weight", type=number(float, 0), help="weight of en or gor")
     add("--head-lr-mult", type=number(float, above=0), help="the embedding layer's rate over lr")
     add("--dim", type=number(int, 1), help="d, the embedding's width")
@@ -380,10 +426,11 @@ def parse_args(argv=None):
     add("--epochs", type=number(int, 1))
     add("--iterations", type=number(int, 1), help="batches an epoch")
     add("--lr", type=number(float, above=0), help="learning rate")
-    common.add_shared_arguments(parser)
+    common.add_shared_arguments(parser, common.backbone_name)
+    parser.describe(DEFAULTS, PRESETS, BRINGS)
     args = parser.parse_args(argv)
-    cfg, preset = common.settings(args, DEFAULTS, PRESETS, BACKBONES)
-    other = cfg.regularizer in REG_WEIGHT
+    cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
+    other = cfg.regularizer in ("en", "gor")
     common.refuse_idle(parser, args, [
         ("with --loss npair", cfg.loss == "npair", "margin"),
         (f"with --regularizer {cfg.regularizer}", other, "lambda_"),
@@ -391,9 +438,7 @@ def parse_args(argv=None):
         (f"with --regularizer {cfg.regularizer}", cfg.regularizer != "da", "eta"),
         ("with --lambda 0", not other and cfg.lambda_ == 0, "regularizer eta"),
         ("with --backbone small", cfg.backbone == "small", "resize size")])
-    if args.reg_weight is None:
-        cfg.reg_weight = preset.reg_weight = REG_WEIGHT.get(cfg.regularizer)
-    return cfg, preset
+    return cfg
 
 
 if __name__ == "__main__":

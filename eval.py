@@ -488,22 +488,11 @@ def load_npz(path):
 
 def load_run(path, args):
     """A checkpoint -> (keyword arguments for judge, its K).  Rebuilds the network and the data."""
-    state = common.read_checkpoint(path)
-    cfg = argparse.Namespace(**state["config"])
-    if args.data_root:
-        cfg.data_root = args.data_root
-    cfg.device = args.device
-    paper = importlib.import_module(state["paper"])             # one of jrd, mdr, dml_da: checked
-    try:
-        train_prefix, _, test_transform = paper.transforms(cfg)
-        data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                                   cache=not args.no_cache)
-        network = paper.Network(cfg, len(data.train.classes))
-        network.load_state_dict(state["network"])
-    except (AttributeError, KeyError, RuntimeError) as error:
-        raise common.UserError(f"{path} does not fit this {state['paper']}.py (it was made at "
-                               f"commit {state['config'].get('commit')}): {common.reason(error)}")
-    network = common.to_device(network, cfg).eval()
+    network, cfg = common.load(path, args.device)
+    cfg.data_root = args.data_root or cfg.data_root
+    train_prefix, _, test_transform = importlib.import_module(cfg.paper).transforms(cfg)
+    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
+                               cache=not args.no_cache)
     return common.embeddings(network.embed, data, cfg), cfg.ks
 
 
@@ -531,7 +520,7 @@ def main(args):
 
 
 def parse_args(argv=None):
-    parser = common.Parser(prog="eval.py", description=__doc__)
+    parser = common.Parser("eval.py", __doc__)
     parser.add_argument("file", help="a checkpoint runs/RUN/last.pt, or an .npz of embeddings")
     parser.add_argument("--ks", type=common.number(int, 1), nargs="+", help="the K of Recall@K")
     parser.add_argument("--l2norm", action="store_true", help="normalize the embeddings first")

@@ -8,7 +8,7 @@ different classes dissimilar in the joint distribution of three representations 
     python jrd.py --alpha 0                     the same with AMSoftmax alone
     python jrd.py --dataset path/to/folder      a sub-folder a class; half train, half test
 It prints a row an epoch, then Recall@K, MAP@R and NMI of the untrained backbone, of the last epoch
-(the figure to report: E4) and of the best epoch on test (not one to report).
+(the figure to report) and of the best epoch on test (not one to report).
 
 Equation                                        where
   1-3   bound ε_u <= ε_s + d_H + λ              eval.generalization_bound
@@ -16,36 +16,20 @@ Equation                                        where
   5     open-set goal d(same) < d(different)    eval.recall_at_k
   6-8   S_JRS = <C(P), C(Q)>, its estimate      joint_kernel, jrs
   9     representations x⁻, x, x⁺               Network
-  10-11 L_JRS / N_pairs and the objective       jrs, train
+  10-11 L_JRS / N_pairs and the objective       jrs, objective
   12    AMSoftmax                               amsoftmax
-  13    Prop. 1 (Bochner): interpretation       tests/test_jrd.py, by quadrature (E3)
+  13    Prop. 1 (Bochner): interpretation       tests/test_jrd.py, by quadrature
   14-16 MMD², JMMD, JIntra                      jmmd, jintra
   5.1   Gaussian mixture; Table 4's kernels     gaussian_kernel, laplace_, polynomial_, mgf_kernel
 
-Chosen here, because the paper is silent or its authors' release ("code") differs from it (marked
-where it acts):
-  U1 Adam eps 0.01, weight decay 1e-4 (code).
-  U2 τ: mean squared distance of the batch's pairs i ≠ j, detached (code); Laplace σ: mean l1.
-  U3 train RandomResizedCrop(224) with torchvision's scale and ratio; test Resize(256),
-     CenterCrop(224) (code).
-  U4 proxies: Kaiming-uniform, a = √5, over d × C; the embedding layer as nn.Linear starts (code).
-  U5 the rates drop an epoch before 20 and 40 (SOP: 40 and 80) are over: at the start of 0-based
-     epochs 19 and 39 (SOP: 39 and 79) (code).
-  U6 JMMD, JIntra: squared norms (Eq. 15-16 print norms), per class pair with the weights
-     n^I n^J / N_pairs of Eq. 10-11, biased 1/n² estimates, classes with one example included.
-  U7 seeds: the paper names none.  Run at least 3, report mean ± std.
-  U8 the polynomial and moment-generating kernels see x⁻ l2-normalised.  As it comes, x⁻·x⁻' passes
-     700 on `glyphs`: exp(700) overflows, and 700^5 times Table 4's α = 1e-3 drowns the loss.
-  U9 plain random shuffling; the last, smaller batch of an epoch is kept.
-  U10 batch norm, "frozen": in eval mode, while its affine parameters learn (code).
-Errata:
-  E1 Eq. 15 prints ‖C(P), C(Q)‖: the norm of the difference is meant.
-  E2 below Eq. 5 the chord distance is printed 2(1 - cos)^½; (2(1 - cos))^½ is meant, the Euclidean
-     distance on the sphere (footnote 1).  As printed it is √2 times that: the same ranking.
-  E3 Prop. 1 for L > 1 pulls <φ_P1, φ_Q1> out of an integral whose other factors are conditioned on
-     x¹.  It holds for L = 1, and for L > 1 with marginals if the layers are independent.
-  E4 the release evaluates every epoch and prints the last; nothing is selected.  So here.
-  E5 4.1: n_I counts class I in the mini-batch, not in the training set.
+Where the paper is silent or its authors' release differs (explained where it acts):
+  U1 Adam's eps and weight decay            U6 weights of JMMD and JIntra
+  U2 bandwidths: batch means, detached      U7 seeds: at least 3, mean ± std
+  U3 crops                                  U8 polynomial kernels see x⁻ normalized
+  U4 initial proxies and embedding layer    U9 order of the images
+  U5 when the rates drop                    U10 what of batch norm is frozen
+Errata: E1 Eq. 15, E2 the distance below Eq. 5, E3 Prop. 1, E4 nothing is selected, E5 n_I
+(docs/map.md; E1 also at jmmd, E4 at the end of train).
 Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes.
 """
 from functools import partial
@@ -58,7 +42,8 @@ from torchvision.transforms import v2
 import common
 from eval import final_table, judge, test_recall
 
-# Section 5.1 where nothing else is said.
+# Section 5.1 where nothing else is said.  The paper names no number of seeds: run at least 3 and
+# report mean ± standard deviation (U7).
 DEFAULTS = dict(alpha=1.0, s=20.0, m=0.1, regularizer="jrs", variant="jrd", kernel="gaussian", p=2,
                 K=3, K_prime=1, batch=100, epochs=50, lr=1e-4, lr_proxies=1e-2, drop_every=20,
                 dim=512, backbone="bn_inception", ks=[1, 2, 4, 8])
@@ -67,19 +52,305 @@ PRESETS = {
     "cars": dict(m=0.05, batch=50),
     "sop": dict(alpha=0.4, batch=120, epochs=80, lr_proxies=1e-1, drop_every=40,
                 ks=[1, 10, 100]),
-    "glyphs": dict(backbone="small", dim=64, lr=1e-3, lr_proxies=1e-1),     # ours: CUB in miniature
-    # CUB at 128 × 128, SqueezeNet; rates and lengths: docs/cub128.md
+    "glyphs": dict(backbone="small"),                   # ours: CUB in miniature
+    # CUB at 128 × 128 with SqueezeNet: ours; rates from held-out training classes.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=5),
     "folder": {}}
-# What --backbone brings along where the preset has another one.
-BACKBONES = {"other": dict(dim=512, lr=1e-4, lr_proxies=1e-2),
-             "small": dict(dim=64, lr=1e-3, lr_proxies=1e-1)}
-# Tables 3 and 4 give these an α of their own.
-ALPHA = {"jmmd": 0.1, "polynomial": 1e-3, "mgf": 1e-3}
+BRINGS = {  # what a choice brings along unless a flag says otherwise
+    ("backbone", "small"): dict(dim=64, lr=1e-3, lr_proxies=1e-1),
+    ("kernel", "polynomial"): dict(alpha=1e-3), ("kernel", "mgf"): dict(alpha=1e-3),      # Table 4
+    ("regularizer", "jmmd"): dict(alpha=0.1)}                                             # Table 3
 VARIANTS = {"jrd": (0, 1, 2), "mrd": (1,), "jrd-c": (0, 1), "jrd-pooling": (1, 2)}      # Table 2
 
 
 # ---------------------------------------------------------------------------- network
+class Network(nn.Module):
+    """Eq. 9 and Fig. 3: uint8 images z -> x⁻ (B, D), x (B, d) and x⁺ (B, C)."""
+
+    def __init__(self, cfg, classes):
+        super().__init__()
+        self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
+        if cfg.backbone == "bn_inception":
+            self.backbone, width = BNInception(), 1024
+            self.backbone.last_linear = nn.Identity()
+        else:
+            self.backbone, width = common.backbone(cfg.backbone)
+        self.embedding = nn.Linear(width, cfg.dim)                      # W, b of Eq. 9
+        # U4: the proxies start Kaiming-uniform over d × C, as in the release, and the embedding
+        # layer as nn.Linear does.
+        self.proxies = nn.Parameter(torch.empty(cfg.dim, classes))      # w_1 ... w_C, (d, C)
+        nn.init.kaiming_uniform_(self.proxies, a=5 ** 0.5)
+
+    def train(self, mode=True):
+        """Batch norm stays in eval mode (5.1: frozen); its affine parameters learn, as in the
+        release (U10)."""
+        super().train(mode)
+        for module in self.backbone.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
+
+    def pool(self, images):
+        return common.features(self.backbone, self.preprocess(images), self.precision)  # x⁻ (B, D)
+
+    def embed(self, images):
+        return F.normalize(self.embedding(self.pool(images)))           # x (B, d)
+
+    def forward(self, images):
+        x_minus = self.pool(images)                                     # (B, D)
+        x = F.normalize(self.embedding(x_minus))                        # (B, d)
+        x_plus = x @ F.normalize(self.proxies, dim=0)                   # (B, C)
+        return x_minus, x, x_plus
+
+
+# ---------------------------------------------------------------------------- losses
+def amsoftmax(cos, labels, s, m):
+    """Eq. 12: cross-entropy of s(cos - m at the true class).  cos (B, C), labels (B,) -> scalar"""
+    margin = m * F.one_hot(labels, cos.shape[1])                        # (B, C)
+    return F.cross_entropy(s * (cos - margin), labels)
+
+
+# ---------------------------------------------------------------------------- regularizers
+def squared_distances(x):
+    """‖x_i - x_j‖², exactly 0 for equal rows, with a gradient of 0 there.  (B, d) -> (B, B)"""
+    return torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+def pair_mean(distances):
+    """Mean over ordered pairs i ≠ j, detached.  (B, B) -> scalar > 0
+
+    U2: the paper does not say where the bandwidths τ and σ come from; the release takes the batch's
+    mean distance and lets no gradient through it.
+    Where all rows are equal (or B = 1) a tiny floor gives k = exp(-0) = 1 instead of exp(0/0).
+    """
+    pairs = max(1, len(distances) * (len(distances) - 1))
+    return (distances.detach().sum() / pairs).clamp_min(torch.finfo(distances.dtype).tiny ** 0.5)
+
+
+def gaussian_kernel(x, K):
+    """5.1: k = 1/K Σ_i exp(-‖x - x'‖²/σ_i²), σ_i² = τ 2^(i - ⌊K/2⌋), i < K.  (B, d) -> (B, B)
+
+    K = 3 gives the paper's {0.5τ, τ, 2τ}, K = 1 its {τ}; other K (Fig. 6) by the released rule.
+    """
+    d2 = squared_distances(x)
+    tau = pair_mean(d2)
+    return sum(torch.exp(-d2 / (tau * 2.0 ** (i - K // 2))) for i in range(K)) / K
+
+
+def laplace_kernel(x):
+    """Table 4: k = exp(-‖x - x'‖₁/σ), σ the mean l1 distance.  (B, d) -> (B, B)"""
+    d1 = torch.cdist(x, x, p=1)
+    return torch.exp(-d1 / pair_mean(d1))
+
+
+def polynomial_kernel(x, p):
+    """Table 4: k = (x·x' + 1)^p.  (B, d) -> (B, B)"""
+    return (x @ x.T + 1) ** p
+
+
+def mgf_kernel(x):
+    """Table 4: k = exp(x·x'), whose mean embedding is the moment-generating function."""
+    return torch.exp(x @ x.T)
+
+
+def joint_kernel(reps, kernels):
+    """Eq. 8: Π_l k^l(x_i^l, x_j^l).  reps: L tensors (B, d_l), kernels: L callables -> (B, B)"""
+    product = 1.0
+    for x, kernel in zip(reps, kernels, strict=True):
+        product = product * kernel(x)
+    return product
+
+
+def kernel_functions(cfg):
+    """The kernels of the representations that the variant uses, in the order x⁻, x, x⁺."""
+    if cfg.kernel == "gaussian":
+        kernels = [partial(gaussian_kernel, K=K) for K in (cfg.K, cfg.K, cfg.K_prime)]
+    elif cfg.kernel == "laplace":
+        kernels = [laplace_kernel] * 3
+    else:
+        kernel = mgf_kernel if cfg.kernel == "mgf" else partial(polynomial_kernel, p=cfg.p)
+        # U8: these two see x⁻ l2-normalized.  As it comes, x⁻·x⁻' passes 700 on `glyphs`: exp(700)
+        # overflows, and 700^5 times Table 4's α = 1e-3 drowns the loss.
+        kernels = [lambda x: kernel(F.normalize(x)), kernel, kernel]
+    return [kernels[layer] for layer in VARIANTS[cfg.variant]]
+
+
+def different_class(labels):
+    """1 at the pairs of different classes, else 0.  (B,) -> (B, B)"""
+    return labels[:, None] != labels[None, :]
+
+
+def jrs(kernel, labels):
+    """Eq. 10-11: L_JRS / N_pairs, the joint kernel's mean over ordered pairs of different classes.
+
+    kernel (B, B), labels (B,) -> scalar; 0 where the batch has one class.
+    """
+    different = different_class(labels)                                 # (B, B)
+    return torch.where(different, kernel, 0).sum() / different.sum().clamp(min=1)
+
+
+def jintra(kernel, labels):
+    """Eq. 16, weighted as Eq. 10-11: Σ_{I≠J} n^I n^J / N_pairs · -(‖C_I‖² + ‖C_J‖²).
+
+    U6: the paper prints norms, and does not say how pairs of classes are weighted.  Here squared
+    norms, as in Eq. 14, with the weights of Eq. 10-11 and biased estimates, ‖C_I‖² = 1/n_I²
+    Σ_{i,j∈I} k_ij, classes with one example included.  n_I counts class I in the batch (E5).
+    A class's norm meets n_I (B - n_I) ordered pairs from each side, so a pair i, j of one class
+    weighs 2 (B - n) / n.
+    kernel (B, B), labels (B,) -> scalar <= 0
+    """
+    different = different_class(labels)                                 # (B, B)
+    n = (~different).sum(1, dtype=kernel.dtype)                         # class size of row i, (B,)
+    weight = (2 * (len(labels) - n) / n)[:, None]                       # (B, 1)
+    return -torch.where(different, 0, weight * kernel).sum() / different.sum().clamp(min=1)
+
+
+def jmmd(kernel, labels):
+    """Eq. 14-15, weighted as Eq. 10-11: Σ_{I≠J} n^I n^J / N_pairs · -‖C_I - C_J‖².
+
+    Eq. 15 prints ‖C(P), C(Q)‖: the norm of the difference is meant (E1).  Squared it is, by Eq. 14,
+    jintra + 2 jrs.  kernel (B, B), labels (B,) -> scalar <= 0
+    """
+    return jintra(kernel, labels) + 2 * jrs(kernel, labels)
+
+
+def intra_class(x, labels):
+    """Eq. 4's penalty: -Σ_I 1/N_pairs^I Σ_{i≠j∈I} exp(-½‖x_i - x_j‖²); α times it is added.
+
+    x (B, d), labels (B,) -> scalar in [-classes, 0]; a class with one example has no pairs.
+    """
+    pairs = ~different_class(labels) & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
+    n_minus_1 = pairs.sum(1, dtype=x.dtype)                             # (B,)
+    weight = 1.0 / ((n_minus_1 + 1) * n_minus_1).clamp(min=1)[:, None]  # (B, 1)
+    return -torch.where(pairs, weight * torch.exp(-0.5 * squared_distances(x)), 0).sum()
+
+
+def regularizer(cfg, reps, labels):
+    """What α multiplies: the JRS regularizer, or what the paper compares it with."""
+    if cfg.regularizer == "intra":
+        return intra_class(reps[1], labels)
+    reps = [reps[layer] for layer in VARIANTS[cfg.variant]]
+    kernel = joint_kernel(reps, kernel_functions(cfg))                  # (B, B)
+    return {"jrs": jrs, "jmmd": jmmd, "jintra": jintra}[cfg.regularizer](kernel, labels)
+
+
+# ---------------------------------------------------------------------------- objective
+def objective(network, cfg, images, labels):
+    """Eq. 11: L_AMS + α L_JRS / N_pairs of a batch.
+
+    images uint8 (B, 3, h, w), labels (B,), both on the device -> loss, {name of a part: its value}
+    """
+    x_minus, x, x_plus = network(images)
+    ams = amsoftmax(x_plus, labels, cfg.s, cfg.m)
+    reg = regularizer(cfg, (x_minus, x, x_plus), labels)
+    return ams + cfg.alpha * reg, {"amsoftmax": ams, cfg.regularizer: reg}
+
+
+# ---------------------------------------------------------------------------- sampler, transforms
+def batches(labels, cfg, epoch):
+    """Every image once an epoch in random order, the last, smaller batch too (U9: the paper does
+    not say)."""
+    return common.shuffled(len(labels), cfg.batch, cfg.seed, epoch)
+
+
+def transforms(cfg):
+    """-> deterministic part for training, random part, whole transform for test images.
+
+    U3: the paper says random crop and mirror, central crop at test; the release crops with
+    torchvision's scale and ratio straight from the image, and resizes the shorter side at test.
+    """
+    if cfg.backbone == "small":
+        return common.SMALL_TRANSFORMS
+    crop = v2.RandomResizedCrop(cfg.size, antialias=True)
+    return (None,
+            v2.Compose([crop, v2.RandomHorizontalFlip()]),
+            v2.Compose([v2.Resize(cfg.resize, antialias=True), v2.CenterCrop(cfg.size)]))
+
+
+# ---------------------------------------------------------------------------- training
+def train(cfg):
+    """One run, from the header to the final table -> the dict of result.json."""
+    device = common.device(cfg)
+    train_prefix, augment, test_transform = transforms(cfg)
+    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
+                               cache=None)
+    torch.manual_seed(cfg.seed)
+    network = Network(cfg, len(data.train.classes))
+    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
+    data.prepare(cache=not cfg.no_cache)        # minutes on a large dataset: after what may fail
+    common.to_device(network, cfg)
+    model = [*network.backbone.parameters(), *network.embedding.parameters()]
+    # U1: eps and weight decay are the release's; the paper says Adam.
+    optimizer = torch.optim.Adam([{"params": model}, {"params": [network.proxies]}],
+                                 eps=0.01, weight_decay=1e-4)
+    loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
+                                 cfg, device)
+
+    with common.Run("jrd", cfg, data, weights) as run:
+        run.restore(network=network, optimizer=optimizer)
+        network.eval()
+        run.untrained = run.untrained or test_recall(lambda images: F.normalize(
+            network.pool(images)), data, cfg)
+        for epoch in run.epochs():
+            network.train()
+            # U5: the release drops the rates an epoch before 20 and 40 (SOP: 40 and 80) are over,
+            # at the start of 0-based epochs 19 and 39 (SOP: 39 and 79).
+            drop = 0.1 ** ((epoch + 1) // cfg.drop_every)
+            for group, lr in zip(optimizer.param_groups, (cfg.lr, cfg.lr_proxies)):
+                group["lr"] = lr * drop
+            for images, labels in run.steps(loader(epoch)):
+                images, labels = common.send(device, images, labels)
+                loss, parts = objective(network, cfg, images, labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                run.record(loss=loss, **parts)
+            network.eval()
+            found = test_recall(network.embed, data, cfg) if run.evaluates() else {}
+            run.end_epoch(lr=cfg.lr * drop, **found)
+        # The last epoch counts (E4): the release evaluates each epoch and prints the last.
+        if not run.result:
+            run.finish(judge(ks=cfg.ks, **common.embeddings(network.embed, data, cfg)))
+        final_table(run)
+        return run.result
+
+
+def parse_args(argv=None):
+    """-> the settings"""
+    number, parser = common.number, common.Parser("jrd.py", __doc__)
+    add = parser.add_argument
+    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop; inshop or a folder "
+        "with CUB's preset")
+    add("--alpha", type=number(float, 0), help="α of Eq. 11 (Eq. 4 with --regularizer intra)")
+    add("--s", type=number(float, above=0), help="scale of AMSoftmax, Eq. 12")
+    add("--m", type=number(float, 0, 1), help="margin of AMSoftmax, Eq. 12")
+    add("--regularizer", choices=("jrs", "jmmd", "jintra", "intra"), help="Eq. 10, 15, 16 or 4")
+    add("--variant", choices=tuple(VARIANTS), help="which representations (Table 2)")
+    add("--kernel", choices=("gaussian", "laplace", "polynomial", "mgf"), help="Table 4")
+    add("--p", type=number(int, 1), help="degree of the polynomial kernel")
+    add("--K", type=number(int, 1), help="Gaussians in the kernels of x⁻ and x")
+    add("--K-prime", type=number(int, 1), help="Gaussians in the kernel of x⁺")
+    add("--dim", type=number(int, 1), help="d, the embedding's width")
+    add("--batch", type=number(int, 1))
+    add("--epochs", type=number(int, 1))
+    add("--lr", type=number(float, above=0), help="learning rate of the model")
+    add("--lr-proxies", type=number(float, above=0), help="learning rate of the proxies")
+    add("--drop-every", type=number(int, 1), help="epochs between divisions of both rates by 10")
+    common.add_shared_arguments(parser, common.backbone_name)
+    parser.describe(DEFAULTS, PRESETS, BRINGS)
+    args = parser.parse_args(argv)
+    cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
+    common.refuse_idle(parser, args, [
+        ("with --alpha 0", cfg.alpha == 0, "regularizer variant kernel p K K_prime"),
+        ("with --regularizer intra", cfg.regularizer == "intra", "variant kernel p K K_prime"),
+        (f"with --kernel {cfg.kernel}", cfg.kernel != "gaussian", "K K_prime"),
+        (f"with --kernel {cfg.kernel}", cfg.kernel != "polynomial", "p"),
+        (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime"),
+        ("with --backbone small", cfg.backbone == "small", "resize size")])
+    return cfg
+
+
+# ---------------------------------------------------------------------------- BN-Inception
 INCEPTION = (  # block, in, 1x1, 3x3 reduce and out, double 3x3 reduce and out, pool, proj, stride
     ("3a", 192, 64, (64, 64), (64, 96), "avg", 32, 1),
     ("3b", 256, 64, (64, 96), (64, 96), "avg", 64, 1),
@@ -143,264 +414,6 @@ class BNInception(nn.Module):
 
     def forward(self, x):
         return self.last_linear(self.features(x).mean((2, 3)))
-
-
-class Network(nn.Module):
-    """Eq. 9 and Fig. 3: uint8 images z -> x⁻ (B, D), x (B, d) and x⁺ (B, C)."""
-
-    def __init__(self, cfg, classes):
-        super().__init__()
-        self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
-        if cfg.backbone == "bn_inception":
-            self.backbone, width = BNInception(), 1024
-            self.backbone.last_linear = nn.Identity()
-        else:
-            self.backbone, width = common.backbone(cfg.backbone)
-        self.embedding = nn.Linear(width, cfg.dim)                      # W, b of Eq. 9
-        self.proxies = nn.Parameter(torch.empty(cfg.dim, classes))      # w_1 ... w_C, (d, C)
-        nn.init.kaiming_uniform_(self.proxies, a=5 ** 0.5)              # U4
-
-    def train(self, mode=True):
-        """Batch norm stays in eval mode (5.1: frozen); its affine parameters learn (U10)."""
-        super().train(mode)
-        for module in self.backbone.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eval()
-        return self
-
-    def pool(self, images):
-        return common.features(self.backbone, self.preprocess(images), self.precision)  # x⁻ (B, D)
-
-    def embed(self, images):
-        return F.normalize(self.embedding(self.pool(images)))           # x (B, d)
-
-    def forward(self, images):
-        x_minus = self.pool(images)                                     # (B, D)
-        x = F.normalize(self.embedding(x_minus))                        # (B, d)
-        x_plus = x @ F.normalize(self.proxies, dim=0)                   # (B, C)
-        return x_minus, x, x_plus
-
-
-# ---------------------------------------------------------------------------- losses
-def amsoftmax(cos, labels, s, m):
-    """Eq. 12: cross-entropy of s(cos - m at the true class).  cos (B, C), labels (B,) -> scalar"""
-    margin = m * F.one_hot(labels, cos.shape[1])                        # (B, C)
-    return F.cross_entropy(s * (cos - margin), labels)
-
-
-# ---------------------------------------------------------------------------- regularizers
-def squared_distances(x):
-    """‖x_i - x_j‖², exactly 0 for equal rows, with a gradient of 0 there.  (B, d) -> (B, B)"""
-    return torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
-
-
-def pair_mean(distances):
-    """Mean over ordered pairs i ≠ j, detached.  (B, B) -> scalar > 0  U2
-
-    Where all rows are equal (or B = 1) a tiny floor gives k = exp(-0) = 1 instead of exp(0/0).
-    """
-    pairs = max(1, len(distances) * (len(distances) - 1))
-    return (distances.detach().sum() / pairs).clamp_min(torch.finfo(distances.dtype).tiny ** 0.5)
-
-
-def gaussian_kernel(x, K):
-    """5.1: k = 1/K Σ_i exp(-‖x - x'‖²/σ_i²), σ_i² = τ 2^(i - ⌊K/2⌋), i < K.  (B, d) -> (B, B)
-
-    K = 3 gives the paper's {0.5τ, τ, 2τ}, K = 1 its {τ}; other K (Fig. 6) by the released rule.
-    """
-    d2 = squared_distances(x)
-    tau = pair_mean(d2)                                                 # U2
-    return sum(torch.exp(-d2 / (tau * 2.0 ** (i - K // 2))) for i in range(K)) / K
-
-
-def laplace_kernel(x):
-    """Table 4: k = exp(-‖x - x'‖₁/σ), σ the mean l1 distance (U2).  (B, d) -> (B, B)"""
-    d1 = torch.cdist(x, x, p=1)
-    return torch.exp(-d1 / pair_mean(d1))
-
-
-def polynomial_kernel(x, p):
-    """Table 4: k = (x·x' + 1)^p.  (B, d) -> (B, B)"""
-    return (x @ x.T + 1) ** p
-
-
-def mgf_kernel(x):
-    """Table 4: k = exp(x·x'), whose mean embedding is the moment-generating function."""
-    return torch.exp(x @ x.T)
-
-
-def joint_kernel(reps, kernels):
-    """Eq. 8: Π_l k^l(x_i^l, x_j^l).  reps: L tensors (B, d_l), kernels: L callables -> (B, B)"""
-    product = 1.0
-    for x, kernel in zip(reps, kernels, strict=True):
-        product = product * kernel(x)
-    return product
-
-
-def kernel_functions(cfg):
-    """The kernels of the representations that the variant uses, in the order x⁻, x, x⁺."""
-    if cfg.kernel == "gaussian":
-        kernels = [partial(gaussian_kernel, K=K) for K in (cfg.K, cfg.K, cfg.K_prime)]
-    elif cfg.kernel == "laplace":
-        kernels = [laplace_kernel] * 3
-    else:
-        kernel = mgf_kernel if cfg.kernel == "mgf" else partial(polynomial_kernel, p=cfg.p)
-        kernels = [lambda x: kernel(F.normalize(x)), kernel, kernel]    # U8
-    return [kernels[layer] for layer in VARIANTS[cfg.variant]]
-
-
-def different_class(labels):
-    """1 at the pairs of different classes, else 0.  (B,) -> (B, B)"""
-    return labels[:, None] != labels[None, :]
-
-
-def jrs(kernel, labels):
-    """Eq. 10-11: L_JRS / N_pairs, the joint kernel's mean over ordered pairs of different classes.
-
-    kernel (B, B), labels (B,) -> scalar; 0 where the batch has one class.
-    """
-    different = different_class(labels)                                 # (B, B)
-    return torch.where(different, kernel, 0).sum() / different.sum().clamp(min=1)
-
-
-def jintra(kernel, labels):
-    """Eq. 16, weighted as Eq. 10-11 (U6): Σ_{I≠J} n^I n^J / N_pairs · -(‖C_I‖² + ‖C_J‖²).
-
-    ‖C_I‖² = 1/n_I² Σ_{i,j∈I} k_ij.  A class's norm meets n_I (B - n_I) ordered pairs from each
-    side, so a pair i, j of one class weighs 2 (B - n) / n.
-    kernel (B, B), labels (B,) -> scalar <= 0
-    """
-    different = different_class(labels)                                 # (B, B)
-    n = (~different).sum(1, dtype=kernel.dtype)                         # class size of row i, (B,)
-    weight = (2 * (len(labels) - n) / n)[:, None]                       # (B, 1)
-    return -torch.where(different, 0, weight * kernel).sum() / different.sum().clamp(min=1)
-
-
-def jmmd(kernel, labels):
-    """Eq. 14-15 (E1), weighted as Eq. 10-11 (U6): Σ_{I≠J} n^I n^J / N_pairs · -‖C_I - C_J‖².
-
-    By Eq. 14 this is jintra + 2 jrs.  kernel (B, B), labels (B,) -> scalar <= 0
-    """
-    return jintra(kernel, labels) + 2 * jrs(kernel, labels)
-
-
-def intra_class(x, labels):
-    """Eq. 4's penalty: -Σ_I 1/N_pairs^I Σ_{i≠j∈I} exp(-½‖x_i - x_j‖²); α times it is added.
-
-    x (B, d), labels (B,) -> scalar in [-classes, 0]; a class with one example has no pairs.
-    """
-    pairs = ~different_class(labels) & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
-    n_minus_1 = pairs.sum(1, dtype=x.dtype)                             # (B,)
-    weight = 1.0 / ((n_minus_1 + 1) * n_minus_1).clamp(min=1)[:, None]  # (B, 1)
-    return -torch.where(pairs, weight * torch.exp(-0.5 * squared_distances(x)), 0).sum()
-
-
-def regularizer(cfg, reps, labels):
-    """What α multiplies: the JRS regularizer, or what the paper compares it with."""
-    if cfg.regularizer == "intra":
-        return intra_class(reps[1], labels)
-    reps = [reps[layer] for layer in VARIANTS[cfg.variant]]
-    kernel = joint_kernel(reps, kernel_functions(cfg))                  # (B, B)
-    return {"jrs": jrs, "jmmd": jmmd, "jintra": jintra}[cfg.regularizer](kernel, labels)
-
-
-# ---------------------------------------------------------------------------- sampler, transforms
-def batches(labels, cfg, epoch):
-    """Plain random shuffling, every image once an epoch (U9)."""
-    return common.shuffled(len(labels), cfg.batch, cfg.seed, epoch)
-
-
-def transforms(cfg):
-    """U3 -> deterministic part for training, random part, whole transform for test images."""
-    if cfg.backbone == "small":
-        return common.SMALL_TRANSFORMS
-    return (None,
-            v2.Compose([v2.RandomResizedCrop(cfg.size, antialias=True), v2.RandomHorizontalFlip()]),
-            v2.Compose([v2.Resize(cfg.resize, antialias=True), v2.CenterCrop(cfg.size)]))
-
-
-# ---------------------------------------------------------------------------- training
-def train(cfg, preset):
-    """One run, from the header to the final table -> the dict of result.json."""
-    device = common.device(cfg)
-    train_prefix, augment, test_transform = transforms(cfg)
-    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not cfg.no_cache)
-    torch.manual_seed(cfg.seed)
-    network = Network(cfg, len(data.train.classes))
-    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
-    common.to_device(network, cfg)
-    model = [*network.backbone.parameters(), *network.embedding.parameters()]
-    optimizer = torch.optim.Adam([{"params": model}, {"params": [network.proxies]}],
-                                 eps=0.01, weight_decay=1e-4)           # U1
-    loader = common.train_loader(data.train, augment, lambda epoch: batches(
-        data.train.labels, cfg, epoch), cfg, device)
-
-    with common.Run("jrd", cfg, preset, data, weights) as run:
-        run.restore(network=network, optimizer=optimizer)
-        network.eval()
-        run.untrained = run.untrained or test_recall(lambda images: F.normalize(
-            network.pool(images)), data, cfg)
-        for epoch in run.epochs():
-            network.train()
-            drop = 0.1 ** ((epoch + 1) // cfg.drop_every)               # U5
-            for group, lr in zip(optimizer.param_groups, (cfg.lr, cfg.lr_proxies)):
-                group["lr"] = lr * drop
-            for images, labels in run.steps(loader):
-                images = images.to(device, non_blocking=True)
-                labels = labels.to(device, non_blocking=True)
-                reps = network(images)                                  # x⁻, x, x⁺
-                ams = amsoftmax(reps[2], labels, cfg.s, cfg.m)
-                reg = regularizer(cfg, reps, labels)
-                loss = ams + cfg.alpha * reg                            # Eq. 11
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                run.record(loss=loss, amsoftmax=ams, **{cfg.regularizer: reg})
-            network.eval()
-            found = test_recall(network.embed, data, cfg) if run.evaluates() else {}
-            run.end_epoch(lr=cfg.lr * drop, **found)
-        if not run.result:
-            run.finish(judge(ks=cfg.ks, **common.embeddings(network.embed, data, cfg)))
-        final_table(run)
-        return run.result
-
-
-def parse_args(argv=None):
-    """-> (settings, the dataset's preset)"""
-    number, parser = common.number, common.Parser(prog="jrd.py", description=__doc__)
-    add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop; inshop or a folder "
-        "with CUB's preset")
-    add("--alpha", type=number(float, 0), help="α of Eq. 11 (Eq. 4 with --regularizer intra)")
-    add("--s", type=number(float, above=0), help="scale of AMSoftmax, Eq. 12 (20)")
-    add("--m", type=number(float, 0, 1), help="margin of AMSoftmax, Eq. 12")
-    add("--regularizer", choices=("jrs", "jmmd", "jintra", "intra"), help="Eq. 10, 15, 16 or 4")
-    add("--variant", choices=tuple(VARIANTS), help="which representations (Table 2)")
-    add("--kernel", choices=("gaussian", "laplace", "polynomial", "mgf"), help="Table 4")
-    add("--p", type=number(int, 1), help="degree of the polynomial kernel (2)")
-    add("--K", type=number(int, 1), help="Gaussians in the kernels of x⁻ and x (3)")
-    add("--K-prime", type=number(int, 1), help="Gaussians in the kernel of x⁺ (1)")
-    add("--dim", type=number(int, 1), help="d, the embedding's width")
-    add("--batch", type=number(int, 1))
-    add("--epochs", type=number(int, 1))
-    add("--lr", type=number(float, above=0), help="learning rate of the model")
-    add("--lr-proxies", type=number(float, above=0), help="learning rate of the proxies")
-    add("--drop-every", type=number(int, 1), help="epochs between divisions of both rates by 10")
-    common.add_shared_arguments(parser)
-    args = parser.parse_args(argv)
-    cfg, preset = common.settings(args, DEFAULTS, PRESETS, BACKBONES)
-    preset.alpha = ALPHA.get(cfg.regularizer, ALPHA.get(cfg.kernel, preset.alpha))
-    if args.alpha is None:
-        cfg.alpha = preset.alpha
-    common.refuse_idle(parser, args, [
-        ("with --alpha 0", cfg.alpha == 0, "regularizer variant kernel p K K_prime"),
-        ("with --regularizer intra", cfg.regularizer == "intra", "variant kernel p K K_prime"),
-        (f"with --kernel {cfg.kernel}", cfg.kernel != "gaussian", "K K_prime"),
-        (f"with --kernel {cfg.kernel}", cfg.kernel != "polynomial", "p"),
-        (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime"),
-        ("with --backbone small", cfg.backbone == "small", "resize size")])
-    return cfg, preset
 
 
 if __name__ == "__main__":

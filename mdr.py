@@ -8,48 +8,31 @@ normalizes the batch's pairwise distances and draws each to the nearest of a few
     python mdr.py --lambda 0 --l2norm           Triplet on the unit sphere, the usual baseline
     python mdr.py --dataset path/to/folder      a sub-folder a class; half train, half test
 It prints a row an epoch, then Recall@K, MAP@R and NMI of the untrained backbone, of the last epoch
-(the figure to report) and of the best epoch on test (not one to report: U12).
+(the figure to report) and of the best epoch on test (not one to report).
 
 Equation                                          where
   1-3   normalized distances, momented μ*, σ*     MDR.update, MDR.normalize
   4     g(d, s): the nearest level                MDR.assign
   5     L_MDR                                     MDR.forward
   6     Triplet loss                              triplet_loss
-  7     L = L_DML + λ L_MDR                       train
-  -     embedding normalization trick: e/μ        unit_mean, train
+  7     L = L_DML + λ L_MDR                       objective
+  -     embedding normalization trick: e/μ        unit_mean, objective
   -     Contrastive, Margin (Table 2b)            contrastive_loss, MarginLoss
   -     distance-weighted sampling (Wu et al.)    distance_weighted_negatives
 
-Chosen here, because the paper is silent or its authors' release ("code") differs from it (marked
-where it acts):
-  U1 100 epochs of 100 iterations; rates × 0.2 after 40, 60 and 80% of them (code).
-  U2 batch: m images a class, m = 4 on CUB and Cars, 3 on SOP and In-Shop, of classes drawn without
-     replacement until the batch is full; a class with fewer gives what it has, and the last one
-     is cut to fit (code).
-  U3 256 × 256 with Lanczos, then RandomResizedCrop(224, (0.16, 1), (0.75, 1.33)) (code, which uses
-     Lanczos twice; here the crop is resampled bicubic, for torchvision has no Lanczos on tensors);
-     test: the same resize, then CenterCrop(224).
-  U4 batch norm in eval mode during training, its affine parameters learn (code); the embedding
-     layer as nn.Linear starts.
-  U5 + ν Σ s² on the levels, ν = 0.01, which Eq. 7 does not have; the levels are in the network's
-     Adam group (code).
-  U6 μ, σ of the batch are detached; μ*, σ* start at the first batch's; σ is unbiased (code).
-  U7 μ, σ are over i ≠ j as the paper says (the code takes the zero diagonal in).
-  U8 the trick divides by the batch's μ with gradient, and both losses see the scaled e (code; the
-     paper divides in L_DML alone), with λ = 0 too, but not with --l2norm.  So μ* is 1 and σ*
-     relative; L_MDR with batch statistics is scale-free anyway.
-  U9 sampling on l2-normalised copies, q(r) ∝ r^(d-2) (1 - r²/4)^((d-3)/2), weight 1/q, r clipped
-     from below at 0.5, nothing beyond 1.4; where nothing is left, uniform; one negative per ordered
-     anchor-positive pair.
-  U10 on the distances of the scaled e, not squared.  Margin: β = 1.2, learned in the network's Adam
-     group, margin 0.2; Contrastive: margins 0 and 1; both means over pairs.
-  U11 In-Shop: queries against the gallery, nothing left out.
-  U12 the paper's numbers may be the best over epochs on test (the code keeps those).
-  U13 at 256 × 256 input ("†") training crops are resized to it and the test image is whole.
-Errata:
-  E1 Eq. 5 prints 1/P, where P is a set: 1/|P| is meant.
+Where the paper is silent or its authors' release differs (explained where it acts):
+  U1 epochs, iterations, rate drops         U8 the trick's μ, and what sees the scaled e
+  U2 classes and images of a batch          U9 distance-weighted sampling
+  U3 crops and their resampling             U10 Contrastive and Margin
+  U4 batch norm; initial embedding layer    U11 In-Shop: queries against the gallery
+  U5 + ν Σ s² on the levels                 U12 which epoch counts
+  U6 μ*, σ*: start, gradient, bias          U13 256 × 256 input ("†" rows)
+  U7 which pairs μ and σ are of
+Errata: E1 Eq. 5's divisor.
 Shapes: B batch, d embedding width, T triplets.
 """
+from functools import partial
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -58,26 +41,391 @@ from torchvision.transforms import v2
 import common
 from eval import final_table, judge, recall_at_k, retrieval, test_recall
 
-# "Implementation Details"; epochs and iterations: U1, m: U2, nu: U5.
+# "Implementation Details".  Not in the paper, from the release: 100 epochs of 100 iterations (U1),
+# m images a class (U2), ν (U5).
 DEFAULTS = dict(lambda_=0.6, loss="triplet", levels=[-3.0, 0.0, 3.0], momentum=0.9,
                 fixed_levels=False, nu=0.01, l2norm=False, eval_l2norm=False, batch=128, m=4,
                 epochs=100, iterations=100, lr=5e-5, dim=512, backbone="bn_inception",
-                ks=[1, 2, 4, 8])
+                ks=[1, 2, 4, 8], margin=0.2)
 PRESETS = {
     "cub": {},
     "cars": dict(lambda_=0.2),
     "sop": dict(lambda_=0.1, lr=1e-4, batch=256, m=3, ks=[1, 10, 100, 1000]),
     "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, m=3, ks=[1, 10, 20, 40]),
-    "glyphs": dict(backbone="small", dim=64, lr=3e-4, batch=64, epochs=40, iterations=10),    # ours
-    # CUB at 128 × 128, SqueezeNet; rates and lengths: docs/cub128.md
+    "glyphs": dict(backbone="small", batch=64, epochs=40, iterations=10),               # ours
+    # CUB at 128 × 128 with SqueezeNet: ours; rates from held-out training classes.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=5,
                    iterations=25),
     "folder": {}}
-BACKBONES = {"other": dict(dim=512, lr=5e-5), "small": dict(dim=64, lr=3e-4)}
-MARGIN = {"triplet": 0.2, "contrastive": 1.0, "margin": 0.2}        # but the first: U10
+BRINGS = {  # what a choice brings along unless a flag says otherwise
+    ("backbone", "small"): dict(dim=64, lr=3e-4),
+    ("loss", "contrastive"): dict(margin=1.0)}                                          # U10
 
 
 # ---------------------------------------------------------------------------- network
+class Network(nn.Module):
+    """uint8 images -> embeddings e (B, d): backbone, global average pool, fully connected."""
+
+    def __init__(self, cfg, classes):
+        super().__init__()
+        self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
+        if cfg.backbone == "bn_inception":
+            self.backbone, width = BNInception(), 1024
+            self.backbone.last_linear = nn.Identity()
+        else:
+            self.backbone, width = common.backbone(cfg.backbone)
+        self.embedding = nn.Linear(width, cfg.dim)          # U4: starts as nn.Linear does
+        self.l2norm, self.eval_l2norm = cfg.l2norm, cfg.l2norm or cfg.eval_l2norm
+
+    def train(self, mode=True):
+        """Batch norm stays in eval mode; its affine parameters learn, as in the release (U4)."""
+        super().train(mode)
+        for module in self.backbone.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
+
+    def pool(self, images):
+        return common.features(self.backbone, self.preprocess(images), self.precision)  # (B, D)
+
+    def forward(self, images):
+        e = self.embedding(self.pool(images))                           # (B, d)
+        return F.normalize(e) if self.l2norm else e
+
+    def embed(self, images):
+        e = self.embedding(self.pool(images))                           # Table 3: l2 at inference
+        return F.normalize(e) if self.eval_l2norm else e
+
+
+# ---------------------------------------------------------------------------- losses
+def pairwise_distances(e):
+    """d(e_i, e_j) = ‖e_i - e_j‖₂, with a gradient of 0 between equal embeddings.  -> (B, B)"""
+    return torch.cdist(e, e, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def off_diagonal(distances):
+    """The entries i ≠ j, the set P of Eq. 1, without an index.  (B, B) -> (B (B - 1),)"""
+    B = len(distances)
+    return distances.flatten()[1:].view(B - 1, B + 1)[:, :-1].flatten()
+
+
+def unit_mean(distances):
+    """The embedding normalization trick: distances of e/μ, μ their mean over i ≠ j.
+
+    U8: the gradient goes through μ, as in the release; the paper does not say.
+    Where all embeddings are equal μ is 0 and so are the scaled distances.
+    """
+    if len(distances) < 2:
+        return distances
+    return distances / off_diagonal(distances).mean().clamp_min(torch.finfo(distances.dtype).tiny)
+
+
+def triplet_loss(distances, anchors, positives, negatives, margin):
+    """Eq. 6: mean over T of [d(a, p) - d(a, n) + m]_+.  distances (B, B), indices (T,) -> scalar"""
+    if not len(anchors):
+        return distances.sum() * 0
+    return F.relu(distances[anchors, positives] - distances[anchors, negatives] + margin).mean()
+
+
+def contrastive_loss(distances, anchors, positives, negatives, margin):
+    """Contrastive: means over the pairs of d(a, p) and of [m - d(a, n)]_+.  -> scalar
+
+    U10: the paper gives neither margins nor a formula.  Here 0 for positive pairs and 1, the mean
+    distance, for negative ones, on the distances of the scaled e, not squared.
+    """
+    if not len(anchors):
+        return distances.sum() * 0
+    apart = F.relu(margin - distances[anchors, negatives])
+    return distances[anchors, positives].mean() + apart.mean()
+
+
+class MarginLoss(nn.Module):
+    """Margin loss (Wu et al. 2017): means of [d(a, p) - β + m]_+ and of [β - d(a, n) + m]_+.
+
+    U10: the paper gives no values; β = 1.2 and margin 0.2 are Wu et al.'s, β is learned, here in
+    the network's Adam group.  distances (B, B), indices (T,) -> scalar
+    """
+
+    def __init__(self, beta=1.2):
+        super().__init__()
+        self.beta = nn.Parameter(torch.tensor(float(beta)))
+
+    def forward(self, distances, anchors, positives, negatives, margin):
+        if not len(anchors):
+            return distances.sum() * 0
+        together = F.relu(distances[anchors, positives] - self.beta + margin)
+        apart = F.relu(self.beta - distances[anchors, negatives] + margin)
+        return together.mean() + apart.mean()
+
+
+def positive_pairs(labels):
+    """All ordered pairs of different images of one class.  labels (B,) on the host -> (T, 2)"""
+    same = labels[:, None] == labels[None, :]
+    return torch.nonzero(same & ~torch.eye(len(labels), dtype=torch.bool))
+
+
+@torch.no_grad()
+def distance_weighted_negatives(e, labels, generator):
+    """Wu et al. 2017: for every ordered anchor-positive pair one negative, its probability inverse
+    to the density q(r) ∝ r^(d-2) (1 - r²/4)^((d-3)/2) of its distance r on the unit sphere.
+
+    U9: the paper only names the method.  Here on l2-normalized copies of e, r clipped from below at
+    0.5, nothing beyond 1.4, and where nothing is left, uniform.
+    e (B, d), labels (B,) on the host, generator on e's device -> anchors, positives, negatives,
+    each (T,).  The pairs come from the host's labels, so nothing here waits for the device.
+    """
+    pairs = positive_pairs(labels)                                      # (T, 2), on the host
+    if (labels == labels[0]).all():                                     # no negatives at all
+        pairs = pairs[:0]
+    labels, pairs = common.send(e.device, labels, pairs)
+    anchors, positives = pairs.T
+    if not len(anchors):
+        return anchors, positives, positives
+    same, d = labels[:, None] == labels[None, :], e.shape[1]            # (B, B)
+    r = pairwise_distances(F.normalize(e)).clamp_min(0.5)               # (B, B)
+    log_weight = (2 - d) * r.log() + (3 - d) / 2 * torch.log1p(-(r / 2) ** 2)
+    log_weight = log_weight.masked_fill(same | (r > 1.4), -torch.inf)
+    none = (log_weight == -torch.inf).all(1, keepdim=True)
+    log_weight = torch.where(none & ~same, 0.0, log_weight)             # uniform
+    # The first of independent exponential clocks with these rates: an exact draw without a wait.
+    clocks = torch.empty(len(anchors), len(e), device=e.device).exponential_(generator=generator)
+    clocks = clocks.clamp_min(torch.finfo(clocks.dtype).tiny)
+    negatives = (log_weight[anchors] - clocks.log()).argmax(1)
+    return anchors, positives, negatives
+
+
+# ---------------------------------------------------------------------------- regularizers
+class MDR(nn.Module):
+    """Eq. 1-5: draws each normalized distance of a batch to the nearest level.
+
+    levels: any number of multipliers of σ*; momentum γ in [0, 1); learnable: False fixes them.
+    """
+
+    def __init__(self, levels=(-3.0, 0.0, 3.0), momentum=0.9, learnable=True):
+        super().__init__()
+        self.levels = nn.Parameter(torch.tensor([float(s) for s in levels]), learnable)      # (S,)
+        self.momentum = momentum
+        for name in ("mu", "sigma", "batches"):
+            self.register_buffer(name, torch.zeros(()))
+
+    @torch.no_grad()
+    def update(self, distances):
+        """Eq. 2: μ*_t = γ μ*_{t-1} + (1 - γ) μ, and σ* likewise, without gradient.
+
+        U6: they start as the first batch's own, and σ is unbiased, as in the release.
+        U7: over the pairs i ≠ j, as the paper says; the release takes the zero diagonal in.
+        """
+        d = off_diagonal(distances)
+        for old, new in ((self.mu, d.mean()), (self.sigma, d.std())):
+            momented = self.momentum * old + (1 - self.momentum) * new
+            old.copy_(torch.where(self.batches == 0, new, momented))
+        self.batches += 1
+
+    def normalize(self, distances):
+        """Eq. 3: d̄ = (d - μ*)/σ*, the statistics constant.  (B, B) -> (B, B)
+
+        Where all distances are equal σ* is 0: then all d̄ are 0, by a floor far below any σ*.
+        """
+        floor = (1e-6 * self.mu).clamp_min(torch.finfo(distances.dtype).tiny)
+        return (distances - self.mu) / torch.maximum(self.sigma, floor)
+
+    def assign(self, normalized):
+        """Eq. 4: the index of the nearest level (of two as near, the first).  -> long"""
+        return (normalized[..., None] - self.levels).abs().argmin(-1)
+
+    def forward(self, distances):
+        """Eq. 5: mean over i ≠ j of |d̄ - nearest level|.  (B, B) -> scalar; 0 where B < 2.
+
+        Eq. 5 prints 1/P, where P is the set of pairs: 1/|P| is meant (E1).
+        """
+        if len(distances) < 2:
+            return distances.sum() * 0
+        if self.training:
+            self.update(distances)
+        normalized = off_diagonal(self.normalize(distances))
+        return (normalized - self.levels[self.assign(normalized)]).abs().mean()
+
+    @torch.no_grad()
+    def shares(self, distances, labels):
+        """Fig. 6: how many positive and negative pairs each level has.  labels (B,) on the device
+        -> (2, S) long"""
+        same = labels[:, None] == labels[None, :]                       # (B, B)
+        itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        pairs = torch.stack([same & ~itself, ~same])
+        level = F.one_hot(self.assign(self.normalize(distances)), len(self.levels))    # (B, B, S)
+        return (pairs[..., None] * level).sum((1, 2))
+
+
+# ---------------------------------------------------------------------------- objective
+def objective(network, mdr, loss_dml, cfg, images, labels, generator):
+    """Eq. 7: L_DML + λ L_MDR of a batch.
+
+    images uint8 (B, 3, h, w) on the device, labels (B,) on the host, generator on the device
+    -> loss, {name of a part: its value}, the distances (B, B) that both losses saw
+    """
+    e = network(images)                                                 # (B, d)
+    distances = pairwise_distances(e)                                   # (B, B)
+    # U8: as in the release both losses see the scaled e (the paper: L_DML alone), with λ = 0 too,
+    # but not on the unit sphere.  So μ* is 1 and σ* relative to it.
+    if not cfg.l2norm:
+        distances = unit_mean(distances)
+    anchors, positives, negatives = distance_weighted_negatives(e, labels, generator)
+    dml = loss_dml(distances, anchors, positives, negatives, cfg.margin)
+    reg = mdr(distances)
+    loss = dml
+    if cfg.lambda_:
+        # U5: the release adds ν Σ s², which Eq. 7 does not have; the levels learn by the network's
+        # Adam.
+        loss = dml + cfg.lambda_ * reg + cfg.nu * mdr.levels.square().sum()
+    return loss, {cfg.loss: dml, "mdr": reg}, distances
+
+
+# ---------------------------------------------------------------------------- sampler, transforms
+def batches(labels, cfg, epoch):
+    """`iterations` batches of m images a class.
+
+    U2, as in the release: m = 4 on CUB and Cars, 3 on SOP and In-Shop, of classes drawn without
+    replacement until the batch is full; a class with fewer images gives what it has, and the last
+    class is cut to fit.
+    """
+    generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
+    of_class = [torch.nonzero(labels == c)[:, 0] for c in range(int(labels.max()) + 1)]
+    found = []
+    for _ in range(cfg.iterations):
+        batch = []
+        for c in torch.randperm(len(of_class), generator=generator).tolist():
+            images = of_class[c]
+            take = torch.randperm(len(images), generator=generator)[:cfg.m]
+            batch += images[take].tolist()
+            if len(batch) >= cfg.batch:
+                break
+        found.append(batch[:cfg.batch])
+    return found
+
+
+def transforms(cfg):
+    """-> deterministic part for training, random part, whole transform for test images.
+
+    U3, as in the release: both sides resized with Lanczos, then crops of 16% of the area or more.
+    The release resamples the crop with Lanczos too; torchvision has none on tensors, so here it is
+    bicubic.  U13: with --size 256 training crops are resized to that and the test image is whole.
+    """
+    if cfg.backbone == "small":
+        return common.SMALL_TRANSFORMS
+    resize = v2.Resize((cfg.resize, cfg.resize), v2.InterpolationMode.LANCZOS)
+    crop = v2.RandomResizedCrop(cfg.size, (0.16, 1), (0.75, 1.33), v2.InterpolationMode.BICUBIC,
+                                antialias=True)
+    return (resize,
+            v2.Compose([crop, v2.RandomHorizontalFlip()]),
+            v2.Compose([resize, v2.CenterCrop(cfg.size)]))
+
+
+# ---------------------------------------------------------------------------- training
+def evaluate(network, data, cfg):
+    """What the figures need of an epoch: recall on test and train (Fig. 3b), mean and coefficient
+    of variation of ‖e‖ on test (Fig. 4).  On In-Shop queries are searched in the gallery, and
+    nothing is left out (U11)."""
+    parts = common.embeddings(network.embed, data, cfg)
+    norm = parts["test"].norm(dim=1)
+    return {**retrieval(parts, cfg.ks), "seen R@1": recall_at_k(
+        parts["seen"], parts["seen_labels"], [1])[1], "norm mean": norm.mean().item(),
+        "norm cv": (norm.std() / norm.mean()).item()}
+
+
+def train(cfg):
+    """One run, from the header to the final table -> the dict of result.json."""
+    device = common.device(cfg)
+    train_prefix, augment, test_transform = transforms(cfg)
+    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
+                               cache=None)
+    torch.manual_seed(cfg.seed)
+    network = Network(cfg, len(data.train.classes))
+    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
+    data.prepare(cache=not cfg.no_cache)        # minutes on a large dataset: after what may fail
+    common.to_device(network, cfg)
+    mdr = MDR(cfg.levels, cfg.momentum, not cfg.fixed_levels).to(device)
+    margin_loss = MarginLoss().to(device)
+    loss_dml = {"triplet": triplet_loss, "contrastive": contrastive_loss, "margin": margin_loss}[
+        cfg.loss]
+    learned = [p for module in (network, mdr, margin_loss) for p in module.parameters()]
+    optimizer = torch.optim.Adam(learned, weight_decay=1e-5)     # moves what has a gradient
+    loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
+                                 cfg, device)
+
+    with common.Run("mdr", cfg, data, weights) as run:
+        run.restore(network=network, optimizer=optimizer, mdr=mdr, margin_loss=margin_loss)
+        network.eval()
+        run.untrained = run.untrained or test_recall(lambda images: F.normalize(
+            network.pool(images)), data, cfg)
+        for epoch in run.epochs():
+            network.train()
+            # U1, as in the release: × 0.2 after 40, 60 and 80% of the epochs.
+            drop = 0.2 ** sum(epoch >= share * cfg.epochs for share in (0.4, 0.6, 0.8))
+            for group in optimizer.param_groups:
+                group["lr"] = cfg.lr * drop
+            generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
+            shares = torch.zeros(2, len(cfg.levels), dtype=torch.long, device=device)
+            for images, labels in run.steps(loader(epoch)):
+                images, labels_there = common.send(device, images, labels)
+                loss, parts, distances = objective(network, mdr, loss_dml, cfg, images, labels,
+                                                   generator)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                run.record(loss=loss, **parts)
+                shares += mdr.shares(distances, labels_there)
+            network.eval()
+            found = evaluate(network, data, cfg) if run.evaluates() else {}
+            run.end_epoch(lr=cfg.lr * drop, **found, **{
+                "levels": mdr.levels.tolist(), "mu*": mdr.mu.item(), "sigma*": mdr.sigma.item(),
+                "positive pairs by level": (shares[0] / shares[0].sum()).tolist(),
+                "negative pairs by level": (shares[1] / shares[1].sum()).tolist()})
+        # The last epoch counts: the paper's figures may be the best on test, which the release
+        # keeps (U12).
+        if not run.result:
+            parts = common.embeddings(network.embed, data, cfg)
+            normalized = {k: v if k.endswith("labels") else F.normalize(v)
+                          for k, v in parts.items()}
+            run.finish(judge(ks=cfg.ks, **parts) | {
+                "R@1, l2-normalized": retrieval(normalized, [1])["R@1"]})           # Table 3
+        final_table(run)
+        return run.result
+
+
+def parse_args(argv=None):
+    """-> the settings"""
+    number, parser = common.number, common.Parser("mdr.py", __doc__)
+    add = parser.add_argument
+    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, inshop, or a folder")
+    add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 7; 0 is the loss alone")
+    add("--loss", choices=("triplet", "contrastive", "margin"), help="what MDR "
+        "regularizes (Table 2b)")
+    add("--margin", type=number(float, 0), help="m of Eq. 6")
+    add("--levels", type=number(float), nargs="+", help="initial levels")
+    add("--fixed-levels", action="store_const", const=True, help="do not learn them (Table 2c)")
+    add("--momentum", type=number(float, 0, below=1), help="γ of Eq. 2")
+    add("--nu", type=number(float, 0), help="weight of Σ s² on the levels (U5)")
+    add("--l2norm", action="store_const", const=True, help="embed on the unit sphere")
+    add("--eval-l2norm", action="store_const", const=True, help="... at inference only (Table 3)")
+    add("--dim", type=number(int, 1), help="d, the embedding's width")
+    add("--batch", type=number(int, 2))
+    add("--m", type=number(int, 1), help="images a class in a batch")
+    add("--epochs", type=number(int, 1))
+    add("--iterations", type=number(int, 1), help="batches an epoch")
+    add("--lr", type=number(float, above=0), help="learning rate")
+    common.add_shared_arguments(parser, common.backbone_name)
+    parser.describe(DEFAULTS, PRESETS, BRINGS)
+    args = parser.parse_args(argv)
+    cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
+    common.refuse_idle(parser, args, [
+        ("with --lambda 0", cfg.lambda_ == 0, "levels fixed_levels momentum nu"),
+        ("with --fixed-levels", cfg.fixed_levels, "nu"),
+        ("with --l2norm", cfg.l2norm, "eval_l2norm"),
+        ("with --backbone small", cfg.backbone == "small", "resize size")])
+    return cfg
+
+
+# ---------------------------------------------------------------------------- BN-Inception
 INCEPTION = (  # block, in, 1x1, 3x3 reduce and out, double 3x3 reduce and out, pool, proj, stride
     ("3a", 192, 64, (64, 64), (64, 96), "avg", 32, 1),
     ("3b", 256, 64, (64, 96), (64, 96), "avg", 64, 1),
@@ -141,310 +489,6 @@ class BNInception(nn.Module):
 
     def forward(self, x):
         return self.last_linear(self.features(x).mean((2, 3)))
-
-
-class Network(nn.Module):
-    """uint8 images -> embeddings e (B, d): backbone, global average pool, fully connected."""
-
-    def __init__(self, cfg, classes):
-        super().__init__()
-        self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
-        if cfg.backbone == "bn_inception":
-            self.backbone, width = BNInception(), 1024
-            self.backbone.last_linear = nn.Identity()
-        else:
-            self.backbone, width = common.backbone(cfg.backbone)
-        self.embedding = nn.Linear(width, cfg.dim)
-        self.l2norm, self.eval_l2norm = cfg.l2norm, cfg.l2norm or cfg.eval_l2norm
-
-    def train(self, mode=True):
-        """Batch norm stays in eval mode (U4); its affine parameters learn."""
-        super().train(mode)
-        for module in self.backbone.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eval()
-        return self
-
-    def pool(self, images):
-        return common.features(self.backbone, self.preprocess(images), self.precision)  # (B, D)
-
-    def forward(self, images):
-        e = self.embedding(self.pool(images))                           # (B, d)
-        return F.normalize(e) if self.l2norm else e
-
-    def embed(self, images):
-        e = self.embedding(self.pool(images))                           # Table 3: l2 at inference
-        return F.normalize(e) if self.eval_l2norm else e
-
-
-# ---------------------------------------------------------------------------- losses
-def pairwise_distances(e):
-    """d(e_i, e_j) = ‖e_i - e_j‖₂, with a gradient of 0 between equal embeddings.  -> (B, B)"""
-    return torch.cdist(e, e, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def off_diagonal(distances):
-    """The entries i ≠ j, the set P of Eq. 1, without an index.  (B, B) -> (B (B - 1),)"""
-    B = len(distances)
-    return distances.flatten()[1:].view(B - 1, B + 1)[:, :-1].flatten()
-
-
-def unit_mean(distances):
-    """The embedding normalization trick: distances of e/μ, μ their mean over i ≠ j, with gradient
-    (U8).  Where all embeddings are equal μ is 0 and so are the scaled distances."""
-    if len(distances) < 2:
-        return distances
-    return distances / off_diagonal(distances).mean().clamp_min(torch.finfo(distances.dtype).tiny)
-
-
-def triplet_loss(distances, anchors, positives, negatives, margin):
-    """Eq. 6: mean over T of [d(a, p) - d(a, n) + m]_+.  distances (B, B), indices (T,) -> scalar"""
-    if not len(anchors):
-        return distances.sum() * 0
-    return F.relu(distances[anchors, positives] - distances[anchors, negatives] + margin).mean()
-
-
-def contrastive_loss(distances, anchors, positives, negatives, margin):
-    """Contrastive (U10): means of d(a, p) and of [m - d(a, n)]_+.  -> scalar"""
-    if not len(anchors):
-        return distances.sum() * 0
-    apart = F.relu(margin - distances[anchors, negatives])
-    return distances[anchors, positives].mean() + apart.mean()
-
-
-class MarginLoss(nn.Module):
-    """Margin loss (Wu et al. 2017, U10): means of [d(a, p) - β + m]_+ and of [β - d(a, n) + m]_+.
-
-    distances (B, B), indices (T,) -> scalar; β is learned.
-    """
-
-    def __init__(self, beta=1.2):
-        super().__init__()
-        self.beta = nn.Parameter(torch.tensor(float(beta)))
-
-    def forward(self, distances, anchors, positives, negatives, margin):
-        if not len(anchors):
-            return distances.sum() * 0
-        together = F.relu(distances[anchors, positives] - self.beta + margin)
-        apart = F.relu(self.beta - distances[anchors, negatives] + margin)
-        return together.mean() + apart.mean()
-
-
-# ---------------------------------------------------------------------------- regularizers
-class MDR(nn.Module):
-    """Eq. 1-5: draws each normalized distance of a batch to the nearest level.
-
-    levels: any number of multipliers of σ*; momentum γ in [0, 1); learnable: False fixes them.
-    """
-
-    def __init__(self, levels=(-3.0, 0.0, 3.0), momentum=0.9, learnable=True):
-        super().__init__()
-        self.levels = nn.Parameter(torch.tensor([float(s) for s in levels]), learnable)      # (S,)
-        self.momentum = momentum
-        for name in ("mu", "sigma", "batches"):
-            self.register_buffer(name, torch.zeros(()))
-
-    @torch.no_grad()
-    def update(self, distances):
-        """Eq. 2: μ*_t = γ μ*_{t-1} + (1 - γ) μ, and σ* likewise; at first the batch's own (U6)."""
-        d = off_diagonal(distances)                                     # U7
-        for old, new in ((self.mu, d.mean()), (self.sigma, d.std())):   # U6: unbiased
-            momented = self.momentum * old + (1 - self.momentum) * new
-            old.copy_(torch.where(self.batches == 0, new, momented))
-        self.batches += 1
-
-    def normalize(self, distances):
-        """Eq. 3: d̄ = (d - μ*)/σ*, the statistics constant.  (B, B) -> (B, B)
-
-        Where all distances are equal σ* is 0: then all d̄ are 0, by a floor far below any σ*.
-        """
-        floor = (1e-6 * self.mu).clamp_min(torch.finfo(distances.dtype).tiny)
-        return (distances - self.mu) / torch.maximum(self.sigma, floor)
-
-    def assign(self, normalized):
-        """Eq. 4: the index of the nearest level (of two as near, the first).  -> long"""
-        return (normalized[..., None] - self.levels).abs().argmin(-1)
-
-    def forward(self, distances):
-        """Eq. 5: mean over i ≠ j of |d̄ - nearest level|.  (B, B) -> scalar; 0 where B < 2."""
-        if len(distances) < 2:
-            return distances.sum() * 0
-        if self.training:
-            self.update(distances)
-        normalized = off_diagonal(self.normalize(distances))
-        return (normalized - self.levels[self.assign(normalized)]).abs().mean()
-
-    @torch.no_grad()
-    def shares(self, distances, labels):
-        """Fig. 6: how many positive and negative pairs each level has.  -> (2, S) long"""
-        same = labels[:, None] == labels[None, :]                       # (B, B), on the host
-        itself = torch.eye(len(labels), dtype=torch.bool)
-        pairs = torch.stack([same & ~itself, ~same]).to(distances.device, non_blocking=True)
-        level = F.one_hot(self.assign(self.normalize(distances)), len(self.levels))    # (B, B, S)
-        return (pairs[..., None] * level).sum((1, 2))
-
-
-# ---------------------------------------------------------------------------- sampler, transforms
-def batches(labels, cfg, epoch):
-    """U2: `iterations` batches of m images a class."""
-    generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
-    of_class = [torch.nonzero(labels == c)[:, 0] for c in range(int(labels.max()) + 1)]
-    found = []
-    for _ in range(cfg.iterations):
-        batch = []
-        for c in torch.randperm(len(of_class), generator=generator).tolist():
-            images = of_class[c]
-            take = torch.randperm(len(images), generator=generator)[:cfg.m]
-            batch += images[take].tolist()
-            if len(batch) >= cfg.batch:
-                break
-        found.append(batch[:cfg.batch])
-    return found
-
-
-@torch.no_grad()
-def distance_weighted_negatives(e, labels, generator):
-    """Wu et al. 2017 (U9): for every ordered anchor-positive pair one negative, its probability
-    inverse to the density of its distance on the unit sphere.
-
-    e (B, d), labels (B,) on the host, generator on e's device -> anchors, positives, negatives,
-    each (T,).  The pairs come from the host's labels, so nothing here waits for the device.
-    """
-    same = labels[:, None] == labels[None, :]                           # (B, B), on the host
-    if same.all():                                                      # no negatives at all
-        return (torch.zeros(0, dtype=torch.long, device=e.device),) * 3
-    anchors, positives = torch.nonzero(same & ~torch.eye(len(labels), dtype=torch.bool)).T.to(
-        e.device, non_blocking=True)
-    same, d = same.to(e.device, non_blocking=True), e.shape[1]
-    r = pairwise_distances(F.normalize(e)).clamp_min(0.5)               # (B, B)
-    log_weight = (2 - d) * r.log() + (3 - d) / 2 * torch.log1p(-(r / 2) ** 2)
-    log_weight = log_weight.masked_fill(same | (r > 1.4), -torch.inf)
-    none = (log_weight == -torch.inf).all(1, keepdim=True)
-    log_weight = torch.where(none & ~same, 0.0, log_weight)             # uniform
-    # The first of independent exponential clocks with these rates: an exact draw without a wait.
-    clocks = torch.empty(len(anchors), len(e), device=e.device).exponential_(generator=generator)
-    clocks = clocks.clamp_min(torch.finfo(clocks.dtype).tiny)
-    negatives = (log_weight[anchors] - clocks.log()).argmax(1)
-    return anchors, positives, negatives
-
-
-def transforms(cfg):
-    """U3 -> deterministic part for training, random part, whole transform for test images."""
-    if cfg.backbone == "small":
-        return common.SMALL_TRANSFORMS
-    resize = v2.Resize((cfg.resize, cfg.resize), v2.InterpolationMode.LANCZOS)
-    return (resize, v2.Compose([
-        v2.RandomResizedCrop(cfg.size, (0.16, 1), (0.75, 1.33), v2.InterpolationMode.BICUBIC,
-                             antialias=True), v2.RandomHorizontalFlip()]),
-            v2.Compose([resize, v2.CenterCrop(cfg.size)]))              # U13
-
-
-# ---------------------------------------------------------------------------- training
-def evaluate(network, data, cfg):
-    """What the figures need of an epoch: recall on test and train (Fig. 3b), mean and coefficient
-    of variation of ‖e‖ on test (Fig. 4)."""
-    parts = common.embeddings(network.embed, data, cfg)
-    norm = parts["test"].norm(dim=1)
-    return {**retrieval(parts, cfg.ks), "seen R@1": recall_at_k(
-        parts["seen"], parts["seen_labels"], [1])[1], "norm mean": norm.mean().item(),
-        "norm cv": (norm.std() / norm.mean()).item()}
-
-
-def train(cfg, preset):
-    """One run, from the header to the final table -> the dict of result.json."""
-    device = common.device(cfg)
-    train_prefix, augment, test_transform = transforms(cfg)
-    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not cfg.no_cache)
-    torch.manual_seed(cfg.seed)
-    network = Network(cfg, len(data.train.classes))
-    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
-    common.to_device(network, cfg)
-    mdr = MDR(cfg.levels, cfg.momentum, not cfg.fixed_levels).to(device)
-    margin_loss = MarginLoss().to(device)
-    loss_dml = {"triplet": triplet_loss, "contrastive": contrastive_loss, "margin": margin_loss}[
-        cfg.loss]
-    learned = [p for module in (network, mdr, margin_loss) for p in module.parameters()]
-    optimizer = torch.optim.Adam(learned, weight_decay=1e-5)     # moves what has a gradient
-    loader = common.train_loader(data.train, augment, lambda epoch: batches(
-        data.train.labels, cfg, epoch), cfg, device)
-
-    with common.Run("mdr", cfg, preset, data, weights) as run:
-        run.restore(network=network, optimizer=optimizer, mdr=mdr, margin_loss=margin_loss)
-        network.eval()
-        run.untrained = run.untrained or test_recall(lambda images: F.normalize(
-            network.pool(images)), data, cfg)
-        for epoch in run.epochs():
-            network.train()
-            drop = 0.2 ** sum(epoch >= share * cfg.epochs for share in (0.4, 0.6, 0.8))     # U1
-            for group in optimizer.param_groups:
-                group["lr"] = cfg.lr * drop
-            generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
-            shares = torch.zeros(2, len(cfg.levels), dtype=torch.long, device=device)
-            for images, labels in run.steps(loader):
-                e = network(images.to(device, non_blocking=True))       # (B, d)
-                distances = pairwise_distances(e)                       # (B, B)
-                if not cfg.l2norm:
-                    distances = unit_mean(distances)                    # U8
-                chosen = distance_weighted_negatives(e, labels, generator)
-                dml = loss_dml(distances, *chosen, margin=cfg.margin)
-                reg = mdr(distances)
-                loss = dml
-                if cfg.lambda_:
-                    loss = dml + cfg.lambda_ * reg + cfg.nu * mdr.levels.square().sum()  # Eq. 7, U5
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                run.record(loss=loss, **{cfg.loss: dml}, mdr=reg)
-                shares += mdr.shares(distances, labels)
-            network.eval()
-            found = evaluate(network, data, cfg) if run.evaluates() else {}
-            run.end_epoch(lr=cfg.lr * drop, **found, **{
-                "levels": mdr.levels.tolist(), "mu*": mdr.mu.item(), "sigma*": mdr.sigma.item(),
-                "positive pairs by level": (shares[0] / shares[0].sum()).tolist(),
-                "negative pairs by level": (shares[1] / shares[1].sum()).tolist()})
-        if not run.result:
-            parts = common.embeddings(network.embed, data, cfg)
-            normalized = {k: v if k.endswith("labels") else F.normalize(v)
-                          for k, v in parts.items()}
-            run.finish(judge(ks=cfg.ks, **parts) | {
-                "R@1, l2-normalized": retrieval(normalized, [1])["R@1"]})           # Table 3
-        final_table(run)
-        return run.result
-
-
-def parse_args(argv=None):
-    """-> (settings, the dataset's preset)"""
-    number, parser = common.number, common.Parser(prog="mdr.py", description=__doc__)
-    add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, inshop, or a folder")
-    add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 7; 0 is the loss alone")
-    add("--loss", choices=tuple(MARGIN), help="what MDR regularizes (Table 2b)")
-    add("--margin", type=number(float, 0), help="m of Eq. 6 (0.2; the contrastive margin is 1)")
-    add("--levels", type=number(float), nargs="+", help="initial levels (-3 0 3)")
-    add("--fixed-levels", action="store_const", const=True, help="do not learn them (Table 2c)")
-    add("--momentum", type=number(float, 0, below=1), help="γ of Eq. 2 (0.9)")
-    add("--nu", type=number(float, 0), help="weight of Σ s² on the levels (0.01, U5)")
-    add("--l2norm", action="store_const", const=True, help="embed on the unit sphere")
-    add("--eval-l2norm", action="store_const", const=True, help="... at inference only (Table 3)")
-    add("--dim", type=number(int, 1), help="d, the embedding's width")
-    add("--batch", type=number(int, 2))
-    add("--m", type=number(int, 1), help="images a class in a batch")
-    add("--epochs", type=number(int, 1))
-    add("--iterations", type=number(int, 1), help="batches an epoch")
-    add("--lr", type=number(float, above=0), help="learning rate")
-    common.add_shared_arguments(parser)
-    args = parser.parse_args(argv)
-    cfg, preset = common.settings(args, DEFAULTS, PRESETS, BACKBONES)
-    common.refuse_idle(parser, args, [
-        ("with --lambda 0", cfg.lambda_ == 0, "levels fixed_levels momentum nu"),
-        ("with --fixed-levels", cfg.fixed_levels, "nu"),
-        ("with --l2norm", cfg.l2norm, "eval_l2norm"),
-        ("with --backbone small", cfg.backbone == "small", "resize size")])
-    preset.margin = MARGIN[cfg.loss]
-    if args.margin is None:
-        cfg.margin = preset.margin
-    return cfg, preset
 
 
 if __name__ == "__main__":

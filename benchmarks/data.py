@@ -61,7 +61,7 @@ def generate(folder, images):
 def paths(name, folder, root):
     """-> {"cached": epoch, "decoded": epoch}, bytes of the training cache, seconds to build both
     halves of it; epoch(number) runs through the training images once."""
-    cfg, _ = PAPERS[name].parse_args(["--dataset", str(folder), "--workers", "0"])
+    cfg = PAPERS[name].parse_args(["--dataset", str(folder), "--workers", "0"])
     prefix, augment, _ = PAPERS[name].transforms(cfg)
     start = time.perf_counter()
     cached = common.load_dataset(str(folder), root, prefix, prefix).train

@@ -5,9 +5,9 @@
                                                            a fifth of its training classes as test
     python benchmarks/search.py                            the table of what has run, from OUT
 
-Classes 1-80 of CUB train, 81-100 are searched; no image of classes 101-200 is embedded.  Every baseline
-has the same three rates and about 120,000 training images, two fifths of a run of cub128, the steps
-of its schedule in proportion.
+Classes 1-80 of CUB train, 81-100 are searched; no image of classes 101-200 is embedded.  Every
+baseline has the same three rates and about 120,000 training images, two fifths of a run of cub128,
+the steps of its schedule in proportion.
 """
 import importlib
 import json
@@ -18,6 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
+from support.command_line import PLACE  # noqa: E402
 
 OUT, SHARE, RATES = "runs-search", 0.2, (1e-4, 3e-4, 3e-5)
 LENGTH = {"jrd": "--epochs 25 --drop-every 10", "mdr": "--epochs 40", "dml_da": "--epochs 12"}
@@ -67,8 +68,8 @@ def table():
             path.read_text())["last epoch"]
         for name, baseline in BASELINES.items():
             paper = importlib.import_module(baseline.split()[0])
-            cfg, _ = paper.parse_args(commands(baseline, [config["lr"]])[config["lr"]].split()[1:])
-            ours = {k: v for k, v in vars(cfg).items() if k not in ("weights", *common.PLACE)}
+            cfg = paper.parse_args(commands(baseline, [config["lr"]])[config["lr"]].split()[1:])
+            ours = {k: v for k, v in vars(cfg).items() if k not in ("weights", "changed", *PLACE)}
             if config["paper"] == paper.__name__ and all(
                     config[k] == v for k, v in json.loads(json.dumps(ours)).items()):
                 found.setdefault(config["lr"], {})[name] = \

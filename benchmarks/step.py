@@ -7,8 +7,8 @@
 
 Networks as in the papers: BN-Inception for JRD and MDR, GoogLeNet for DML-DA, random weights,
 224 × 224 random images, labels and presets of CUB (5,864 images of 100 classes).  Each step calls
-what the script's train() calls, in its order; only the backward pass is cut at the network's
-outputs, so that the two halves can be timed.  On a GPU the clock waits for the device at each cut,
+the script's objective(); only the backward pass is cut at the network's outputs, so that the two
+halves can be timed.  On a GPU the clock waits for the device at each cut,
 which makes the small parts look larger than they are when they overlap.
 
 network   Network.forward, all of it (images to the device, preprocessing, backbone, embedding
@@ -63,127 +63,87 @@ class Clock:
 
 def cut(outputs):
     """The network's outputs as leaves, whose gradients are what the loss hands back to it."""
+    if torch.is_tensor(outputs):
+        return outputs.detach().requires_grad_()
     return [output.detach().requires_grad_() for output in outputs]
 
 
 def settings(paper, args):
     given = ["--dataset", "cub", "--weights", "random", "--device", args.device,
              "--precision", args.precision]
-    return paper.parse_args(given + (["--batch", str(args.batch)] if args.batch else []))[0]
+    return paper.parse_args(given + (["--batch", str(args.batch)] if args.batch else []))
 
 
 # ---------------------------------------------------------------------------- the three steps
-def jrd_step(cfg, device):
-    """-> step(images, labels, clock), as in jrd.train"""
-    network = common.to_device(jrd.Network(cfg, 100), cfg).train()
-    model = [*network.backbone.parameters(), *network.embedding.parameters()]
-    optimizer = torch.optim.Adam([{"params": model}, {"params": [network.proxies]}],
-                                 eps=0.01, weight_decay=1e-4, lr=cfg.lr)
-    run = SimpleNamespace(losses=[])
+class Model:
+    """A script's network, optimizer and state, and its objective of what the network gives."""
 
-    def step(images, labels, clock):
-        images = images.to(device, non_blocking=True)
-        outputs = network(images)
+    def __init__(self, name, cfg, device):
+        self.name, self.cfg, self.device = name, cfg, device
+        paper = PAPERS[name][0]
+        self.network = common.to_device(paper.Network(cfg, 100), cfg).train()
+        parameters = [*self.network.parameters()]
+        if name == "mdr":
+            self.mdr = mdr.MDR(cfg.levels, cfg.momentum, not cfg.fixed_levels).to(device)
+            self.generator = torch.Generator(device).manual_seed(0)
+            self.shares = torch.zeros(2, len(cfg.levels), dtype=torch.long, device=device)
+            parameters += self.mdr.parameters()
+        elif name == "dml_da":
+            self.targets = dml_da.TargetDensities(100).to(device)
+        self.optimizer = torch.optim.Adam(parameters, lr=cfg.lr)
+        self.run = SimpleNamespace(losses=[])
+
+    def objective(self, outputs, images, labels):
+        """The script's objective, of a network that gives `outputs` -> loss, parts, distances"""
+        def network(_):
+            return outputs
+        if self.name == "jrd":
+            labels, = common.send(self.device, labels)
+            return *jrd.objective(network, self.cfg, images, labels), None
+        if self.name == "mdr":
+            return mdr.objective(network, self.mdr, mdr.triplet_loss, self.cfg, images, labels,
+                                 self.generator)
+        return *dml_da.objective(network, self.targets, self.cfg, images, labels, None), None
+
+    def step(self, images, labels, clock):
+        images, = common.send(self.device, images)
+        outputs = self.network(images)
         clock.lap("network")
-        reps = cut(outputs)
-        labels = labels.to(device, non_blocking=True)
-        ams = jrd.amsoftmax(reps[2], labels, cfg.s, cfg.m)
-        reg = jrd.regularizer(cfg, reps, labels)
-        loss = ams + cfg.alpha * reg
+        leaves = cut(outputs)
+        loss, parts, distances = self.objective(leaves, images, labels)
         clock.lap("loss")
-        optimizer.zero_grad()
+        self.optimizer.zero_grad()
         clock.lap("optimizer")
         loss.backward()
         clock.lap("its grad")
-        torch.autograd.backward(outputs, [rep.grad for rep in reps])
+        if self.name == "jrd":
+            torch.autograd.backward(outputs, [leaf.grad for leaf in leaves])
+        else:
+            outputs.backward(leaves.grad)
         clock.lap("network")
-        optimizer.step()
+        self.optimizer.step()
+        if self.name == "dml_da":
+            self.targets.step(self.cfg.lr)
         clock.lap("optimizer")
-        common.Run.record(run, loss=loss, amsoftmax=ams, jrs=reg)
+        common.Run.record(self.run, loss=loss, **parts)
+        if self.name == "mdr":
+            labels, = common.send(self.device, labels)
+            self.shares += self.mdr.shares(distances, labels)
         clock.lap("log")
-    return step
 
 
-def mdr_step(cfg, device):
-    """-> step(images, labels, clock), as in mdr.train"""
-    network = common.to_device(mdr.Network(cfg, 100), cfg).train()
-    levels = mdr.MDR(cfg.levels, cfg.momentum, not cfg.fixed_levels).to(device)
-    optimizer = torch.optim.Adam([*network.parameters(), *levels.parameters()], lr=cfg.lr,
-                                 weight_decay=1e-5)
-    generator = torch.Generator(device).manual_seed(0)
-    shares = torch.zeros(2, len(cfg.levels), dtype=torch.long, device=device)
-    run = SimpleNamespace(losses=[])
-
-    def step(images, labels, clock):
-        outputs = network(images.to(device, non_blocking=True))
-        clock.lap("network")
-        e, = cut([outputs])
-        distances = mdr.unit_mean(mdr.pairwise_distances(e))
-        chosen = mdr.distance_weighted_negatives(e, labels, generator)
-        dml = mdr.triplet_loss(distances, *chosen, margin=cfg.margin)
-        reg = levels(distances)
-        loss = dml + cfg.lambda_ * reg + cfg.nu * levels.levels.square().sum()
-        clock.lap("loss")
-        optimizer.zero_grad()
-        clock.lap("optimizer")
-        loss.backward()
-        clock.lap("its grad")
-        outputs.backward(e.grad)
-        clock.lap("network")
-        optimizer.step()
-        clock.lap("optimizer")
-        common.Run.record(run, loss=loss, triplet=dml, mdr=reg)
-        shares.add_(levels.shares(distances, labels))
-        clock.lap("log")
-    return step
-
-
-def dml_da_step(cfg, device):
-    """-> step(images, labels, clock), as in dml_da.train"""
-    network = common.to_device(dml_da.Network(cfg, 100), cfg).train()
-    targets = dml_da.TargetDensities(100).to(device)
-    optimizer = torch.optim.Adam([
-        {"params": network.backbone.parameters()},
-        {"params": network.embedding.parameters(), "lr": cfg.lr * cfg.head_lr_mult}], lr=cfg.lr)
-    run = SimpleNamespace(losses=[])
-
-    def step(images, labels, clock):
-        outputs = network(images.to(device, non_blocking=True))
-        clock.lap("network")
-        f, = cut([outputs])
-        pair = dml_da.contrastive_loss(f, labels, cfg.margin)
-        classes, D_avg = dml_da.class_density(f, labels)
-        classes = classes.to(device, non_blocking=True)
-        alpha = targets.alpha[classes].requires_grad_()
-        reg = dml_da.density_regularizer(D_avg, alpha, targets.D0[classes], cfg.eta)
-        loss = pair + cfg.lambda_ * reg
-        clock.lap("loss")
-        optimizer.zero_grad()
-        clock.lap("optimizer")
-        loss.backward()
-        clock.lap("its grad")
-        outputs.backward(f.grad)
-        clock.lap("network")
-        optimizer.step()
-        targets.step(classes, alpha.grad, cfg.lr)
-        clock.lap("optimizer")
-        common.Run.record(run, loss=loss, contrastive=pair, da=reg)
-        clock.lap("log")
-    return step
-
-
-STEPS = {"jrd": (jrd, jrd_step, "BN-Inception"), "mdr": (mdr, mdr_step, "BN-Inception"),
-         "dml_da": (dml_da, dml_da_step, "GoogLeNet")}
+PAPERS = {"jrd": (jrd, "BN-Inception"), "mdr": (mdr, "BN-Inception"),
+          "dml_da": (dml_da, "GoogLeNet")}
 
 
 # ---------------------------------------------------------------------------- the table
 def measure(name, args):
     """-> batch size, {part: median seconds a step}, the same in CPU seconds"""
-    paper, make, _ = STEPS[name]
+    paper = PAPERS[name][0]
     cfg = settings(paper, args)
     device = common.device(cfg)
     torch.manual_seed(0)
-    step = make(cfg, device)
+    model = Model(name, cfg, device)
     all_labels = torch.arange(5864) % 100
     found, busy = [], []
     for i in range(args.warmup + args.steps):
@@ -194,7 +154,7 @@ def measure(name, args):
         images = torch.randint(0, 256, (len(labels), 3, 224, 224), dtype=torch.uint8)
         images = images.pin_memory() if device.type == "cuda" else images
         clock = Clock(device)
-        step(images, labels, clock)
+        model.step(images, labels, clock)
         if i >= args.warmup:
             found.append(clock.seconds | {"sampler": sampler})
             busy.append(clock.busy | {"sampler": sampler})
@@ -211,8 +171,8 @@ def main(args):
     for name in args.papers:
         batch, parts, busy = measure(name, args)
         share, share_busy = (1 - p["network"] / sum(p.values()) for p in (parts, busy))
-        rows.append([f"{name}, {STEPS[name][2]}", batch, *(f"{1000 * parts[p]:.1f}" for p in PARTS),
-                     f"{1000 * sum(parts.values()):.1f}", f"{100 * share:.2f}%",
+        rows.append([f"{name}, {PAPERS[name][1]}", batch,
+                     *(f"{1000 * parts[p]:.1f}" for p in PARTS), f"{1000 * sum(parts.values()):.1f}", f"{100 * share:.2f}%",
                      f"{100 * share_busy:.2f}%" if args.device == "cpu" else "–"])
         targets.append((f"{name}, batch {batch}: under 5% outside the network",
                         f"{100 * share:.2f}%", share < 0.05))
@@ -225,7 +185,7 @@ def main(args):
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--papers", nargs="+", choices=tuple(STEPS), default=list(STEPS))
+    parser.add_argument("--papers", nargs="+", choices=tuple(PAPERS), default=list(PAPERS))
     parser.add_argument("--batch", type=int, help="default: the paper's (100, 128, 100)")
     parser.add_argument("--steps", type=int, default=5, help="steps measured (5)")
     parser.add_argument("--warmup", type=int, default=2, help="steps before (2)")

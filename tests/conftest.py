@@ -55,8 +55,8 @@ def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
 def spy(monkeypatch, tmp_path):
     """spy(script, *flags): a training of seconds on 20 test images -> the rows of its log, and what
     Adam was told at every step: [[settings of each parameter group], ...]."""
-    import common
-    monkeypatch.setitem(common.GLYPHS, "test", (range(450, 460), 2))
+    from support import glyphs, runs
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
     told, step = [], torch.optim.Adam.step
 
     def spied(optimizer, *args, **kwargs):
@@ -66,10 +66,10 @@ def spy(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.optim.Adam, "step", spied)
 
     def train(script, *flags):
-        cfg, preset = script.parse_args([*flags, "--out", str(tmp_path)])
-        script.train(cfg, preset)
-        log = common.run_folder(script.__name__, cfg, preset) / "log.jsonl"
-        return [json.loads(line) for line in log.read_text().splitlines()], told
+        cfg = script.parse_args([*flags, "--out", str(tmp_path)])
+        script.train(cfg)
+        log = runs.run_folder(script.__name__, cfg) / "log.jsonl"
+        return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()], told
     return train
 
 

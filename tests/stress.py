@@ -148,7 +148,7 @@ def command_lines(script, draw):
         argv = []
         for _ in range(draw.randrange(1, 5)):
             argv += [draw.choice(words), *draw.choices(TOKENS, k=draw.choice([0, 1, 1, 1, 2]))]
-        cfg, _ = module.parse_args(argv)
+        cfg = module.parse_args(argv)
         assert all(v == v and abs(v) != float("inf") for v in vars(cfg).values()
                    if isinstance(v, float)), f"accepted {argv}"
         return True

@@ -215,9 +215,9 @@ def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path, end):
 def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, tmp_path, monkeypatch,
                                                                 capfd):
     """No space from the second checkpoint on; with space again the same command ends the run."""
-    import common
-    monkeypatch.setitem(common.GLYPHS, "test", (range(450, 460), 2))
-    monkeypatch.setitem(common.GLYPHS, "train", (range(400, 404), 8))
+    from support import glyphs
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
+    monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 404), 8))
     argv = [script, "--epochs", "2", "--batch", "16", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", argv + ["--iterations", "1"] * (script != "jrd.py"))
     writes, fsync = [], os.fsync
@@ -255,9 +255,9 @@ def test_a_folder_of_images(tmp_path):
                                    "--kernel mgf --variant jrd-c", "--regularizer jmmd --K 5",
                                    "--regularizer jintra --K-prime 2", "--regularizer intra"])
 def test_every_choice_trains(flags, tmp_path, monkeypatch, capsys):
-    import common
     import jrd
+    from support import glyphs
     monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8)), [9, 30, 40]])
-    monkeypatch.setitem(common.GLYPHS, "test", (range(450, 460), 2))
-    found = jrd.train(*jrd.parse_args([*flags.split(), "--epochs", "1", "--out", str(tmp_path)]))
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
+    found = jrd.train(jrd.parse_args([*flags.split(), "--epochs", "1", "--out", str(tmp_path)]))
     assert 0 <= found["last epoch"]["R@1"] <= 1 and "last epoch (1)" in capsys.readouterr().out

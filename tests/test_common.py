@@ -3,6 +3,7 @@ import argparse
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import ROOT, make_folder
+from support import files, glyphs, images, runs
 
 
 # ---------------------------------------------------------------------------- glyphs
@@ -24,14 +26,14 @@ def test_glyphs_counts_and_split():
     assert data.counts() == {"train": [750, 50], "test": [2000, 100]}
     assert not set(data.train.classes) & set(data.test.classes)
     assert data.train.images.shape == (750, 3, 36, 36) and data.train.images.dtype == torch.uint8
-    classes = [set(r) for r, _ in common.GLYPHS.values()]
+    classes = [set(r) for r, _ in glyphs.GLYPHS.values()]
     assert len(set.union(*classes)) == sum(map(len, classes))
     assert torch.bincount(data.test.labels).tolist() == [20] * 100
 
 
 def test_glyphs_are_the_same_everywhere():
     """A mean over many pixels, so that a last bit of a sine on another machine does not matter."""
-    (train, _), (again, _), (test, _) = (common.glyphs(s) for s in ("train", "train", "test"))
+    (train, _), (again, _), (test, _) = (glyphs.glyphs(s) for s in ("train", "train", "test"))
     assert torch.equal(train, again)
     assert train.float().mean().item() == pytest.approx(121.796, abs=0.01)
     assert test.float().mean().item() == pytest.approx(123.021, abs=0.01)
@@ -61,7 +63,7 @@ def test_folder_first_half_trains_second_half_tests(tmp_path):
 def test_images_of_every_kind_become_rgb(tmp_path, mode):
     path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
     Image.fromarray(np.full((5, 7, 3), 200, np.uint8)).convert(mode).save(path)
-    image = common.through(None, common.decode(path))
+    image = common.through(None, images.decode(path))
     assert image.shape == (3, 5, 7) and image.dtype == torch.uint8 and image.float().mean() > 150
 
 
@@ -96,8 +98,7 @@ def loader(split, workers, seed=0):
 
 
 def epoch_of(a_loader, epoch):
-    a_loader.batch_sampler.epoch = epoch
-    return [(x, y) for x, y in a_loader]
+    return [(x, y) for x, y in a_loader(epoch)]
 
 
 def same(a, b):
@@ -148,7 +149,7 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
 @pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
 def test_all_scripts_train_in_bf16_with_losses_in_float32(script, tmp_path, monkeypatch):
     """The backbone's convolutions see bfloat16, whatever comes after them float32."""
-    monkeypatch.setitem(common.GLYPHS, "test", (range(450, 460), 2))
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
     seen = {"conv": set(), "linear": set()}
     for name, kind in (("conv", torch.nn.Conv2d), ("linear", torch.nn.Linear)):
         def spied(self, x, name=name, real=kind.forward):
@@ -156,8 +157,8 @@ def test_all_scripts_train_in_bf16_with_losses_in_float32(script, tmp_path, monk
             seen[name].add(out.dtype)
             return out
         monkeypatch.setattr(kind, "forward", spied)
-    found = script.train(*script.parse_args(["--precision", "bf16", "--epochs", "1", "--out",
-                                             str(tmp_path)]))
+    found = script.train(script.parse_args(["--precision", "bf16", "--epochs", "1", "--out",
+                                            str(tmp_path)]))
     assert seen == {"conv": {torch.bfloat16}, "linear": {torch.float32}}
     assert 0 < found["last epoch"]["R@1"] <= 1
     (folder,) = tmp_path.iterdir()
@@ -181,7 +182,7 @@ def published(tmp_path, monkeypatch):
 
 def test_weights_from_a_file(published):
     path, _ = published
-    network = jrd.Network(jrd.parse_args(["--dataset", "cub"])[0], 10)
+    network = jrd.Network(jrd.parse_args(["--dataset", "cub"]), 10)
     assert common.load_weights(network.backbone, "bn_inception", path) == common.sha256(path)
     state = torch.load(path, weights_only=True)
     assert all(torch.equal(v, state[k]) for k, v in network.backbone.state_dict().items())
@@ -189,7 +190,7 @@ def test_weights_from_a_file(published):
 
 def test_a_weights_file_that_is_not_the_published_one(published, tmp_path):
     path, accept = published
-    backbone = jrd.Network(jrd.parse_args(["--dataset", "cub"])[0], 10).backbone
+    backbone = jrd.Network(jrd.parse_args(["--dataset", "cub"]), 10).backbone
     before = {k: v.clone() for k, v in backbone.state_dict().items()}
 
     def refused(message):
@@ -220,7 +221,7 @@ def test_download(published, tmp_path, monkeypatch):
     served.mkdir()
     (served / name).write_bytes(path.read_bytes()[:5000])
     monkeypatch.setitem(common.WEIGHTS, "bn_inception", (name, digest, f"file://{served}/"))
-    backbone = jrd.Network(jrd.parse_args(["--dataset", "cub"])[0], 10).backbone
+    backbone = jrd.Network(jrd.parse_args(["--dataset", "cub"]), 10).backbone
     with pytest.raises(common.UserError, match="cannot download .* --weights FILE"):
         common.load_weights(backbone, "bn_inception")
     assert not list((tmp_path / "hub").rglob("*.pth"))
@@ -243,9 +244,9 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path):
 # ---------------------------------------------------------------------------- files and folders
 def test_atomic_leaves_the_old_file_when_writing_fails(tmp_path):
     path = tmp_path / "x.json"
-    common.write_json(path, [1])
+    files.write_json(path, [1])
     with pytest.raises(TypeError):
-        common.write_json(path, [object()])
+        files.write_json(path, [object()])
     assert json.loads(path.read_text()) == [1] and os.listdir(tmp_path) == ["x.json"]
 
 
@@ -258,10 +259,10 @@ def test_checkpoints_that_are_none(tmp_path, content):
 
 
 def run_of(tmp_path, *arguments):
-    cfg, preset = jrd.parse_args([*arguments, "--out", str(tmp_path)])
+    cfg = jrd.parse_args([*arguments, "--out", str(tmp_path)])
     split = common.Split(torch.zeros(4, 3, 36, 36, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]),
                          ["a", "b"])
-    return common.Run("jrd", cfg, preset, common.Data("toy", split, split, split), "random")
+    return common.Run("jrd", cfg, common.Data("toy", split, split, split), "random")
 
 
 def test_run_names_say_what_differs_from_the_preset(tmp_path):
@@ -279,7 +280,7 @@ def test_a_folder_with_other_settings_is_refused(tmp_path):
         config = json.loads((run.folder / "config.json").read_text())
     assert config["alpha"] == 1 and config["splits"] == {"train": [4, 2], "test": [4, 2]}
     run_of(tmp_path, "--workers", "2")                              # where it runs may differ
-    common.write_json(run.folder / "config.json", config | {"alpha": 2.0, "weights_sha256": "x"})
+    files.write_json(run.folder / "config.json", config | {"alpha": 2.0, "weights_sha256": "x"})
     with pytest.raises(common.UserError, match=r"alpha \(there 2.0, now 1.0\), weights_sha256"):
         run_of(tmp_path)
     (run.folder / "config.json").write_text("{")
@@ -291,10 +292,10 @@ def test_settings_that_came_while_another_process_trained_are_refused(tmp_path):
     late = run_of(tmp_path)                        # made before there was a folder
     with run_of(tmp_path) as run:
         config = json.loads((run.folder / "config.json").read_text())
-    common.write_json(run.folder / "config.json", config | {"alpha": 2.0})
+    files.write_json(run.folder / "config.json", config | {"alpha": 2.0})
     with pytest.raises(common.UserError, match="alpha"):
         late.__enter__()
-    common.write_json(run.folder / "config.json", config)
+    files.write_json(run.folder / "config.json", config)
     with late:                                     # and the lock was given back
         pass
 
@@ -318,7 +319,6 @@ from pathlib import Path
 from test_common import common, run_of
 with run_of(Path(sys.argv[1])):
     if not os.fork():
-        common._start_worker(0)
         os.write(1, b"ready")
         os.close(1)
         time.sleep(60)
@@ -330,7 +330,8 @@ with run_of(Path(sys.argv[1])):
         pass
 
 
-def test_two_trainings_in_one_folder_are_refused(tmp_path):
+def test_two_trainings_in_one_folder_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "LOCK_WAIT", 0.1)
     with run_of(tmp_path):
         with pytest.raises(common.UserError, match="another process"):
             run_of(tmp_path).__enter__()
@@ -340,10 +341,18 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path):
 
 def test_what_a_killed_process_was_writing_goes(tmp_path):
     with run_of(tmp_path) as run:
-        stale = run.folder / ".last.pt.99.part"
-        stale.write_text("half")
+        gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
+                              stdout=subprocess.PIPE, text=True).stdout.strip()
+        here = socket.gethostname()
+        stale, old, alive, elsewhere = (run.folder / f".last.pt.{who}.part" for who in (
+            f"{here}.{gone}", "elsewhere.1", f"{here}.{os.getppid()}", "elsewhere.2"))
+        for part in (stale, old, alive, elsewhere):
+            part.write_text("half")
+        os.utime(old, (0, 0))
     with run_of(tmp_path):
-        assert not stale.exists() and (run.folder / "config.json").exists()
+        assert not stale.exists() and not old.exists()
+        assert alive.exists() and elsewhere.exists(), "another process may be writing them"
+        assert (run.folder / "config.json").exists()
 
 
 def test_a_loss_that_is_not_finite_stops_with_step_parts_and_checkpoint(tmp_path):
@@ -354,12 +363,12 @@ def test_a_loss_that_is_not_finite_stops_with_step_parts_and_checkpoint(tmp_path
                                       lambda epoch: [[i] for i in range(6)], run.cfg, "cpu")
         epochs = run.epochs()
         next(epochs)
-        for _ in run.steps(batches):
+        for _ in run.steps(batches(0)):
             run.record(loss=torch.tensor(1.0), jrs=torch.tensor(0.5))
         run.end_epoch(**{"R@1": 0.5})
         next(epochs)
         with pytest.raises(common.NonFiniteLoss) as error:
-            for step, _ in enumerate(run.steps(batches)):
+            for step, _ in enumerate(run.steps(batches(1))):
                 run.record(loss=torch.tensor(1.0 if step < 3 else float("nan")),
                            jrs=torch.tensor(0.5))
     assert str(error.value) == ("the loss is not finite at epoch 2, step 4: loss nan, jrs 0.5; "

@@ -32,7 +32,7 @@ def square(x, i, j):
 
 
 def cfg(*flags):
-    return dml_da.parse_args(list(flags))[0]
+    return dml_da.parse_args(list(flags))
 
 
 # ---------------------------------------------------------------------------- Eq. 1-4
@@ -228,7 +228,8 @@ def test_adam_of_the_targets_is_torchs_and_absent_classes_stay_bit_for_bit():
         present = draw.permutation(4)[:2] if step > 1 else np.array([0, 1])
         before = {k: v.clone() for k, v in targets.state_dict().items()}
         gradient = torch.tensor(draw.standard_normal(2))
-        targets.step(torch.tensor(present), gradient, lr=0.01)
+        targets.of(torch.tensor(present)).grad = gradient
+        targets.step(lr=0.01)
         for c, g in zip(present, gradient):
             peers[c].grad = g
             optimizers[c].step()
@@ -347,12 +348,12 @@ def test_a_step_reads_nothing_from_the_device():
     targets = dml_da.TargetDensities(9).to("meta")
     classes, D_avg = dml_da.class_density(f, LONG)
     classes = classes.to("meta")
-    alpha = targets.alpha[classes].requires_grad_()
+    alpha = targets.of(classes)
     (dml_da.contrastive_loss(f, LONG, 1.0) + dml_da.triplet_loss(f, LONG, 1.0) +
      dml_da.n_pair_loss(f, LONG, torch.Generator()) + dml_da.entropy_regularizer(f) +
      dml_da.global_orthogonal_regularizer(f, LONG) +
      dml_da.density_regularizer(D_avg, alpha, targets.D0[classes])).backward()
-    targets.step(classes, alpha.grad, 1e-3)
+    targets.step(1e-3)
     with pytest.raises((RuntimeError, NotImplementedError)):
         f.sum().item()
 
@@ -413,11 +414,11 @@ def test_a_flag_that_would_do_nothing_is_refused(flags, capsys):
 @pytest.fixture
 def short(monkeypatch, tmp_path):
     """A training of a second: two batches an epoch, 20 test images."""
-    import common
-    monkeypatch.setitem(common.GLYPHS, "test", (range(450, 460), 2))
+    from support import glyphs
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
 
     def train(*flags, out="runs"):
-        return dml_da.train(*dml_da.parse_args([*flags, "--iterations", "2", "--out",
+        return dml_da.train(dml_da.parse_args([*flags, "--iterations", "2", "--out",
                                                 str(tmp_path / out)]))
     train.out = tmp_path
     return train

@@ -24,7 +24,7 @@ def points(d, seed=0, scale=1.3):
 
 
 def cfg(**changes):
-    return jrd.parse_args([f"--{k.replace('_', '-')}={v}" for k, v in changes.items()])[0]
+    return jrd.parse_args([f"--{k.replace('_', '-')}={v}" for k, v in changes.items()])
 
 
 def ordered_pairs(labels=LABELS):

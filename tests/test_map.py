@@ -1,4 +1,4 @@
-"""MAP.md is true: its names exist, and no equation, U, E or D is left out or untested."""
+"""docs/map.md is true: its names exist, and no equation, U, E or D is left out or untested."""
 import importlib.util
 import re
 
@@ -7,7 +7,7 @@ import pytest
 
 from conftest import ROOT, agrees
 
-PAGE = (ROOT / "MAP.md").read_text()
+PAGE = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
 EQUATIONS = {"jrd": 16, "mdr": 7, "dml_da": 9}
 
 
@@ -52,7 +52,9 @@ def test_every_equation_has_code_and_a_test(script):
 
 @pytest.mark.parametrize("script", EQUATIONS)
 def test_every_silent_point_and_erratum_of_the_docstring_is_here(script):
-    said = set(re.findall(r"^  ([UE]\d+) ", importlib.import_module(script).__doc__, re.M))
+    page = importlib.import_module(script).__doc__
+    listed = page[page.index("(explained"):page.index("Shapes:")]
+    said = set(re.findall(r"(?:^|  |Errata: |, )([UE]\d+) ", listed, re.M))
     here = {cells[0]: cells for cells in sections()[script] if re.fullmatch(r"[UE]\d+", cells[0])}
     assert set(here) == said and len(said) >= 9
     for cells in here.values():
@@ -76,17 +78,20 @@ def test_every_silent_point_is_marked_in_the_script(script):
 
 
 def test_the_example_of_a_new_regularizer_works(tmp_path):
-    """EXTENDING.md's snippets, put into a copy of dml_da.py where it says, train and agree."""
+    """docs/extending.md's snippets, put into a copy of dml_da.py where it says, train and agree."""
     function, names, branch, test = re.findall(r"```python\n(.*?)```",
-                                               (ROOT / "EXTENDING.md").read_text(), re.DOTALL)
-    weights, choices = names.splitlines()
-    source = (ROOT / "dml_da.py").read_text()
-    for old, new in ((r"^REG_WEIGHT = .*?(?=  )", weights), (r"^    add\(\"--regularizer\".*\n.*\n",
-                     choices + "\n"), (r"^# -+ sampler", function + "\n\n\\g<0>"),
-                     (r"^                else:\n(?=.*global)", branch + "\\g<0>")):
+                                               (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"),
+                                               re.DOTALL)
+    weight, choices = names.splitlines()
+    source = (ROOT / "dml_da.py").read_text(encoding="utf-8")
+    for old, new in ((r"^BRINGS = .*\n", "\\g<0>" + weight + "\n"),
+                     (r"^    add\(\"--regularizer\".*\n.*\n", choices + "\n"),
+                     (r"^# -+ objective", function + "\n\n\\g<0>"),
+                     (r"^    elif cfg.regularizer == \"gor\"", branch + "\\g<0>"),
+                     (r"in \(\"en\", \"gor\"\)", "in (\"en\", \"gor\", \"spread\")")):
         source, times = re.subn(old, new, source, flags=re.M)
         assert times == 1, old
-    (tmp_path / "extended.py").write_text(source)
+    (tmp_path / "extended.py").write_text(source, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("extended", tmp_path / "extended.py")
     extended = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(extended)
@@ -94,5 +99,5 @@ def test_the_example_of_a_new_regularizer_works(tmp_path):
              "points": lambda: np.random.RandomState(0).standard_normal((9, 3))}
     exec(test + "test_spread_regularizer()", space)
     flags = ["--regularizer", "spread", "--epochs", "1", "--iterations", "1"]
-    found = extended.train(*extended.parse_args([*flags, "--out", str(tmp_path)]))
+    found = extended.train(extended.parse_args([*flags, "--out", str(tmp_path)]))
     assert 0 < found["last epoch"]["R@1"] < 1

@@ -24,7 +24,7 @@ def points(d=3, seed=0, n=B):
 def cfg(**changes):
     flags = [f"--{k.replace('_', '-')}" + ("" if v is True else f"={v}")
              for k, v in changes.items()]
-    return mdr.parse_args(flags)[0]
+    return mdr.parse_args(flags)
 
 
 def distances(e):
@@ -306,7 +306,7 @@ def test_a_step_reads_nothing_from_the_device():
     for loss in LOSSES.values():
         loss = loss.to("meta") if isinstance(loss, torch.nn.Module) else loss
         (loss(scaled, *chosen, margin=0.2) + module(scaled)).backward(retain_graph=True)
-    module.shares(scaled, labels)
+    module.shares(scaled, labels.to("meta"))
     with pytest.raises((RuntimeError, NotImplementedError)):
         e.sum().item()
 
@@ -372,11 +372,11 @@ def test_transforms_are_u3_and_u13():
 @pytest.fixture
 def short(monkeypatch, tmp_path):
     """A training of a second: two batches an epoch, 20 test images."""
-    import common
-    monkeypatch.setitem(common.GLYPHS, "test", (range(450, 460), 2))
+    from support import glyphs
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
 
     def train(*flags, out="runs"):
-        return mdr.train(*mdr.parse_args([*flags, "--iterations", "2",
+        return mdr.train(mdr.parse_args([*flags, "--iterations", "2",
                                           "--out", str(tmp_path / out)]))
     train.out = tmp_path
     return train

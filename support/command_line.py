@@ -1,0 +1,172 @@
+"""The flags that every script has, how settings come from them, and how a script ends."""
+import argparse
+import contextlib
+import math
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from support.files import NonFiniteLoss, UserError, reason
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with errors of one line, and --help that has the options first, then `page`."""
+
+    def __init__(self, prog, page=None, **kwargs):
+        super().__init__(prog=prog, epilog=page, allow_abbrev=False,
+                         formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}\n")
+
+    def describe(self, defaults, presets, brings):
+        """Add to the help of each option its default, and who has another one."""
+        defaults = SHARED | defaults
+        for action in self._actions:
+            default = defaults.get(action.dest)
+            if default is None or default is False:
+                continue
+            words = [f"default {plain(default)}"]
+            for who, values in [*presets.items(), *((c, v) for (_, c), v in brings.items())]:
+                if values.get(action.dest, default) != default:
+                    words.append(f"{who} {plain(values[action.dest])}")
+            action.help = f"{action.help or ''} ({'; '.join(words)})".strip()
+
+
+def plain(value):
+    """A setting as people write it: 0.1, -3 0 3."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(plain, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
+    """An argparse type: a finite int or float, low <= value <= high and above < value < below."""
+    def parse(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            noun = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"'{text}' is not a {noun}")
+        if not (low <= value <= high and above < value < below and abs(value) < math.inf):
+            bounds = [f">= {low:g}" * (low > -math.inf), f"> {above:g}" * (above > -math.inf),
+                      f"<= {high:g}" * (high < math.inf), f"< {below:g}" * (below < math.inf)]
+            raise argparse.ArgumentTypeError(f"{text} must be " + (
+                " and ".join(filter(None, bounds)) or "finite"))
+        return value
+    return parse
+
+
+def label(text):
+    """An argparse type: what may stand in a folder's name on any system."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}", text):
+        raise argparse.ArgumentTypeError(f"'{text}' must be letters, digits, '.', '_' and '-'")
+    return text
+
+
+def data_root():
+    """Where the datasets are unless --data-root says otherwise."""
+    return os.environ.get("DML_DATA", "data")
+
+
+SHARED = dict(name=None, again=False, weights=None, resize=256, size=224, eval_every=1,
+              precision="fp32", seed=0, data_root=None, out="runs", device="auto", workers=None,
+              no_cache=False)
+
+
+def add_shared_arguments(parser, backbone_name):
+    """The flags that mean the same in every paper script; backbone_name: argparse type of names"""
+    add = parser.add_argument
+    add("--backbone", type=backbone_name, metavar="NAME", help="the paper's own, small, or a "
+        "classification model of torchvision: resnet50, squeezenet1_1, ...")
+    add("--weights", metavar="FILE", help="pretrained weights of the backbone, or 'random' "
+        "(default: the published file, checked by SHA-256)")
+    add("--resize", type=number(int, 1), help="what test images are resized to, of which the "
+        "network sees a crop")
+    add("--size", type=number(int, 1), help="side of that crop, the network's input")
+    add("--eval-every", type=number(int, 1), help="epochs between evaluations")
+    add("--precision", choices=("fp32", "tf32", "bf16"), help="of the backbone; losses and "
+        "distances are in float32 always")
+    add("--seed", type=number(int, 0, 2 ** 31))
+    add("--name", type=label, help="of an experiment of your own, put into the run folder's name")
+    add("--again", action="store_const", const=True, help="train anew in place of the run that the "
+        "folder holds")
+    add("--data-root", metavar="DIR", help="folder that holds the datasets (default: $DML_DATA, "
+        "else ./data)")
+    add("--out", metavar="DIR", help="folder that holds the runs")
+    add("--device", help="auto, cpu, cuda, cuda:1, ...")
+    add("--workers", type=number(int, 0), help="processes that load images (default: one a core, "
+        "at most 8; none for glyphs)")
+    add("--no-cache", action="store_const", const=True, help="decode and resize the images anew in "
+        "every epoch: the same tensors, slower")
+
+
+def settings(args, defaults, presets, brings):
+    """Argument > what a choice brings > dataset preset > default -> argparse.Namespace.
+
+    brings: {(setting, choice): {setting: value}}, what holds unless a flag says otherwise where
+    `choice` was made, by a flag or by the preset.  Later entries have the last word.
+    The namespace's `changed` has what the flags change of all that: {setting: value}, in the order
+    of the defaults; where a run is computed (PLACE) is not in it.
+    UserError: a crop larger than the image.
+    """
+    given = {key: value for key, value in vars(args).items() if value is not None}
+    preset = SHARED | {"data_root": data_root()} | defaults | presets.get(
+        args.dataset, presets["folder"])
+    for (setting, choice), brought in brings.items():
+        if given.get(setting, preset[setting]) == choice:
+            preset |= brought
+    cfg = preset | given
+    if cfg["size"] > cfg["resize"]:
+        raise UserError(f"--size {cfg['size']} is larger than --resize {cfg['resize']}")
+    changed = {key.rstrip("_"): value for key, value in cfg.items()
+               if key not in (*PLACE, "seed", "dataset", "name") and value != preset[key]}
+    return argparse.Namespace(**cfg, changed=changed)
+
+
+# Where and how a run is computed, not what.
+PLACE = ("data_root", "out", "device", "workers", "no_cache", "again")
+
+
+def refuse_idle(parser, args, rules):
+    """No flag that does nothing.  rules: [(when, whether that is so, flags that are idle then)]"""
+    for when, true, names in rules:
+        for name in names.split():
+            if true and getattr(args, name) is not None:
+                parser.error(f"--{name.rstrip('_').replace('_', '-')} does nothing {when}")
+
+
+def main(function, parse_args):
+    """Run a script; what a user can cause ends in one line on stderr and a status."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="replace")        # a console that has no λ shows a ?
+    try:
+        function(parse_args())
+    except (UserError, NonFiniteLoss, OSError) as error:
+        message = str(error).rpartition("files.UserError: ")[2].strip()      # a loader's worker
+        print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)     # put its trace before
+        sys.exit(1 if isinstance(error, NonFiniteLoss) else 2)
+    except KeyboardInterrupt:                  # die of the signal: a calling shell script stops too
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def device(cfg):
+    """The torch.device that --device names; auto is the GPU where there is one."""
+    name = cfg.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"--device {name}: {reason(error)}")
+
+
+def cores():
+    """How many cores this process may use: a job's share of a machine, where there are shares."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

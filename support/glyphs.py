@@ -1,0 +1,145 @@
+"""The embedded dataset `glyphs`, the small backbone, and how that one was pretrained.
+
+Each class is a closed contour (radial Fourier descriptors) with two colours and a striped or ringed
+texture.  Within a class vary pose, scale, place, contour, shade and background.  The pretraining
+classes stand in a studio: plain background, even light, no noise.  Training and test classes, all
+different, are out in the wild.  So the small backbone is to `glyphs` what an ImageNet backbone is
+to CUB: useful as it comes, better when fine-tuned, and easily overfitted.
+"""
+import time
+
+import numpy as np
+import PIL.Image
+import torch
+import torch.nn as nn
+import torchvision
+from torchvision.transforms import v2
+from tqdm import tqdm
+
+from support.files import ROOT, atomic, sha256
+from support.images import augmented, shuffled
+
+GLYPHS = {"pretraining": (range(0, 400), 30), "train": (range(400, 450), 15),
+          "test": (range(450, 550), 20)}              # split: (classes, images per class)
+GLYPH_SIZE, HARMONICS = 36, np.arange(2, 8)
+
+
+def glyphs(split):
+    """-> images (n, 3, 36, 36) uint8, labels (n,) from 0.  The same on every call."""
+    classes, per_class = GLYPHS[split]
+    draw = np.random.RandomState(0)                   # RandomState: its stream is frozen by NumPy
+    n = 550
+    world = dict(amplitude=draw.rayleigh(0.42, (n, 6)) / HARMONICS,
+                 phase=draw.uniform(0, 2 * np.pi, (n, 6)), colour=draw.uniform(0, 1, (n, 2, 3)),
+                 stripes=draw.uniform(2, 9, n), angle=draw.uniform(0, np.pi, n),
+                 ringed=draw.uniform(0, 1, n) < 0.3)
+    images = [_draw_glyph({k: v[[c] * per_class] for k, v in world.items()},
+                          np.random.RandomState(1 + c), studio=split == "pretraining")
+              for c in classes]
+    labels = torch.arange(len(classes)).repeat_interleave(per_class)
+    return torch.from_numpy(np.concatenate(images)), labels
+
+
+def _draw_glyph(glyph, draw, studio):
+    """The images of one class: glyph, its parameters repeated n times -> (n, 3, 36, 36) uint8."""
+    n, wild = len(glyph["angle"]), 0.0 if studio else 1.0
+
+    def pixelwise(values):                            # (n,) or (n, 3) -> broadcast over pixels
+        return values[..., None, None]
+
+    def uniform(low, high, *shape):
+        return pixelwise(draw.uniform(low, high, (n, *shape)))
+
+    axis = (np.arange(GLYPH_SIZE) + 0.5) / GLYPH_SIZE * 2 - 1
+    row, column = np.meshgrid(axis, axis, indexing="ij")
+    turn, y, x = uniform(-0.8, 0.8), row - uniform(-0.2, 0.2), column - uniform(-0.2, 0.2)
+    x, y = np.cos(turn) * x + np.sin(turn) * y, np.cos(turn) * y - np.sin(turn) * x
+    x, y = x / uniform(0.5, 0.8), y / uniform(0.5, 0.8)
+    radius, polar = np.hypot(x, y), np.arctan2(y, x)
+    amplitude = pixelwise(glyph["amplitude"] * draw.uniform(0.6, 1.4, (n, 6)))
+    phase = pixelwise(glyph["phase"] + draw.normal(0, 0.25, (n, 6)))
+    contour = 1 + (amplitude * np.cos(HARMONICS[:, None, None] * polar[:, None] + phase)).sum(1)
+    inside = 1 / (1 + np.exp(12 * (radius - np.maximum(contour, 0.15))))[:, None]
+    across = np.cos(pixelwise(glyph["angle"])) * x + np.sin(pixelwise(glyph["angle"])) * y
+    across = np.where(pixelwise(glyph["ringed"]), radius, across)
+    texture = np.sin(across * pixelwise(glyph["stripes"]) + uniform(0, 2 * np.pi))[:, None]
+    ground = np.sin(column * uniform(-5, 5) + row * uniform(-5, 5) + uniform(0, 2 * np.pi))[:, None]
+
+    def blend(pair, weight):                          # weight in [-1, 1] mixes the two colours
+        first, second = pixelwise(pair[:, 0]), pixelwise(pair[:, 1])
+        return (first + second + weight * (first - second)) / 2
+
+    colour = glyph["colour"] + draw.normal(0, 0.08, (n, 2, 3))
+    plain = draw.uniform(0, 1, (n, 2, 3))
+    plain[:, 1] = plain[:, 0] + wild * (plain[:, 1] - plain[:, 0])
+    image = inside * blend(colour, texture) + (1 - inside) * blend(plain, ground)
+    light = draw.uniform(1 - 0.3 * wild, 1 + 0.25 * wild, (n, 1))
+    cast = draw.uniform(1 - 0.25 * wild, 1 + 0.25 * wild, (n, 3))
+    image = image * pixelwise(light * cast) + 0.03 * wild * draw.normal(0, 1, image.shape)
+    return (np.clip(image, 0, 1) * 255).astype(np.uint8)
+
+
+class SmallNet(nn.Sequential):
+    """The small backbone: (B, 3, 32, 32) -> (B, 128), four 3 × 3 convolutions, 163,672 weights."""
+
+    def __init__(self):
+        layers, width = [], 3
+        for out, pool in ((24, True), (48, True), (96, True), (128, False)):
+            layers += [nn.Conv2d(width, out, 3, padding=1, bias=False), nn.BatchNorm2d(out),
+                       nn.ReLU(inplace=True)] + [nn.MaxPool2d(2)] * pool
+            width = out
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+# What `small` sees, whatever the dataset: 36 × 36, of which a random or the central 32 × 32.
+SMALL_TRANSFORMS = (v2.Resize((GLYPH_SIZE, GLYPH_SIZE), antialias=True),
+                    v2.Compose([v2.RandomCrop(32), v2.RandomHorizontalFlip()]),
+                    v2.Compose([v2.Resize((GLYPH_SIZE, GLYPH_SIZE), antialias=True),
+                                v2.CenterCrop(32)]))
+
+
+WEIGHTS = ROOT / "support" / "glyphs_backbone.pth"
+SHA256 = "a2d35efeb963d00da00eb25a3cb02c123ce8129421c8d1072b9456e4d7a83086"         # of that file
+
+
+def normalize(images):
+    """uint8 (B, 3, h, w) -> what the small backbone takes, -1 to 1"""
+    return (images.float() - 127.5) / 127.5
+
+
+def pretrain(path=WEIGHTS):
+    """Train SmallNet as a classifier of the 400 pretraining glyphs and save it."""
+    torch.manual_seed(0)
+    images, labels = glyphs("pretraining")
+    epochs, batch = 12, 100
+    network, head = SmallNet(), nn.Linear(128, 400)
+    parameters = [*network.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 2e-3, total_steps=epochs * len(labels) // batch)
+    for epoch in range(epochs):
+        total, start = 0.0, time.time()
+        batches = shuffled(len(labels), batch, 0, epoch)
+        for chosen in tqdm(batches, leave=False, disable=None):
+            x = torch.stack([augmented(images[i], SMALL_TRANSFORMS[1], 0, epoch, i)
+                             for i in chosen])
+            loss = nn.functional.cross_entropy(head(network(normalize(x))), labels[chosen])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            total += loss.item()
+        print(f"epoch {epoch + 1}/{epochs}  loss {total / len(batches):.3f}  "
+              f"{time.time() - start:.0f} s", flush=True)
+    with atomic(path, "wb") as file:
+        torch.save(network.state_dict(), file)
+    print(f"wrote {path}, SHA-256 {sha256(path)} (what is expected: {SHA256})")
+
+
+def sheet(path):
+    """Draw eight images of ten test classes, a class a row."""
+    images, labels = glyphs("test")
+    some = torch.cat([images[labels == c][:8] for c in range(10)])
+    picture = torchvision.utils.make_grid(some, nrow=8, padding=0)             # (3, 360, 288)
+    v2.functional.to_pil_image(picture).resize((864, 1080), PIL.Image.NEAREST).save(path)
+    print(f"wrote {path}")

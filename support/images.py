@@ -1,0 +1,188 @@
+"""Images from files: decoding, the deterministic part of a transform, its cache, augmentation.
+
+An image is a uint8 RGB tensor (3, h, w).
+"""
+import contextlib
+import errno
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import filelock
+import numpy as np
+import PIL
+import PIL.Image
+import torch
+from torchvision.transforms import v2
+from tqdm import tqdm
+
+from support.command_line import cores
+from support.files import UserError, atomic, digest, lock, read_json, remove_leftovers, write_json
+
+
+def decode(path):
+    """An image file -> an RGB PIL image.  UserError names a file that cannot be read."""
+    try:
+        with PIL.Image.open(path) as image:
+            return image.convert("RGB")
+    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
+        raise UserError(f"cannot read the image {path}: {error}")
+
+
+def through(prefix, image):
+    """The deterministic part of a transform, applied by PIL -> uint8 (3, h, w)"""
+    return v2.functional.pil_to_tensor(prefix(image) if prefix else image)
+
+
+class ImageFiles:
+    """Indexable images from files, through the deterministic part of a transform."""
+
+    def __init__(self, paths, prefix):
+        self.paths, self.prefix = paths, prefix
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, i):
+        return through(self.prefix, decode(self.paths[i]))
+
+
+def faults(paths):
+    """Read every image -> what is wrong with each that cannot be read."""
+    def fault(path):
+        try:
+            decode(path)
+        except UserError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(cores()) as pool:
+        yield from filter(None, tqdm(pool.map(fault, paths), "checking images", total=len(paths),
+                                     unit="image", leave=False, disable=None))
+
+
+# ---------------------------------------------------------------------------- the cache
+CACHE_FORMAT, CHUNK = 2, 256               # CHUNK: images in memory at once while it is built
+
+
+class CachedImages:
+    """Indexable images from a cache file: uint8 (3, h, w), in PIL's memory layout, h × w × 3."""
+
+    def __init__(self, path, shapes):
+        self.path, self.shapes, self.starts = path, shapes, _starts(shapes)
+        self.bytes = np.memmap(path, np.uint8, "r")
+
+    def __reduce__(self):                          # a worker gets the path, not the file's content
+        return CachedImages, (self.path, self.shapes)
+
+    def __len__(self):
+        return len(self.shapes)
+
+    def __getitem__(self, i):
+        image = np.array(self.bytes[self.starts[i]:self.starts[i + 1]])
+        return torch.from_numpy(image).view(*self.shapes[i], 3).permute(2, 0, 1)
+
+
+def _starts(shapes):
+    """Where each image begins in the file, and where the last one ends.  n (h, w) -> n + 1"""
+    return [0, *np.cumsum([3 * h * w for h, w in shapes]).tolist()]
+
+
+def cache_images(files, sources, title, place):
+    """ImageFiles -> CachedImages of a file in `place`, which is built first where need be.
+
+    The name of the file stands for the transform and for the version of PIL.  The .json beside it
+    has `sources`, a text that identifies the image files, and the shapes: where the sources are
+    other ones, the cache is built anew.  Of several processes one builds and the others wait; on
+    machines whose locks do not reach each other each builds its own, and whichever is ready last
+    stays: the file appears whole or not at all.
+    UserError: an image that cannot be read, a place that cannot be written, too little disk.
+    """
+    made_by = digest(repr(files.prefix), PIL.__version__)[:12]
+    data = place / f"{title}-{made_by}.images"
+    shapes = _cache_shapes(data, sources, len(files))
+    if shapes is None:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            with _alone(data):
+                shapes = _cache_shapes(data, sources, len(files)) or _build_cache(
+                    files, data, sources)
+        except OSError as error:
+            raise UserError(f"cannot write the cache {data}: {error}; --no-cache does without it")
+    return CachedImages(data, shapes)
+
+
+@contextlib.contextmanager
+def _alone(data):
+    """While one process builds a cache the others wait: that saves work, correctness needs none."""
+    path, held = data.with_suffix(".lock"), None
+    try:
+        held = lock(path, seconds=0)
+    except filelock.Timeout:
+        print(f"waiting for another process that builds {data}", flush=True)
+        held = lock(path, seconds=None)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):       # no locks there: no matter
+            raise
+    try:
+        yield
+    finally:
+        if held:
+            held.release()
+
+
+def _cache_shapes(data, sources, n):
+    """The n shapes (h, w) of a whole cache file made from these sources, else None."""
+    try:
+        notes = read_json(data.with_suffix(".json"))
+        shapes = [tuple(map(int, shape.split("x"))) for shape in notes["shapes"].split()]
+        shapes = shapes * n if len(shapes) == 1 else shapes
+        if (notes["format"], notes["sources"], len(shapes), data.stat().st_size) == (
+                CACHE_FORMAT, sources, n, _starts(shapes)[-1]):
+            return shapes
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None
+
+
+def _build_cache(files, data, sources):
+    """Write the file, then the note that it is there -> shapes"""
+    n, shapes, written, notes = len(files), [], 0, data.with_suffix(".json")
+    remove_leftovers(data.parent)
+    print(f"building the cache {data}: {n:,} images", flush=True)
+    with ThreadPoolExecutor(cores()) as pool, atomic(data, "wb") as file, tqdm(
+            total=n, desc="decoding", unit="image", leave=False, disable=None) as bar:
+        for first in range(0, n, CHUNK):
+            for image in pool.map(files.__getitem__, range(first, min(first + CHUNK, n))):
+                shapes.append(tuple(image.shape[1:]))
+                written += file.write(np.ascontiguousarray(image.permute(1, 2, 0)))
+                bar.update()
+            need = written / len(shapes) * (n - len(shapes))
+            free = shutil.disk_usage(data.parent).free
+            if need > free:
+                raise UserError(f"the cache {data} needs about {need / 1e9:.2f} GB more and "
+                                f"{data.parent} has {free / 1e9:.2f} GB free: make room, or do "
+                                "without it by --no-cache")
+        notes.unlink(missing_ok=True)          # of a file that is about to be replaced
+    equal = len(set(shapes)) == 1
+    write_json(notes, {
+        "format": CACHE_FORMAT, "sources": sources, "transform": repr(files.prefix),
+        "shapes": " ".join(f"{h}x{w}" for h, w in (shapes[:1] if equal else shapes))})
+    return shapes
+
+
+# ---------------------------------------------------------------------------- order, augmentation
+def shuffled(n, batch, seed, epoch):
+    """All n indices in an order that depends on (seed, epoch) alone, in batches."""
+    generator = torch.Generator().manual_seed(random_seed(seed, epoch))
+    return [part.tolist() for part in torch.randperm(n, generator=generator).split(batch)]
+
+
+def random_seed(*key):
+    """A 64-bit seed from a few whole numbers: what is drawn depends on the key alone."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
+
+
+def augmented(image, augment, *key):
+    """augment(image), what it draws depending on the key alone: any process, any order."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(random_seed(*key))
+        return augment(image)

@@ -1,0 +1,268 @@
+"""Where the images of a dataset lie: the papers' four, as their archives unpack, and folders.
+
+Each reader gives {"train", "test" and perhaps "gallery": [(path, class)]}.  Nothing is read of the
+images themselves.
+"""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import PIL.Image
+
+from support.files import UserError, digest
+from support.identity import some, twice
+
+SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
+COUNTS = {  # images and classes of each split; with other counts nothing trains
+    "cub": {"train": (5864, 100), "test": (5924, 100)},
+    "cars": {"train": (8054, 98), "test": (8131, 98)},
+    "sop": {"train": (59551, 11318), "test": (60502, 11316)},
+    "inshop": {"train": (25882, 3997), "test": (14218, 3985), "gallery": (12612, 3985)}}
+
+SOURCES = {  # the folders (the first one is advised) under the data root, and what to put there
+    "cub": (["CUB_200_2011"], "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz "
+            "(1,150,585,339 bytes, md5 97eceeb196236b17998738112f37df78), unpacked to {}"),
+    "cars": (["cars", "cars196", "stanford_cars"], "car_ims.tgz (md5 "
+             "d5c8f0aa497503f355e17dc7886c3f14) and cars_annos.mat (md5 "
+             "b407c6086d669747186bd1d764ff9dbc), unpacked to {0}/car_ims and {0}/cars_annos.mat, "
+             "or the copies in circulation as {0}/cars_train, {0}/cars_test, "
+             "{0}/devkit/cars_train_annos.mat and {0}/devkit/cars_test_annos_withlabels.mat; "
+             "their host, ai.stanford.edu/~jkrause/cars, is gone since 2023"),
+    "sop": (["Stanford_Online_Products"], "ftp://cs.stanford.edu/cs/cvgl/"
+            "Stanford_Online_Products.zip (3,083,860,082 bytes, md5 "
+            "7f73d41a2f44250d4779881525aea32e), unpacked to {}"),
+    "inshop": (["inshop", "In-shop Clothes Retrieval Benchmark"], "list_eval_partition.txt and the "
+               "folder img of the In-shop Clothes Retrieval Benchmark, from the drive of "
+               "DeepFashion, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html (52,712 images; no "
+               "checksum is published), unpacked to {}")}
+
+CAUSES = {  # images in all or in a split: where such a count comes from
+    "cub": {5994: "the training half of train_test_split.txt, the closed-set split: the papers "
+                  "split by class",
+            5794: "the test half of train_test_split.txt, the closed-set split: the papers split "
+                  "by class",
+            6033: "CUB-200 of 2010, the predecessor of CUB-200-2011"},
+    "cars": {8144: "cars_train alone, half of the closed-set split: the papers pool cars_train and "
+                   "cars_test and split by class",
+             8041: "cars_test alone, half of the closed-set split: the papers pool cars_train and "
+                   "cars_test and split by class"},
+    "inshop": {25881: "a list that lost its first line, the number of rows: then its first image "
+                      "is taken for the header"}}
+
+
+def read_dataset(name, root):
+    """-> its folder, {"train", "test" and perhaps "gallery": [(path, class)]}; load_dataset's
+    errors, but for what is in the images."""
+    if name in COUNTS:
+        folder = find_dataset(name, root)
+        splits = {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}[name](folder)
+        _verify(name, folder, splits)
+        return folder, splits
+    if not Path(name).is_dir():
+        raise UserError(f"unknown dataset '{name}': no folder of images, and none of "
+                        f"{', '.join(COUNTS)} (and glyphs, which has no files)")
+    return Path(name), _own_folder(Path(name))
+
+
+def _own_folder(folder):
+    """A sub-folder per class: the first half of them (by name) trains, the second half tests, as
+    the papers do.  Or train/ and test/, and perhaps gallery/, each with a sub-folder per class."""
+    if (folder / "train").is_dir() and (folder / "test").is_dir():
+        parts = {part: _classes(folder / part) for part in ("train", "test", "gallery")
+                 if (folder / part).is_dir()}
+        for part, classes in parts.items():
+            if not classes:
+                raise UserError(f"{folder / part} has no sub-folders with images: it needs one a "
+                                "class")
+    else:
+        classes = _classes(folder)
+        if len(classes) < 4:
+            raise UserError(f"{folder} has {len(classes) or 'no'} sub-folders with images: it "
+                            "needs one a class and at least 4, of which half train and half test")
+        names = list(classes)
+        half = len(names) // 2
+        parts = {"train": {name: classes[name] for name in names[:half]},
+                 "test": {name: classes[name] for name in names[half:]}}
+    for name, paths in parts["test"].items():
+        if len(paths) < 2 and "gallery" not in parts:
+            raise UserError(f"{paths[0].parent} has one image: a test class needs two, "
+                            "one to ask with and one to find")
+    return {part: [(path, name) for name, paths in classes.items() for path in paths]
+            for part, classes in parts.items()}
+
+
+def _classes(folder):
+    """{name of a sub-folder: its images}, those without any left out."""
+    suffixes = set(PIL.Image.registered_extensions())
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.name.startswith("."):
+            images = sorted(p for p in path.rglob("*") if p.suffix.lower() in suffixes)
+            if images:
+                found[path.name] = images
+    return found
+
+
+def remarks(folder, splits):
+    """What a user should know about a folder of their own, a sentence each."""
+    used = {path for rows in splits.values() for path, _ in rows}
+    tops = [folder / part for part in splits] if (folder / "train").is_dir() else [folder]
+    empty, others = [], []
+    for top in tops:
+        filled = {path.relative_to(top).parts[0] for path in used if path.is_relative_to(top)}
+        for place in sorted(top.iterdir()):
+            if place.is_dir() and not place.name.startswith("."):
+                if place.name not in filled:
+                    empty.append(place.relative_to(folder))
+                others += [path.relative_to(folder) for path in sorted(place.rglob("*"))
+                           if path.is_file() and path not in used and path.name[0] != "."]
+    found, same = [], twice(splits)
+    if empty:
+        found.append(f"left out, for they have no images: {len(empty)} folders, {some(empty)}")
+    if others:
+        found.append(f"left out, for they are no images: {len(others)} files, {some(others)}")
+    if same:
+        (a, b), *_ = same
+        found.append(f"{len(same)} images of test are in train too, byte for byte: "
+                     f"{b.relative_to(folder)} is {a.relative_to(folder)}"
+                     + (", ..." if len(same) > 1 else ""))
+    return found
+
+
+def find_dataset(name, root):
+    """The folder of a real dataset under root.  UserError: it is not there; where to get it."""
+    folders, where = SOURCES[name]
+    for folder in (Path(root, f) for f in folders):
+        if folder.is_dir():
+            return folder
+    raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): get "
+                    + where.format(Path(root, folders[0])))
+
+
+def _verify(name, folder, splits):
+    """UserError if the splits have other counts than expected, or name files that do not exist."""
+    found = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
+    if found != COUNTS[name]:
+        images = [n for n, _ in found.values()]
+        cause = next((CAUSES[name][n] for n in [sum(images), *images]
+                      if n in CAUSES.get(name, {})), "an archive that is incomplete or another one")
+        raise UserError(f"{name} in {folder} is not the one of the papers: " + "; ".join(
+            f"{part} has {n:,} images of {c:,} classes, expected {images:,} of {classes:,}"
+            for part, (images, classes) in COUNTS[name].items()
+            for n, c in [found.get(part, (0, 0))]) + f"; likely cause: {cause}")
+    paths = [path for rows in splits.values() for path, _ in rows]
+    missing = absent(paths)
+    if missing:
+        raise UserError(f"{len(missing):,} of the {len(paths):,} images of {name} are missing, "
+                        f"{missing[0]} first: a half-extracted archive? unpack it again")
+
+
+def absent(paths):
+    """Those of the paths that do not exist.  One look into each folder: on a network's file system
+    300,000 looks at single files take minutes."""
+    there = {}
+    for folder in dict.fromkeys(path.parent for path in paths):
+        there[folder] = set(os.listdir(folder)) if folder.is_dir() else set()
+    return [path for path in paths if path.name not in there[path.parent]]
+
+
+def sources(name, folder, paths):
+    """What identifies the image files of a split, for their cache.
+
+    Of the papers' datasets the names, for their archives do not change; of a folder also the size
+    and the time of change of each file.
+    """
+    words = [path.relative_to(folder).as_posix() for path in paths]
+    if name not in COUNTS:
+        stats = [path.stat() for path in paths]
+        words = [f"{word} {stat.st_size} {stat.st_mtime_ns}" for word, stat in zip(words, stats)]
+    return digest(*words)
+
+
+def _rows(path, *kinds, header=0):
+    """The rows of a list file, each field as its kind.  UserError: no file, a malformed row."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path} ({error}): a half-extracted archive?")
+    rows = []
+    for number, line in enumerate(lines[header:], header + 1):
+        try:
+            rows.append([kind(field) for kind, field in zip(kinds, line.split(), strict=True)])
+        except ValueError:
+            raise UserError(f"{path}, line {number}: '{line[:80]}' is not {len(kinds)} fields: " +
+                            " ".join({int: "number", str: "text"}[kind] for kind in kinds))
+    return rows
+
+
+def _either(path, other):
+    return other if other.exists() and not path.exists() else path
+
+
+def _cub(folder):
+    """CUB-200-2011: classes 1-100 train, 101-200 test."""
+    if not (folder / "images.txt").exists() and (folder / "lists").exists():
+        raise UserError(f"{folder} has no images.txt but lists: " + CAUSES["cub"][6033])
+    class_of = dict(_rows(folder / "image_class_labels.txt", int, int))
+    splits = {"train": [], "test": []}
+    for i, path in _rows(folder / "images.txt", int, str):
+        if i not in class_of:
+            raise UserError(f"{folder / 'image_class_labels.txt'} has no class for image {i}")
+        splits["train" if class_of[i] <= 100 else "test"].append(
+            (folder / "images" / path, Path(path).parent.name))
+    return splits
+
+
+# In a process of its own: there are damaged files on which SciPy's reader crashes (segfault).
+READ_MAT = """
+import json, sys, scipy.io
+with open(sys.argv[1], "rb") as file:
+    table = scipy.io.loadmat(file, squeeze_me=True)["annotations"]
+print(json.dumps([(str(name), int(c)) for name, c in zip(table[sys.argv[2]], table["class"])]))
+"""
+
+
+def _cars(folder):
+    """Cars-196: classes 1-98 train, 99-196 test, of the original layout or of cars_train and
+    cars_test pooled."""
+    if (folder / "cars_annos.mat").exists():
+        lists = [(folder, folder / "cars_annos.mat", "relative_im_path")]
+    else:
+        lists = [(folder / side, _either(folder / "devkit" / file, folder / file), "fname")
+                 for side, file in (("cars_train", "cars_train_annos.mat"),
+                                    ("cars_test", "cars_test_annos_withlabels.mat"))]
+    splits = {"train": [], "test": []}
+    for images, path, field in lists:
+        if not path.exists():
+            raise UserError(f"no {path} (nor {folder}/cars_annos.mat): a half-extracted archive?")
+        reader = subprocess.run([sys.executable, "-c", READ_MAT, path, field], capture_output=True,
+                                text=True, encoding="utf-8", errors="replace")
+        if reader.returncode:
+            said = reader.stderr.strip().splitlines() or [f"the reader died, {reader.returncode}"]
+            raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
+                            + said[-1])
+        rows = json.loads(reader.stdout)
+        for name, c in rows:
+            splits["train" if c <= 98 else "test"].append((images / name, c))
+    return splits
+
+
+def _sop(folder):
+    """Stanford Online Products: its own split by class."""
+    return {part: [(folder / path, c) for _, c, _, path in _rows(
+        folder / f"Ebay_{part}.txt", int, int, int, str, header=1)] for part in ("train", "test")}
+
+
+def _inshop(folder):
+    """In-Shop: its own split; queries (test) are searched in the gallery."""
+    path = _either(folder / "list_eval_partition.txt", folder / "Eval" / "list_eval_partition.txt")
+    images = _either(folder / "img", folder / "Img" / "img").parent
+    splits = {"train": [], "query": [], "gallery": []}
+    for number, (name, item, status) in enumerate(_rows(path, str, str, str, header=2), 3):
+        if status not in splits:
+            raise UserError(f"{path}, line {number}: status '{status}' is none of "
+                            + ", ".join(splits))
+        splits[status].append((images / name, item))
+    return {"train": splits["train"], "test": splits["query"], "gallery": splits["gallery"]}

@@ -1,0 +1,286 @@
+"""The run folder: settings, log, checkpoint and result of one training; how it is resumed."""
+import contextlib
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import filelock
+import numpy as np
+import torch
+import torchvision
+from tqdm import tqdm
+
+from support.command_line import PLACE, device
+from support.files import (ROOT, NonFiniteLoss, UserError, atomic, load_torch, lock, read_json,
+                           reason, remove_leftovers, write_json)
+from support.identity import code_of, other_code, other_images, some
+
+PAPERS = ("jrd", "mdr", "dml_da")
+LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
+#                     was killed notices within five
+
+
+def read_checkpoint(path):
+    """A last.pt -> its dict.  UserError unless one of the three scripts wrote it."""
+    state = load_torch(path)
+    if not isinstance(state, dict) or state.get("paper") not in PAPERS or "config" not in state:
+        raise UserError(f"{path} is not a checkpoint of {', '.join(PAPERS)}")
+    return state
+
+
+def value_in_name(value):
+    """A setting's value in the name of a folder: levels -3 0 3 are -3_0_3, a path its last part."""
+    if isinstance(value, (list, tuple)):
+        return "_".join(map(value_in_name, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return Path(str(value)).name
+
+
+def run_folder(paper, cfg):
+    """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`"""
+    changed = [name + value_in_name(value) for name, value in cfg.changed.items()]
+    label = [cfg.name] if cfg.name else []
+    return Path(cfg.out, "-".join([paper, Path(cfg.dataset).resolve().name, *changed, *label,
+                                   f"s{cfg.seed}"]))
+
+
+def settings_of(cfg):
+    """cfg as it stands in config.json: without what is derived from it."""
+    return {name: value for name, value in vars(cfg).items() if name != "changed"}
+
+
+def read_config(folder):
+    """A run folder's config.json -> dict, None where there is none.  UserError if it is damaged."""
+    path = folder / "config.json"
+    if not path.exists():
+        return None
+    try:
+        return dict(read_json(path))
+    except (ValueError, TypeError):
+        raise UserError(f"{path} is not the settings of a run: delete {folder} to train anew")
+
+
+def other_settings(old, new):
+    """{setting: (in the old config, in the new)} where they differ.
+
+    What was computed counts, not where (PLACE); of a weights file its hash, not its path; of a
+    dataset its name, for its images are compared for themselves (identity.other_images).
+    """
+    old, new = ({k: v for k, v in json.loads(json.dumps(config)).items() if k not in (
+        *PLACE, "versions", "commit", "weights", "code", "images")} for config in (old, new))
+    for config in (old, new):
+        config["dataset"] = Path(str(config.get("dataset"))).name
+    return {k: (old.get(k), new.get(k)) for k in sorted({*old, *new}) if old.get(k) != new.get(k)}
+
+
+class Run:
+    """One training: `runs/<paper>-<dataset>-<what differs from the preset>-s<seed>/` with
+    config.json, log.jsonl (a line an epoch), last.pt (after every epoch) and result.json.
+
+    Use as a context manager around the training.  A killed run continues from last.pt by the same
+    command; a folder whose settings differ is refused (UserError, with the fields that differ).
+    """
+    def __init__(self, paper, cfg, data, weights):
+        self.cfg, self.paper, self.ks = cfg, paper, [f"R@{k}" for k in cfg.ks]
+        self.folder = run_folder(paper, cfg)
+        self.config = {"paper": paper, **settings_of(cfg), "weights_sha256": weights,
+                       "splits": data.counts(), "images": data.identity, "code": code_of(paper),
+                       "versions": versions(), "commit": commit()}
+        self.history, self.untrained, self.epoch, self.columns = [], None, 0, None
+        self._check_folder()
+        self._header(data, weights)
+
+    def _check_folder(self):
+        """UserError if the folder holds a run of other settings, images or code than this one."""
+        old = None if self.cfg.again else read_config(self.folder)
+        if old is None:
+            return
+        differ = other_settings(old, self.config)
+        if differ:
+            words = ", ".join(f"{k} (there {a!r}, now {b!r})" for k, (a, b) in differ.items())
+            raise UserError(f"{self.folder} holds a run with other settings: {words}; delete it or "
+                            "choose another --out")
+        words = other_images(old.get("images"), self.config["images"] or {})
+        ways = "--name LABEL puts this run beside it, --again in its place"
+        if words:
+            raise UserError(f"{self.folder} holds a run on other images: {words}; {ways}")
+        functions = other_code(old.get("code"), self.config["code"])
+        if functions:
+            kind = "a finished run" if (self.folder / "result.json").exists() else "a run begun"
+            raise UserError(f"{self.folder} holds {kind} with other code: {some(functions)} "
+                            f"{'differ' if len(functions) > 1 else 'differs'}; {ways}")
+        if functions is None:
+            print(f"{self.folder} does not say which code made it: taken for this one's")
+
+    def _header(self, data, weights):
+        place = device(self.cfg)
+        kind = f"{torch.get_num_threads()} threads"
+        if place.type == "cuda":
+            kind = torch.cuda.get_device_name(place)
+        print(f"{self.paper} on {data.name} · {place} ({kind}) · torch {torch.__version__}")
+        gallery = f" · gallery {data.gallery}" if data.gallery else ""
+        shared = data.shared_classes()
+        known = f"{len(shared):,} of them in train (closed-set retrieval)" if shared else \
+            "none of them in train"
+        print(f"train {data.train} · test {data.test}, {known}{gallery}")
+        for remark in data.remarks:
+            print(f"note: {remark}")
+        print(f"backbone {self.cfg.backbone}, weights {weights[:12]}")
+        changed = [f"{k} {value_in_name(v)}" for k, v in self.cfg.changed.items()]
+        print("settings: the preset" + (f", but {', '.join(changed)}" if changed else ""))
+
+    def __enter__(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.lock = lock(self.folder / ".lock", LOCK_WAIT)
+        except filelock.Timeout:
+            raise UserError(f"another process is training in {self.folder}")
+        try:
+            self._check_folder()                   # again: somebody may have held the lock till now
+        except UserError:
+            self.lock.release()
+            raise
+        remove_leftovers(self.folder)
+        if self.cfg.again:
+            for name in ("result.json", "last.pt", "log.jsonl", "config.json"):
+                (self.folder / name).unlink(missing_ok=True)
+        if not (self.folder / "config.json").exists():
+            write_json(self.folder / "config.json", self.config)
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self.lock.release()
+        if kind is KeyboardInterrupt:
+            command = shlex.join(["python", *sys.argv])
+            print(f"\nstopped: {self.folder} holds {len(self.history)} of {self.cfg.epochs} epochs."
+                  f"  To continue: {command}", file=sys.stderr)
+
+    @property
+    def result(self):
+        """What `finish` wrote, or None while the run is not finished."""
+        path = self.folder / "result.json"
+        return read_json(path) if path.exists() else None
+
+    def restore(self, **parts):
+        """Load the last checkpoint into parts (anything with load_state_dict), if there is one."""
+        self.parts, path = parts, self.folder / "last.pt"
+        if path.exists():
+            state = read_checkpoint(path)
+            try:
+                for name, part in parts.items():
+                    part.load_state_dict(state[name])
+                self.history, self.untrained = state["history"], state["untrained"]
+            except (KeyError, RuntimeError, ValueError) as error:
+                raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
+                                f"delete {self.folder} to train anew")
+            self._write_log()
+            print(f"{self.folder} is finished; --again trains it anew" if self.result else
+                  f"continuing {self.folder} after epoch {len(self.history)}")
+
+    def epochs(self):
+        """The epochs still to train, from 0."""
+        self.started, self.first = time.time(), len(self.history)
+        for self.epoch in range(self.first, self.cfg.epochs):
+            yield self.epoch
+
+    def evaluates(self):
+        """Whether the current epoch is one of every --eval-every, or the last."""
+        return (self.epoch + 1) % self.cfg.eval_every == 0 or self.epoch + 1 == self.cfg.epochs
+
+    def steps(self, loader):
+        """The loader's batches behind a progress bar."""
+        self.losses, self.images, start = [], 0, time.time()
+        with tqdm(loader, f"epoch {self.epoch + 1}/{self.cfg.epochs}", unit="batch", leave=False,
+                  disable=None) as bar:
+            for images, labels in bar:
+                yield images, labels
+                self.images += len(labels)
+                if len(self.losses) % 50 == 0:            # read back: the only wait in 50 steps
+                    bar.set_postfix(loss=f"{self._mean_losses()['loss']:.3f}", refresh=False)
+        self.means = self._mean_losses()
+        self.seconds = time.time() - start
+
+    def record(self, **losses):
+        """Note the loss parts of a step; they stay on the device until somebody reads them."""
+        self.names = list(losses)
+        self.losses.append(torch.stack([v.detach().float() for v in losses.values()]))
+
+    def _mean_losses(self):
+        losses = torch.stack(self.losses).cpu()
+        bad = (~torch.isfinite(losses)).any(1).nonzero()[:, 0].tolist()
+        if bad:
+            last = self.folder / "last.pt"
+            parts = ", ".join(f"{k} {v:g}" for k, v in zip(self.names, losses[bad[0]].tolist()))
+            raise NonFiniteLoss(f"the loss is not finite at epoch {self.epoch + 1}, step "
+                                f"{bad[0] + 1}: {parts}; last good checkpoint: " +
+                                (f"{last} (epoch {self.epoch})" if last.exists() else "none yet"))
+        return dict(zip(self.names, losses.double().mean(0).tolist()))
+
+    def end_epoch(self, **row):
+        """Log, checkpoint and print an epoch."""
+        row = {"epoch": self.epoch + 1, **self.means, **row,
+               "images/s": self.images / self.seconds, "seconds": self.seconds}
+        self.history.append(row)
+        with atomic(self.folder / "last.pt", "wb") as file:
+            torch.save({"paper": self.paper, "config": self.config, "history": self.history,
+                        "untrained": self.untrained,
+                        **{k: v.state_dict() for k, v in self.parts.items()}}, file)
+        self._write_log()
+        self._print(row)
+
+    def _print(self, row):
+        """A row of the table on the console, the names of its columns first where they changed."""
+        seen = any("seen R@1" in old for old in self.history)
+        columns = [*self.names, *self.ks, *(["seen R@1"] if seen else [])]
+        wide = {column: max(9, len(column)) for column in columns}
+        if columns != self.columns:
+            self.columns = columns
+            names = "".join(f" {column:>{wide[column]}}" for column in columns)
+            print(f"{'epoch':>9}{names}{'images/s':>10}{'left':>9}")
+        cells = ""
+        for column in columns:
+            if column not in row:                                      # not evaluated this epoch
+                text = "–"
+            elif column in self.names:
+                text = f"{row[column]:.{4 if abs(row[column]) < 1e4 else 0}f}"
+            else:
+                text = f"{100 * row[column]:.1f}%"
+            cells += f" {text:>{wide[column]}}"
+        done = self.epoch + 1 - self.first
+        left = int((time.time() - self.started) / done * (self.cfg.epochs - self.epoch - 1))
+        print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}{cells}{row['images/s']:>10,.0f}"
+              f"{left // 60:>6}:{left % 60:02}", flush=True)
+
+    def _write_log(self):
+        with atomic(self.folder / "log.jsonl") as file:
+            file.writelines(json.dumps(row) + "\n" for row in self.history)
+
+    def finish(self, last):
+        """Write result.json: last epoch, best on test labelled as such, untrained backbone."""
+        best = max((row for row in self.history if self.ks[0] in row),
+                   key=lambda row: row[self.ks[0]])
+        write_json(self.folder / "result.json", {
+            "last epoch": {"epoch": len(self.history), **last},
+            "best on test": {"epoch": best["epoch"], **{k: best[k] for k in self.ks}},
+            "untrained backbone": self.untrained,
+            "seconds": sum(row["seconds"] for row in self.history)})
+
+
+def versions():
+    return {"python": sys.version.split()[0], "torch": str(torch.__version__),
+            "torchvision": str(torchvision.__version__), "numpy": np.__version__}
+
+
+def commit():
+    """The commit of these files, '+' where they were changed since; None outside a git checkout."""
+    with contextlib.suppress(OSError):
+        git = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--exclude=*",
+                              "--abbrev=40", "--dirty=+"], capture_output=True, text=True,
+                             encoding="utf-8", errors="replace")
+        return git.stdout.strip() or None
+
+

@@ -1,0 +1,72 @@
+"""The house: imports run one way, no file is too long to be held in mind, nothing else at the top."""
+import ast
+import subprocess
+
+import pytest
+
+from conftest import ROOT
+
+PAPERS = ("jrd", "mdr", "dml_da")
+FLOORS = [  # each imports from floors above it in this list alone, and from its own where allowed
+    ["support.files"], ["support.command_line", "support.identity"], ["support.layouts", "support.images",
+                                                  "support.ranks"],
+    ["support.glyphs", "support.runs"], ["common"], ["eval"], PAPERS, ["report"]]
+OWN_FLOOR = ("report",)
+FLOOR = {module: i for i, floor in enumerate(FLOORS) for module in floor}
+PRODUCT = sorted([*ROOT.glob("*.py"), *ROOT.glob("support/*.py"), *ROOT.glob("report/*.py")])
+
+
+def module_of(path):
+    """report's files are one floor; of support/ each file has a place."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[0] if parts[0] == "report" else ".".join(parts)
+
+
+def imported(path):
+    """The project's modules that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{name.name}" for name in node.names} | {node.module}
+    return {f"report.{name.partition('.')[2]}".rstrip(".") if name.startswith("report") else name
+            for name in found if name.split(".")[0] in ("report", *FLOOR) or name in FLOOR}
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_run_one_way(path):
+    own = module_of(path)
+    if own == "support.__init__":
+        return
+    for name in imported(path):
+        other = "report" if name.startswith("report") else name
+        if other in FLOOR and other != own:
+            assert FLOOR[other] < FLOOR[own], f"{own} imports {other}"
+
+
+def test_the_report_has_no_circle():
+    uses = {path.stem: {name.split(".")[1] for name in imported(path) if name.count(".")}
+            for path in ROOT.glob("report/*.py")}
+    done = set()
+    while uses:
+        free = {name for name, others in uses.items() if not (others & set(uses)) - {name}}
+        assert free, f"a circle among {sorted(uses)}"
+        done |= free
+        uses = {name: others for name, others in uses.items() if name not in free}
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_file_is_longer_than_a_reader_holds_in_mind(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 500 and all(len(line) <= 100 for line in lines)
+
+
+def test_nothing_else_stands_at_the_top():
+    tracked = subprocess.run(["git", "-C", ROOT, "ls-files"], capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    assert {line.split("/")[0] for line in tracked.stdout.splitlines()} == {
+        *(f"{paper}.py" for paper in PAPERS), "common.py", "eval.py", "tests", "run_all.sh",
+        "README.md", "requirements.txt", ".gitignore", ".ci", "support", "report", "docs",
+        "results", "benchmarks"}
