@@ -180,12 +180,15 @@ def n_pair_loss(f, labels, generator):
 def class_density(f, labels):
     """Eq. 5: D_avg(S_c) = mean ‖f_i - μ_c‖² over a class's images, μ_c their plain mean.
 
-    f (B, d), labels (B,) -> classes (C,), ascending and where labels are, and D_avg (C,)
+    f (B, d), labels (B,) -> classes (C,), ascending and where labels are, and D_avg (C,).  Sums per
+    class, for a (C, B) matrix is gigabytes at SOP's size; on a GPU index_add has no fixed order, so
+    the last digit may vary.
     """
     classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
-    mean = (classes[:, None] == labels).to(f.dtype) / n[:, None]        # (C, B)
-    mean, inverse = common.send(f.device, mean, inverse)
-    return classes, mean @ (f - (mean @ f)[inverse]).square().sum(1)
+    inverse, n = common.send(f.device, inverse, n)
+    mu = f.new_zeros(len(n), f.shape[1]).index_add(0, inverse, f) / n[:, None]      # (C, d)
+    spread = (f - mu[inverse]).square().sum(1)                                      # (B,)
+    return classes, f.new_zeros(len(n)).index_add(0, inverse, spread) / n
 
 
 def density_regularizer(D_avg, alpha, D0=None, eta=0.5):

@@ -19,197 +19,71 @@ All shares lie in [0, 1] and are printed in %.
 import argparse
 import contextlib
 import importlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import scipy.stats
 import torch
 import torch.nn.functional as F
+from scipy.spatial.distance import cdist
 
 import common
+from support import ranks
 
 
-# ---------------------------------------------------------------------------- geometry in blocks
-@contextlib.contextmanager
-def _full_precision():
-    """float32 products with TF32 off, whatever the training used."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+# ---------------------------------------------------------------------------- retrieval
+def positive_places(embeddings, labels, gallery=None, gallery_labels=None):
+    """Where each query's positives stand in the list of its neighbours, nearest first, from 1.
 
-
-def _checked(embeddings, labels, name="embeddings"):
-    """-> x (n, d) float32 or float64, labels (n,) long on the host; ValueError if not usable."""
-    x, labels = torch.as_tensor(embeddings).detach(), torch.as_tensor(labels).cpu()
-    if x.ndim != 2 or labels.ndim != 1 or len(x) != len(labels) or not x.numel():
-        raise ValueError(f"{name} must be (n, d) and its labels (n,), n and d at least 1, "
-                         f"not {tuple(x.shape)} and {tuple(labels.shape)}")
-    x = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-    if not torch.isfinite(torch.stack(x.aminmax())).all():
-        raise ValueError(f"{name} contain values that are not finite")
-    return x, labels.long()
-
-
-def _checked_pair(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
-    """Two sets, or one where b is None, of one dtype and rescaled -> [(x, labels), ...]"""
-    sets = [_checked(a, a_labels, names[0])]
-    if b is not None:
-        sets.append(_checked(b, b_labels, names[1]))
-    (n, d), (m, other) = sets[0][0].shape, sets[-1][0].shape
-    if d != other:
-        raise ValueError(f"{names[0]} ({n}, {d}) and {names[1]} ({m}, {other}) differ in dimension")
-    dtype = torch.promote_types(sets[0][0].dtype, sets[-1][0].dtype)
-    return list(zip(_rescaled(*[x.to(dtype) for x, _ in sets]), [y for _, y in sets]))
-
-
-def _rescaled(*sets):
-    """The sets after one similarity transform that keeps ‖a‖² + ‖b‖² - 2 a·b in range and accurate.
-
-    A power of two scales exactly.  A common offset goes only where it dwarfs the distances.
-    """
-    largest = torch.stack([torch.stack(x.aminmax()).abs().max() for x in sets]).max()
-    if not 2 ** -30 < largest < 2 ** 30:
-        sets = [torch.ldexp(x, -torch.frexp(largest).exponent) for x in sets]
-    mean = sets[-1].mean(0)
-    offset, size = mean.square().sum(), torch.linalg.vector_norm(sets[-1]).square() / len(sets[-1])
-    if offset > 100 * (size - offset):                                  # ‖E x‖², E ‖x‖²
-        sets = [x - mean for x in sets]
-    return sets
-
-
-def _left(x):
-    """x (n, d) as the left factor of _products: float32 on a CPU in oneDNN's layout, for oneDNN
-    multiplies up to twice as fast as MKL, torch's other way, on CPUs that are not Intel's."""
-    usable = x.device.type == "cpu" and x.dtype == torch.float32
-    return x.to_mkldnn() if usable and torch.backends.mkldnn.is_available() else x
-
-
-def _products(left, b):
-    """a·b of all pairs, left = _left(a), (n, d) and (m, d) -> (n, m)"""
-    s = F.linear(left, b)
-    return s.to_dense() if s.is_mkldnn else s
-
-
-@contextlib.contextmanager
-def _side_by_side(device):
-    """On a CPU, a map that runs its calls at once, each in one thread: a block's small operations
-    then wait for no other thread (several times as fast where other jobs keep the cores busy)."""
-    threads = torch.get_num_threads()
-    if device.type != "cpu" or threads == 1:
-        yield map
-        return
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(min(threads, 16)) as pool:      # each has blocks of its own
-            yield pool.map
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _block(x):
-    """How many points a block has: memory against overhead."""
-    return 1024 if x.device.type == "cpu" else 8192
-
-
-class _Blocks:
-    """Points grouped by class, in blocks of one shape: products of different shapes round
-    differently, which moves ranks.  The last block is padded with points at infinity."""
-
-    def __init__(self, x, labels, size):
-        n, self.order = len(x), labels.argsort(stable=True)
-        self.size = -(-n // (32 * -(-n // size))) * 32                # a multiple of 32, near size
-        self.count = -(-n // self.size)
-        total, order = self.count * self.size, self.order.to(x.device)
-        self.x = F.pad(x[order], (0, 0, 0, total - n))                                # (total, d)
-        self.half = F.pad(x[order].square().sum(1) / 2, (0, total - n), value=torch.inf)
-        self.labels = F.pad(labels[self.order], (0, total - n), value=-1).to(x.device)
-        host = labels[self.order].tolist()
-        self.range = [(host[i], host[min(i + self.size, n) - 1]) for i in range(0, n, self.size)]
-
-    def slice(self, i):
-        return slice(i * self.size, (i + 1) * self.size)
-
-
-def positive_ranks(embeddings, labels, gallery=None, gallery_labels=None, block=None):
-    """How many negatives lie at least as near as the nearest positive, for each query.
-
-    embeddings (n, d), labels (n,) -> (n,) long on the host; the gallery's size where a query has no
-    positive.  Without a gallery every point is a query and all others are its gallery; then half
-    of the (symmetric) distance matrix is computed and each block counts for its rows and columns.
-    Needs no sort: Recall@K is the share of ranks below K, for all K at once.  Memory: one block.
+    embeddings (n, d), labels (n,); without a gallery each is a query and all others its neighbours
+    -> n ascending arrays, empty where a query has no positive.  Recall@K and MAP@R follow from it.
+    This is the definition, with every distance and a sort.  What they call is the fast counting in
+    support/ranks.py; the tests and benchmarks/retrieval.py hold that to this.
     """
     alone = gallery is None
-    sets = _checked_pair(embeddings, labels, gallery, gallery_labels)
-    block = block or _block(sets[0][0])
-    q = _Blocks(*sets[0], block)
-    g = q if alone else _Blocks(*sets[1], block)
-    pairs = [(i, j) for i in range(q.count) for j in range(i if alone else 0, g.count)]
-    shared = {(i, j) for i, j in pairs                         # blocks with a class in common
-              if q.range[i][0] <= g.range[j][1] and g.range[j][0] <= q.range[i][1]}
-    nearest = q.half.new_full(q.half.shape, -torch.inf)        # -d²/2 to the nearest positive
-    ranks = torch.zeros(len(q.x), dtype=torch.int32, device=q.x.device)
-    kept, room = {}, max(1, 2 ** 28 // (q.size * g.size * q.x.element_size()))        # 256 MB
-
-    def similarity(i, j):
-        """-d²/2 between block i and block j, the same bits at (a, b) as at (b, a)."""
-        s = _products(_left(q.x[q.slice(i)]), g.x[g.slice(j)])
-        return s.sub_(q.half[q.slice(i), None] + g.half[None, g.slice(j)])
-
-    def same_class(i, j):
-        return q.labels[q.slice(i), None] == g.labels[None, g.slice(j)]
-
-    def of_positives(pair):
-        """-d²/2 to the nearest positive in a pair of blocks, for its rows and for its columns."""
-        s, positive = similarity(*pair), same_class(*pair)
-        if len(kept) < room:
-            kept[pair] = s
-        if alone and pair[0] == pair[1]:
-            positive.fill_diagonal_(False)
-        s = s.masked_fill(~positive, -torch.inf)
-        return s.amax(1), s.amax(0)
-
-    def of_negatives(pair):
-        """How many negatives lie at least as near as that, for the rows and for the columns."""
-        s = kept.pop(pair) if pair in kept else similarity(*pair)
-        if pair in shared:
-            s.masked_fill_(same_class(*pair), -torch.inf)
-        rows, columns = q.slice(pair[0]), q.slice(pair[1])
-        return ((s >= nearest[rows, None]).sum(1, dtype=torch.int32),
-                (s >= nearest[None, columns]).sum(0, dtype=torch.int32) if alone else None)
-
-    with _side_by_side(q.x.device) as each:
-        in_common = sorted(shared)
-        for (i, j), (of_rows, of_columns) in zip(in_common, each(of_positives, in_common)):
-            rows, columns = nearest[q.slice(i)], nearest[q.slice(j)]
-            rows.copy_(torch.maximum(rows, of_rows))
-            if alone:
-                columns.copy_(torch.maximum(columns, of_columns))
-        for (i, j), (of_rows, of_columns) in zip(pairs, each(of_negatives, pairs)):
-            ranks[q.slice(i)] += of_rows
-            if alone and i != j:
-                ranks[q.slice(j)] += of_columns
-    n = len(q.order)
-    ranks = torch.where(nearest == -torch.inf, len(g.order), ranks)[:n].cpu().long()
-    return torch.empty_like(ranks).scatter_(0, q.order, ranks)
+    if alone:
+        gallery, gallery_labels = embeddings, labels
+    distances = cdist(embeddings, gallery)                              # (n, m), float64
+    positives = np.asarray(labels)[:, None] == np.asarray(gallery_labels)[None]
+    places = []
+    for i, (distance, positive) in enumerate(zip(distances, positives)):
+        if alone:                                   # the query itself leaves, by its index
+            distance, positive = np.delete(distance, i), np.delete(positive, i)
+        order = np.lexsort((positive, distance))    # by distance; in a tie the negatives first
+        places.append(1 + np.flatnonzero(positive[order]))
+    return places
 
 
 def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
     """Recall@K: the share of queries with a same-class item among their K nearest (JRD Eq. 5).
 
+    That is: whose nearest positive stands at a place <= K, as positive_places defines it.
     embeddings (n, d), labels (n,), ks whole numbers >= 1; gallery (m, d), gallery_labels (m,) or
     None for retrieval among the embeddings themselves -> {k: share in [0, 1]}.
     ValueError: shapes that do not fit, values that are not finite, K < 1.
     """
     if any(k != int(k) or k < 1 for k in ks):
         raise ValueError(f"K must be whole and at least 1, not {list(ks)}")
-    with _full_precision():
-        ranks = positive_ranks(embeddings, labels, gallery, gallery_labels)
-    unanswerable = _positives(labels, gallery_labels if gallery is not None else None) == 0
-    return {k: ((ranks < k) & ~unanswerable).double().mean().item() for k in ks}
+    places = ranks.first_places(*_usable_pair(embeddings, labels, gallery, gallery_labels))
+    return {k: (places <= k).double().mean().item() for k in ks}
+
+
+def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
+    """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
+
+    P(i) is the precision among the i nearest: j / i where the j-th positive stands at place i, as
+    positive_places defines it.  A query without positives scores 0.  Shapes and errors as in
+    recall_at_k -> share in [0, 1].
+    """
+    x, labels, gallery, gallery_labels = _usable_pair(embeddings, labels, gallery, gallery_labels)
+    R = _positives(labels, gallery_labels).to(x.device)[:, None]        # (n, 1)
+    if not R.any():
+        return 0.0
+    j, total = torch.arange(1, R.max() + 1, device=x.device), 0.0
+    for rows, i in ranks.positive_places(x, labels, gallery, gallery_labels, len(j)):
+        precision = torch.where(i <= R[rows], j / i, 0.0)               # (some queries, max R)
+        total += (precision.double().sum(1) / R[rows, 0].clamp(min=1)).sum().item()
+    return total / len(x)
 
 
 def _positives(labels, gallery_labels=None):
@@ -223,39 +97,6 @@ def _positives(labels, gallery_labels=None):
     return torch.where(classes[at] == labels, counts[at], 0)
 
 
-def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
-    """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
-
-    P(i) is the precision among the i nearest.  Ties count against the query; a query without
-    positives scores 0.  Shapes and errors as in recall_at_k -> share in [0, 1].
-    """
-    alone = gallery is None
-    sets = _checked_pair(embeddings, labels, gallery, gallery_labels)
-    (x, y), (gx, gy) = sets[0], sets[-1]
-    positives = _positives(y, None if alone else gy)                                    # R, (n,)
-    R = int(positives.max())
-    if not R:
-        return 0.0
-    half, gy_device, y_device, total = gx.square().sum(1) / 2, gy.to(x.device), y.to(x.device), 0.0
-    rows = max(1, 2 ** 24 // len(gx))
-    counted = torch.arange(1, R + 1, device=x.device)                    # j = 1..R
-    with _full_precision():
-        for start in range(0, len(x), rows):
-            s = torch.addmm(half[None], x[start:start + rows], gx.T, alpha=-1)  # up to a constant
-            same = y_device[start:start + rows, None] == gy_device[None]
-            negative = s.masked_fill(same, torch.inf).topk(R, largest=False).values
-            if alone:
-                index = torch.arange(len(s), device=x.device)
-                same[index, start + index] = False
-            positive = s.masked_fill(~same, torch.inf).topk(R, largest=False).values  # sorted
-            place = counted + torch.searchsorted(negative, positive, right=True)
-            r = positives[start:start + rows, None].to(x.device)
-            hit = (place <= r) & (counted <= r)
-            score = torch.where(hit, counted / place, 0.0).double().sum(1) / r[:, 0].clamp(min=1)
-            total += score.sum().item()
-    return total / len(x)
-
-
 # ---------------------------------------------------------------------------- clustering
 def kmeans(x, k, seed, rounds=1000):
     """Lloyd's algorithm from k random points until the squared error stops falling, at most
@@ -264,33 +105,18 @@ def kmeans(x, k, seed, rounds=1000):
     x (n, d), 1 <= k <= n -> assignments (n,) long on the host.  A cluster that loses all its points
     keeps its centre.  ValueError: k out of range, values that are not finite.
     """
-    x, _ = _checked(x, torch.zeros(len(x)))
+    x, _ = _usable(x, torch.zeros(len(x)))
     if not 1 <= k <= len(x):
         raise ValueError(f"k must be between 1 and the {len(x)} points, not {k}")
-    (x,) = _rescaled(x)
+    (x,) = ranks.rescaled(x)
     first = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:k]
     centres, last = x[first.to(x.device)], -torch.inf
-
-    def assign(points):
-        """The nearest centre of each point -> which, Σ (x·c - ‖c‖²/2), Σ x of each cluster."""
-        which, fit, sums = [], 0.0, torch.zeros_like(centres)
-        for part in points.split(_block(x)):
-            best = _products(_left(part), centres).sub_(half).max(1)
-            which.append(best.indices)
-            fit = fit + best.values.sum(dtype=torch.float64)
-            sums.index_add_(0, best.indices, part)
-        return torch.cat(which), fit, sums
-
-    with _full_precision(), _side_by_side(x.device) as each:
+    with ranks.nearest_centres(x) as assign:
         for _ in range(rounds):
-            half, which, fit, sums = centres.square().sum(1) / 2, [], 0.0, torch.zeros_like(centres)
-            for some, their_fit, their_sums in each(assign, x.chunk(8)):
-                which.append(some)
-                fit = fit + their_fit                          # Σ‖x‖²/2 - half the squared error
-                sums += their_sums
+            nearest, fit, sums = assign(centres)    # the fit rises as the squared error falls
             if not fit > last:
                 break
-            last, assignments = fit, torch.cat(which)
+            assignments, last = nearest, fit
             counts = assignments.bincount(minlength=k)[:, None]
             centres = torch.where(counts > 0, sums / counts, centres)
     return assignments.cpu()
@@ -333,18 +159,16 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     and an unseen class are different whatever their numbers.  ValueError: no class has two images.
     """
     generator = torch.Generator().manual_seed(seed)
-    (s, ys), (u, yu) = _checked_pair(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
+    s, ys, u, yu = _usable_pair(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
     (s_fit, s_test), (u_fit, u_test) = _halves(ys, generator), _halves(yu, generator)
     if not len(s_test) or not len(u_test):
         raise ValueError("a 1-NN estimate needs classes of two images among seen and unseen")
-    x = torch.cat([s[s_fit.to(s.device)], u[u_fit.to(u.device)]])
-    y, is_seen = torch.cat([ys[s_fit], yu[u_fit]]), torch.arange(len(x)) < len(s_fit)
-    half, rows, lam, wrong_side = x.square().sum(1) / 2, max(1, 2 ** 24 // len(x)), 0.0, 0
+    fitted = torch.cat([s[s_fit.to(s.device)], u[u_fit.to(u.device)]])
+    y, is_seen = torch.cat([ys[s_fit], yu[u_fit]]), torch.arange(len(fitted)) < len(s_fit)
+    lam, wrong_side = 0.0, 0
     for points, labels, side in ((s[s_test.to(s.device)], ys[s_test], True),
                                  (u[u_test.to(u.device)], yu[u_test], False)):
-        with _full_precision():
-            nearest = torch.cat([torch.addmm(half[None], part, x.T, alpha=-1).argmin(1)
-                                 for part in points.split(rows)]).cpu()
+        nearest = ranks.nearest(points, fitted)
         same_side = is_seen[nearest] == side
         lam += (~(same_side & (y[nearest] == labels))).double().mean().item()
         wrong_side += (~same_side).sum().item()
@@ -379,6 +203,34 @@ def confidence_interval(values, level=0.95):
         return float(values[0]), float("nan")
     t = scipy.stats.t.ppf((1 + level) / 2, len(values) - 1)
     return float(values.mean()), float(t * values.std(ddof=1) / np.sqrt(len(values)))
+
+
+# ---------------------------------------------------------------------------- what can be judged
+def _usable(embeddings, labels, name="embeddings"):
+    """-> x (n, d) float32 or float64, labels (n,) long on the host; ValueError if not usable."""
+    x, labels = torch.as_tensor(embeddings).detach(), torch.as_tensor(labels).cpu()
+    if x.ndim != 2 or labels.ndim != 1 or len(x) != len(labels) or not x.numel():
+        raise ValueError(f"{name} must be (n, d) and its labels (n,), n and d at least 1, "
+                         f"not {tuple(x.shape)} and {tuple(labels.shape)}")
+    x = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+    if not torch.isfinite(torch.stack(x.aminmax())).all():
+        raise ValueError(f"{name} contain values that are not finite")
+    return x, labels.long()
+
+
+def _usable_pair(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
+    """Two sets of one dtype, rescaled, and their labels -> a, a_labels, b, b_labels; None and None
+    stay where there is no b."""
+    a, a_labels = _usable(a, a_labels, names[0])
+    if b is None:
+        return *ranks.rescaled(a), a_labels, None, None
+    b, b_labels = _usable(b, b_labels, names[1])
+    (n, d), (m, other) = a.shape, b.shape
+    if d != other:
+        raise ValueError(f"{names[0]} ({n}, {d}) and {names[1]} ({m}, {other}) differ in dimension")
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    a, b = ranks.rescaled(a.to(dtype), b.to(dtype))
+    return a, a_labels, b, b_labels
 
 
 # ---------------------------------------------------------------------------- the whole judgement
