@@ -2,9 +2,13 @@
 # Set-up, every experiment of the three papers, the report.
 #   bash run_all.sh                    every table and figure, on CUB, Cars, SOP and In-Shop
 #   bash run_all.sh --dataset glyphs   the same in miniature on the embedded dataset (or: cub, cars, ...)
+#   bash run_all.sh --dataset cub128   the same on CUB at 128 × 128
 #   bash run_all.sh --quick            the three methods and their baselines in miniature: minutes
 #   bash run_all.sh --test             the test suite
 #   --paper jrd|mdr|dml_da, --table 2a, --seeds N    less, or more, of it
+#   --weights FILE                     a pretrained file of your own for every run
+#   --out DIR                          folder of the runs and the report (runs); both paths as seen
+#                                      from the folder of run_all.sh
 #   --jobs N                           N runs at a time (on a CPU each gets its share of the cores)
 #   --list                             only print the commands, one a line: for xargs, SLURM, ...
 # Makes .venv and installs what is missing, unless a virtual environment is active or PYTHON is set.
@@ -22,11 +26,11 @@ while [ $# -gt 0 ]; do
         --quick) quick=1 select=(--quick "${select[@]:2}") ;;
         --jobs) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || fail "--jobs needs a whole number above 0"
                 jobs=$2; shift ;;
-        --dataset|--paper|--table|--seeds) [ $# -gt 1 ] || fail "$1 needs a value"
+        --dataset|--paper|--table|--seeds|--weights|--out) [ $# -gt 1 ] || fail "$1 needs a value"
                 select+=("$1" "$2"); shift ;;
         -h|--help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;;
         *) fail "unknown argument '$1' (choose from --quick, --test, --dataset, --paper, --table," \
-                "--seeds, --jobs, --list)" ;;
+                "--seeds, --weights, --out, --jobs, --list)" ;;
     esac
     shift
 done
@@ -35,13 +39,13 @@ if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
     [ -x .venv/bin/python ] || { echo "making .venv" >&2; python3 -m venv .venv; }
     PYTHON=$PWD/.venv/bin/python
     stamp=.venv/installed                       # a copy of what was installed last
-    if ! cat requirements*.txt | cmp -s - "$stamp"; then
+    if ! cat requirements.txt report/requirements.txt | cmp -s - "$stamp"; then
         echo "installing requirements (a few minutes the first time: the default torch wheels are" \
              "large)" >&2
         "$PYTHON" -m pip install --quiet --disable-pip-version-check -r requirements.txt >&2
-        if "$PYTHON" -m pip install --quiet --disable-pip-version-check -r requirements-figures.txt >&2
-        then cat requirements*.txt > "$stamp"
-        else echo "requirements-figures.txt failed: figures will be skipped, the next call tries again" >&2
+        if "$PYTHON" -m pip install --quiet --disable-pip-version-check -r report/requirements.txt >&2
+        then cat requirements.txt report/requirements.txt > "$stamp"
+        else echo "report/requirements.txt failed: figures will be skipped, the next call tries again" >&2
         fi
     fi
 fi
@@ -49,12 +53,12 @@ export PYTHON=${PYTHON:-python}
 
 case $mode in
     test) exec "$PYTHON" -m pytest -q tests ;;
-    list) exec "$PYTHON" report.py --list "${select[@]}" ;;
+    list) exec "$PYTHON" -m report --list "${select[@]}" ;;
 esac
 
 # The plan goes to the terminal, the commands that are left come back; status 1: a dataset is missing.
 status=0
-left=$("$PYTHON" report.py --plan "${select[@]}") || status=$?
+left=$("$PYTHON" -m report --plan "${select[@]}") || status=$?
 [ "$status" -le 1 ] || exit "$status"
 
 cores=$(getconf _NPROCESSORS_ONLN)
@@ -91,7 +95,7 @@ if [ -n "$left" ]; then
 fi
 
 echo
-"$PYTHON" report.py "${select[@]}" || status=1
+"$PYTHON" -m report "${select[@]}" || status=1
 if [ -s "$failed" ]; then
     sed 's/^/failed: /' "$failed" >&2
     status=1

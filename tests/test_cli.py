@@ -71,7 +71,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "eval.py {tmp}/other.npz": "lacks the arrays labels",
     "eval.py {tmp}/short.npz": "must be (n, d)",
     "eval.py {tmp}/strings.npz": "labels must be numbers",
-    "report.py --out {tmp}": "no finished run",
+    "report --out {tmp}": "no finished run",
     "common.py pretend": "choose from",
 }
 
@@ -105,7 +105,7 @@ def test_a_mistake_ends_in_one_line(typed, material, tmp_path, monkeypatch, capf
         runpy.run_path(str(ROOT / script), run_name="__main__")
     stderr = capfd.readouterr().err
     assert stop.value.code == (1 if "--lr 1e30" in typed else 2)
-    assert stderr.startswith(f"{script}: ") and stderr.count("\n") == 1
+    assert stderr.partition(": ")[0].endswith(script) and stderr.count("\n") == 1
     assert MISTAKES[typed] in stderr
     assert sorted(material.rglob("*")) == before
     assert not (tmp_path / "runs").exists() or "--lr 1e30" in typed, "half-written"
@@ -177,7 +177,7 @@ def test_eval_of_a_checkpoint_and_of_its_embeddings(trained, tmp_path):
 
 def test_report_gives_mean_and_spread(trained):
     out, _ = trained
-    done = python("report.py", "--out", out)
+    done = python("-m", "report", "--out", out)
     assert done.returncode == 0 and "jrd-glyphs-epochs3" in done.stdout
     assert f"{100 * result(out, 'jrd-glyphs-epochs3-s0')['last epoch']['R@1']:.1f}" in done.stdout
 

@@ -4,6 +4,7 @@ import csv
 import importlib
 import json
 import os
+import re
 import shlex
 import signal
 import statistics
@@ -15,25 +16,32 @@ import pytest
 import torch
 
 import common
-import report
 from conftest import ROOT
+from report import __main__ as command
+from report import claims, experiments, figures, pictures, tables
 
 
 def arguments(*words):
-    args = report.parse_args(list(map(str, words)))
+    args = command.parse_args(list(map(str, words)))
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")
     return args
 
 
 def rows_of(*words):
-    return report.experiments(arguments(*words))
+    return experiments.selected(arguments(*words))
+
+
+def under(out):
+    """The command line of the runs in a folder."""
+    return arguments("--out", out)
 
 
 def pretend(run, r1=0.5, seen=0.9, epochs=None):
     """Make the folder of a run as if it had been trained, R@1 = r1."""
     cfg = vars(run.cfg)
     run.folder.mkdir(parents=True)
-    (run.folder / "config.json").write_text(json.dumps(cfg | {"commit": "c0ffee"}))
+    (run.folder / "config.json").write_text(json.dumps(
+        cfg | {"commit": "c0ffee", "weights_sha256": "c0de"}))
     recall = {f"R@{k}": r1 + 0.01 * i for i, k in enumerate(cfg["ks"])}
     line = {**recall, "seen R@1": seen, "NMI": r1 + 0.1, "norm mean": 2.0, "norm cv": r1 / 5,
             "levels": [-2.9, 0.1, 3.2], "positive pairs by level": [0.6, 0.3, 0.1],
@@ -59,21 +67,30 @@ def out(tmp_path):
 # ---------------------------------------------------------------------------- the list and the plan
 @pytest.fixture(scope="module")
 def everything():
-    return {dataset: report.all_runs(rows_of("--dataset", dataset, "--seeds", 1), "runs")
-            for dataset in ("real", "glyphs")}
+    return {dataset: experiments.all_runs(rows_of("--dataset", dataset, "--seeds", 1), arguments())
+            for dataset in ("real", "glyphs", "cub128")}
 
 
-@pytest.mark.parametrize("dataset", ["real", "glyphs"])
+def test_imports_go_one_way():
+    order = ("experiments", "tables", "claims", "figures", "pictures", "__main__")
+    for i, module in enumerate(order):
+        source = (ROOT / "report" / f"{module}.py").read_text()
+        imported = re.findall(r"^ *from report\.(\w+) import|^ *import report", source, re.M)
+        assert set(imported) <= set(order[:i]), module
+    assert {path.stem for path in (ROOT / "report").glob("*.py")} == {*order, "__init__"}
+
+
+@pytest.mark.parametrize("dataset", ["real", "glyphs", "cub128"])
 def test_every_command_is_one_the_script_takes(everything, dataset):
     for run in everything[dataset]:
         python, script, *words = shlex.split(run.command)
         paper = importlib.import_module(script.removesuffix(".py"))
         cfg, preset = paper.parse_args(words)
-        assert python == "python" and cfg.dataset in (*common.COUNTS, "glyphs")
+        assert python == "python" and cfg.dataset in (*common.COUNTS, "glyphs", "cub128")
         assert common.run_folder(run.paper, cfg, preset) == run.folder
 
 
-@pytest.mark.parametrize("dataset", ["real", "glyphs"])
+@pytest.mark.parametrize("dataset", ["real", "glyphs", "cub128"])
 def test_a_folder_stands_for_one_setting_and_a_setting_for_one_folder(everything, dataset):
     settings = [json.dumps(vars(run.cfg)) for run in everything[dataset]]
     assert len(set(settings)) == len(settings) == len({run.folder for run in everything[dataset]})
@@ -83,15 +100,15 @@ def test_folders_do_not_mix_settings():
     """--alpha of JRD's preset is not JMMD's own; a margin of 0.2 is not contrastive's own."""
     for paper, a, b in (("jrd", "--regularizer jmmd", "--regularizer jmmd --alpha 1"),
                         ("mdr", "--loss contrastive", "--loss contrastive --margin 0.2")):
-        folders = {report.Training(paper, "cub", flags, 0, "runs").folder for flags in (a, b)}
+        folders = {experiments.Training(paper, "cub", flags, 0, "runs").folder for flags in (a, b)}
         assert len(folders) == 2
 
 
 def test_rows_that_share_a_run_share_it():
     found = {}
     for row in rows_of("--dataset", "cub"):
-        found.setdefault(report.runs_of(row, "runs")[0].folder.name, set()).add(
-            (*row.key, report.label(row.name)))
+        found.setdefault(experiments.runs_of(row, arguments())[0].folder.name, set()).add(
+            (*row.key, tables.label(row.name)))
     jrd = {key[1] for key in found["jrd-cub-s0"]}
     assert jrd == {"1", "2", "3", "fig4", "fig5", "fig6"}       # α = 1, (K, K') = (3, 1) among them
     mdr = {key[1] for key in found["mdr-cub-s0"]}
@@ -101,10 +118,10 @@ def test_rows_that_share_a_run_share_it():
 @pytest.mark.parametrize("words", [("--dataset", "glyphs"), ("--dataset", "real"), ("--quick",),
                                    ("--paper", "mdr", "--table", "2c", "--seeds", 2)])
 def test_list_and_plan_agree(words, out, capsys):
-    report.main(arguments(*words, "--list", "--out", out))
+    command.main(arguments(*words, "--list", "--out", out))
     listed = capsys.readouterr().out.splitlines()
     with pytest.raises(SystemExit) as status:
-        report.main(arguments(*words, "--plan", "--out", out))
+        command.main(arguments(*words, "--plan", "--out", out))
     left, plan = capsys.readouterr()
     assert plan.startswith(f"plan: {len(listed)} runs for ") and len(set(listed)) == len(listed)
     if "glyphs" in words or "--quick" in words:
@@ -115,7 +132,7 @@ def test_list_and_plan_agree(words, out, capsys):
 
 
 def test_what_is_finished_is_not_left_and_what_is_begun_costs_less(out, capsys):
-    runs = report.all_runs(rows_of("--quick", "--out", out), out)
+    runs = experiments.all_runs(rows_of("--quick", "--out", out), under(out))
     assert len(runs) == 14
     pretend(runs[0])
     pretend(runs[1], epochs=10)
@@ -123,7 +140,7 @@ def test_what_is_finished_is_not_left_and_what_is_begun_costs_less(out, capsys):
     config = json.loads((runs[2].folder / "config.json").read_text()) | {"lr": 7}
     (runs[2].folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(SystemExit):
-        report.main(arguments("--quick", "--plan", "--out", out))
+        command.main(arguments("--quick", "--plan", "--out", out))
     left, plan = capsys.readouterr()
     assert left.splitlines() == [run.command for run in runs[1:]]
     assert "14 runs" in plan and "1 finished, 1 begun, 1 stale, 11 to do" in plan
@@ -141,9 +158,9 @@ def test_what_is_finished_is_not_left_and_what_is_begun_costs_less(out, capsys):
     ("--quick --table 2c", "nothing to run for --dataset glyphs --table 2c --quick"),
     ("--sheet nothing.pt", "no file nothing.pt")])
 def test_a_mistake_is_one_line(words, message, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["report.py", *words.split()])
+    monkeypatch.setattr(sys, "argv", ["report", *words.split()])
     with pytest.raises(SystemExit) as stop:
-        common.main(report.main, report.parse_args)
+        common.main(command.main, command.parse_args)
     stderr = capsys.readouterr().err
     assert stop.value.code == 2 and stderr.count("\n") == 1 and message in stderr
 
@@ -152,9 +169,9 @@ def test_two_settings_are_compared_within_a_seed(out, capsys):
     """By hand: differences 2 and 4 points of three seeds here and two there."""
     rows = rows_of("--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--out", out)
     for row, r1 in zip(rows, ((0.50, 0.60, 0.9), (0.48, 0.56))):
-        for run, value in zip(report.runs_of(row, out), r1):
+        for run, value in zip(experiments.runs_of(row, under(out)), r1):
             pretend(run, value)
-    report.main(arguments("--compare", "jrd-glyphs", "jrd-glyphs-alpha0", "--out", out))
+    command.main(arguments("--compare", "jrd-glyphs", "jrd-glyphs-alpha0", "--out", out))
     told = [[cell.strip() for cell in line.strip("|").split("|")]
             for line in capsys.readouterr().out.splitlines()]
     half = 12.706204736174698 * 2 ** 0.5 / 2 ** 0.5             # t(0.975, 1) s / √2, s = √2
@@ -162,7 +179,62 @@ def test_two_settings_are_compared_within_a_seed(out, capsys):
     assert [line[0] for line in told[2:]] == ["R@1", "seen R@1", "MAP@R", "NMI"]
     for name in ("jrd-glyphs-alpha", "mdr-glyphs"):
         with pytest.raises(common.UserError, match=f"no finished run {name}-s0"):
-            report.compare(out, "jrd-glyphs", name)
+            tables.compare(out, "jrd-glyphs", name)
+
+
+def test_cub128_has_every_experiment_once_and_the_headlines_first():
+    args = arguments("--dataset", "cub128")
+    rows = experiments.selected(args)
+    assert {row.key for row in rows} == set(experiments.EXPERIMENTS)
+    assert {row.dataset for row in rows} == {"cub128"} and {row.seeds for row in rows} == {3}
+    without = {tables.label(row.name) for row in rows if row.flags is None}
+    assert without == {"Triplet+MDR (256x256)", "R18", "R18+MDR", "R50", "R50+MDR", "IBN",
+                       "IBN+MDR"}
+    widths = [row for row in rows if row.key == ("mdr", "fig3a")]
+    assert {row.name[2] for row in widths} == {64, 128, 256, 512}       # the papers' own
+    assert all(f"--dim {row.name[2]}" in row.flags for row in widths)
+
+    runs = experiments.all_runs(rows, args)
+    assert [run.cfg.seed for run in runs[:33]] == [0] * 11 + [1] * 11 + [2] * 11
+    headlines = [run.folder for row in rows if row.key in experiments.HEADLINES
+                 for run in experiments.runs_of(row, args)]
+    assert {run.folder for run in runs[:33]} == set(headlines)
+    in_tables = {run.folder for row in rows if isinstance(row.name, str)
+                 for run in experiments.runs_of(row, args)}
+    of_tables = [run.folder in in_tables for run in runs]
+    assert of_tables == sorted(of_tables, reverse=True) and not of_tables[-1]   # sweeps come last
+    last = [run.cfg.seed for run in runs[33:sum(of_tables)]]
+    assert last == sorted(last)
+
+
+def test_a_rate_of_its_own_on_cub128(monkeypatch):
+    monkeypatch.setattr(experiments, "CUB128_RATES", {
+        ("mdr", "--l2norm"): "--lr 3e-4", ("dml_da", "--loss npair"): "--lr 3e-6",
+        ("dml_da", "--lambda 2"): "--lr 1"})
+    for dataset, paper, flags, want in (
+            ("cub128", "mdr", "--lambda 0 --l2norm", "--lambda 0 --l2norm --lr 3e-4"),
+            ("cub128", "mdr", "", ""), ("cub128", "jrd", "--l2norm", "--l2norm"),
+            ("cub128", "dml_da", "--loss npair --lambda 0", "--loss npair --lambda 0 --lr 3e-6"),
+            ("cub128", "dml_da", "--lambda 25", "--lambda 25"),         # 25 is not 2
+            ("cub", "mdr", "--lambda 0 --l2norm", "--lambda 0 --l2norm")):
+        assert experiments.flags_on(dataset, paper, flags) == want
+
+
+def test_weights_of_ones_own_go_into_every_command(out, capsys):
+    """... and the report is of the runs with them."""
+    words = ["--dataset", "cub128", "--weights", "my own.pth", "--out", out]
+    command.main(arguments(*words, "--list"))
+    listed = capsys.readouterr().out.splitlines()
+    for line in listed:
+        assert shlex.split(line)[-4:] == ["--weights", "my own.pth", "--out", out]
+    assert len(listed) == len(set(listed)) > 200
+    row = rows_of(*words, "--paper", "jrd", "--table", "1")[0]
+    (with_them, *_), (without, *_) = (experiments.runs_of(row, arguments(*given))
+                                      for given in (words, words[:2] + words[4:]))
+    assert with_them.folder.name == "jrd-cub128-weightsmy own.pth-s0"
+    pretend(without, 0.3)
+    assert with_them.result is None and claims.in_each_seed(
+        "jrd", ("", ""), "cub128", arguments(*words), 1) == "not run"
 
 
 def test_tables_are_found_however_they_are_written():
@@ -176,12 +248,12 @@ def test_tables_are_found_however_they_are_written():
 def nothing_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("real")
     args = arguments("--dataset", "real", "--out", folder / "none")
-    return report.write_report(report.experiments(args), args, folder)[0], folder
+    return command.write_report(experiments.selected(args), args, folder)[0], folder
 
 
 def test_every_figure_of_the_papers_stands_in_the_real_report(nothing_run):
     text, folder = nothing_run
-    entries = [json.loads(line) for line in report.NUMBERS.read_text().splitlines()]
+    entries = [json.loads(line) for line in tables.NUMBERS.read_text().splitlines()]
     assert len(entries) == 527
     with open(folder / "tables.csv") as file:
         rows = list(csv.DictReader(file))
@@ -209,8 +281,8 @@ def test_every_figure_of_the_papers_stands_in_the_real_report(nothing_run):
         else:
             assert ours == "not run" and float(cells[key]["million images to run"]) > 0.1
         number = "Table " + e["table"]
-        cell = sections[f"{report.NAMES[e['paper']]}, {number}", report.NAMES[e["dataset"]]][
-            e["row"], e["metric"]]
+        paper, dataset = experiments.NAMES[e["paper"]], experiments.NAMES[e["dataset"]]
+        cell = sections[f"{paper}, {number}", dataset][e["row"], e["metric"]]
         assert float(cell.split(" ± ")[0]) == e["value"]
         if "std" in e or "ci95" in e:
             assert float(cell.split(" ± ")[1]) == e.get("std", e.get("ci95"))
@@ -221,16 +293,16 @@ def test_what_was_not_run_says_so_with_its_cost(nothing_run):
     assert "0 of 935 runs finished" in text and "not run" in text
     row = next(line for line in text.splitlines() if "5 runs, 1.5 million images" in line)
     assert row.count("not run") == 4                            # JRD on CUB: 5 × 50 × 5,864
-    assert all(f"| {claim} " in text for claim in report.CLAIMS)
+    assert all(f"| {claim} " in text for claim in claims.CLAIMS)
     assert "**holds**" not in text
 
 
 def test_ours_stand_beside_the_papers(out, tmp_path):
     rows = rows_of("--dataset", "cub", "--paper", "mdr", "--table", "1a", "--out", out)
     for seed, r1 in enumerate((0.68, 0.69, 0.70)):
-        pretend(report.runs_of(rows[2], out)[seed], r1)
+        pretend(experiments.runs_of(rows[2], under(out))[seed], r1)
     args = arguments("--dataset", "cub", "--paper", "mdr", "--table", "1a", "--out", out)
-    text, _ = report.write_report(rows, args, tmp_path / "r")
+    text, _ = command.write_report(rows, args, tmp_path / "r")
     lines = [line.split() for line in text.splitlines()]
     ours = next(line for line in lines if "**ours**," in line)
     assert " ".join(ours).startswith("| | **ours**, last epoch, n = 3 | **69.0 ± 1.0** | **70.0 ±")
@@ -247,12 +319,12 @@ def test_in_miniature(out, tmp_path):
     """Rows of several datasets are one; other backbones and 256 × 256 have no miniature; widths are
     an eighth; the paper's figures stand beside, named by their dataset."""
     args = arguments("--dataset", "glyphs", "--paper", "mdr", "--out", out)
-    rows = report.experiments(args)
+    rows = experiments.selected(args)
     for row in rows:
         if row.key[1] in ("1a", "3") and row.flags is not None:
-            for run in report.runs_of(row, out):
+            for run in experiments.runs_of(row, under(out)):
                 run.folder.exists() or pretend(run, 0.5 + 0.1 * (row.flags == ""))
-    text, _ = report.write_report(rows, args, tmp_path / "r")
+    text, _ = command.write_report(rows, args, tmp_path / "r")
     assert sum("no miniature" in line for line in text.splitlines() if line.startswith("| R")) == 4
     assert "In miniature the same as MDR, Table 1a" in text
     line = next(line for line in text.splitlines() if line.startswith("| Triplet+MDR  "))
@@ -261,27 +333,60 @@ def test_in_miniature(out, tmp_path):
         "68.8", "88.5"]
     assert "| Triplet+MDR (L2 norm at inference) | 5     | 50.0 ± 0.0 |" in text
     assert {row.name[2] for row in rows if row.key[1] == "fig3a"} == {8, 16, 32, 64}
-    assert report.miniature("--lambda 0 --dim 512") == "--lambda 0 --dim 64"
-    assert report.miniature("--size 256") is report.miniature("--backbone resnet18") is None
+    assert experiments.flags_on("glyphs", "mdr", "--lambda 0 --dim 512") == "--lambda 0 --dim 64"
+    for flags in ("--size 256", "--backbone resnet18"):
+        assert experiments.flags_on("glyphs", "mdr", flags) is None
+
+
+def test_on_cub128(out, tmp_path):
+    """The paper's figures on CUB stand beside ours, below a box that says what differs; nothing is
+    subtracted from them, and other papers' rows are left out."""
+    args = arguments("--dataset", "cub128", "--out", out)
+    rows = experiments.selected(args)
+    for row in rows:
+        if row.key in (("mdr", "1a"), ("jrd", "1")) and row.flags is not None:
+            for run in experiments.runs_of(row, args):
+                run.folder.exists() or pretend(run, 0.5 + 0.1 * (row.flags == ""))
+    text, _ = command.write_report(rows, args, tmp_path / "r")
+    box = [line for line in text.splitlines() if line.startswith(">")]
+    assert text.startswith("# Report on cub128\n\n> **Not the papers' protocol.**")
+    assert all(word in "\n".join(box) for word in (
+        "classes 1-100", "146", "128", "SqueezeNet 1.1", "bfloat16", "searched", "SHA-256 c0de"))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    ours = lines.index("| | **ours**, last epoch, n = 3 | **60.0 ± 0.0** | **61.0 ± 0.0** |"
+                       " **62.0 ± 0.0** | **63.0 ± 0.0** |")
+    assert lines[ours - 1].startswith("| **JRD** | paper, CUB | 67.9 |")
+    assert lines[ours + 1].startswith("| | best on test* | 65.0 ± 0.0 |")
+    assert "| difference |" not in text and "quoted" not in text
+    assert "On cub128 the same as MDR, Table 1a: Recall@K" in lines
+    assert "On cub128 the same as DML-DA, Fig. 8: test images by t-SNE" in lines
+    assert any(line.startswith("| | not in cub128 | – |") for line in lines)    # below the paper's
+    assert any("| J1 |" in line and "| cub128 | +10.000 |" in line for line in lines)
+    assert all(f"| {claim} " in text for claim in claims.CLAIMS)
+    with open(tmp_path / "r" / "tables.csv") as file:
+        cells = {(c["table"], c["row"], c["metric"]): c for c in csv.DictReader(file)}
+    cell = cells["1", "JRD", "R@1"]
+    assert (cell["dataset"], cell["paper's figure"], cell["difference"]) == ("cub128", "67.9", "")
+    assert cells["2a", "R18", "R@1"]["ours"] == "not in cub128"
 
 
 def test_table_2_reads_ten_parts_and_table_3_fractions(out):
     two = next(row for row in rows_of("--dataset", "cub", "--paper", "jrd", "--table", "2"))
-    run = report.runs_of(two, out)[0]
+    run = experiments.runs_of(two, under(out))[0]
     pretend(run, 0.5)
-    assert report.reading(run, "R@1", two) == pytest.approx(30)
-    assert report.reading(run, "R@1", two, "best on test") is None
-    assert report.reading(run, "R@1") == pytest.approx(50)
+    assert tables.reading(run, "R@1", two) == pytest.approx(30)
+    assert tables.reading(run, "R@1", two, "best on test") is None
+    assert tables.reading(run, "R@1") == pytest.approx(50)
     three = rows_of("--dataset", "cub", "--paper", "jrd", "--table", "3")[1]
-    assert report.reading(run, "R@1 (fraction)", three) == pytest.approx(0.3)
-    assert report.reading(run, "H-divergence_NN", three) == 0.9
+    assert tables.reading(run, "R@1 (fraction)", three) == pytest.approx(0.3)
+    assert tables.reading(run, "H-divergence_NN", three) == 0.9
 
 
 def test_every_finished_run_as_a_table(out):
-    runs = report.all_runs(rows_of("--quick"), out)
+    runs = experiments.all_runs(rows_of("--quick"), under(out))
     for i, run in enumerate(r for r in runs if r.paper == "jrd"):
         pretend(run, 0.5 + 0.01 * i)
-    text = report.table(out)
+    text = tables.table(out)
     assert "| jrd-glyphs" in text and "51.0 ± 1.4" in text and "\\* the epoch chosen" in text
 
 
@@ -290,30 +395,31 @@ def test_every_finished_run_as_a_table(out):
     ([1.0, 1.1, 0.9], "holds"), ([-1.0, -1.1, -0.9], "does not hold"), ([3.0], "undecided"),
     ([1.0, -1.0, 0.5], "undecided"), ([0.0, 0.0], "undecided"), ([2.0, 2.0], "holds")])
 def test_verdict(values, want):
-    mean, half, word = report.verdict(values)
+    mean, half, word = claims.verdict(values)
     assert word == want and mean == pytest.approx(statistics.mean(values))
     if len(values) == 3:
         assert half == pytest.approx(4.302653 * statistics.stdev(values) / 3 ** 0.5)
 
 
 def test_a_claim_holds_if_all_its_parts_do():
-    assert report.together(["holds", "holds"]) == "holds"
-    assert report.together(["holds", "undecided"]) == "undecided"
-    assert report.together(["undecided", "does not hold", "not run"]) == "does not hold"
-    assert report.together(["holds", "not run"]) == "not run"
+    assert claims.together(["holds", "holds"]) == "holds"
+    assert claims.together(["holds", "undecided"]) == "undecided"
+    assert claims.together(["undecided", "does not hold", "not run"]) == "does not hold"
+    assert claims.together(["holds", "not run"]) == "not run"
 
 
 def test_every_claim_is_there_and_asks_for_runs_of_the_list(everything):
-    assert list(report.CLAIMS) == [f"{paper}{i}" for paper, n in (("J", 10), ("M", 8), ("D", 8))
+    assert list(claims.CLAIMS) == [f"{paper}{i}" for paper, n in (("J", 10), ("M", 8), ("D", 8))
                                    for i in range(1, n + 1)]
     listed = {run.folder for runs in everything.values() for run in runs}
-    for claim, (_, datasets, inequalities) in report.CLAIMS.items():
-        for dataset in [*datasets.split(), "glyphs"]:
+    for claim, (_, datasets, inequalities) in claims.CLAIMS.items():
+        paper = claims.PAPER_OF[claim[0]]
+        for dataset in [*datasets.split(), "glyphs", "cub128"]:
             for inequality in inequalities.values():
                 def v(flags, metric="R@1"):
-                    flags = report.miniature(flags) if dataset == "glyphs" else flags
+                    flags = experiments.flags_on(dataset, paper, flags)
                     if flags is not None:
-                        run = report.training(report.PAPER_OF[claim[0]], dataset, flags, 0, "runs")
+                        run = experiments.training(paper, dataset, flags, 0, "runs", None)
                         assert run.folder in listed, (claim, dataset, run.command)
                     return 0.0
                 inequality(v) if callable(inequality) else [v(f) for f in inequality[:2]]
@@ -322,29 +428,31 @@ def test_every_claim_is_there_and_asks_for_runs_of_the_list(everything):
 def test_differences_are_paired_by_seed(out):
     """Seeds differ by far more than the two settings do, and seed 3 has only one of them."""
     for seed, base in enumerate((0.3, 0.5, 0.7, 0.9)):
-        pretend(report.training("jrd", "glyphs", "--alpha 0", seed, out), base)
+        pretend(experiments.training("jrd", "glyphs", "--alpha 0", seed, out, None), base)
         if seed < 3:
-            pretend(report.training("jrd", "glyphs", "", seed, out), base + 0.01 + 0.001 * seed)
-    values = report.in_each_seed("jrd", ("", "--alpha 0"), "glyphs", out, 5)
+            better = base + 0.01 + 0.001 * seed
+            pretend(experiments.training("jrd", "glyphs", "", seed, out, None), better)
+    values = claims.in_each_seed("jrd", ("", "--alpha 0"), "glyphs", under(out), 5)
     assert values == pytest.approx([1.0, 1.1, 1.2])
     args = arguments("--dataset", "glyphs", "--out", out)
-    lines, rows = report.ledger(report.experiments(args), args, 5)
+    lines, rows = claims.ledger(experiments.selected(args), args, 5)
     verdicts = {row["claim"]: row["verdict"] for row in rows}
     assert [verdicts[c] for c in ("J1", "J2", "M2")] == ["holds", "not run", "no miniature"]
     assert any("+1.100" in line and "+0.852 to +1.348" in line for line in lines)
     for table, want in (("1", {"J1"}), ("fig4", {"J1"}), ("4", set())):     # of a part: its own
         args = arguments("--dataset", "glyphs", "--paper", "jrd", "--table", table, "--out", out)
-        _, rows = report.ledger(report.experiments(args), args, 5)
+        _, rows = claims.ledger(experiments.selected(args), args, 5)
         assert {row["claim"] for row in rows} == want
 
 
 def test_claims_of_several_runs(out):
     for flags, cv in (("--lambda 0", 0.9), ("", 0.4)):
-        pretend(report.training("mdr", "cub", flags, 0, out), cv)       # norm cv = r1 / 5
-    (half,) = report.in_each_seed("mdr", report.CLAIMS["M8"][2]["half of Triplet's - MDR's"], "cub",
-                                  out, 1)
+        pretend(experiments.training("mdr", "cub", flags, 0, out, None), cv)     # norm cv: r1 / 5
+    inequality = claims.CLAIMS["M8"][2]["half of Triplet's - MDR's"]
+    (half,) = claims.in_each_seed("mdr", inequality, "cub", under(out), 1)
     assert half == pytest.approx(0.9 / 5 / 2 - 0.4 / 5)
-    (cost,) = report.in_each_seed("mdr", report.CLAIMS["M5"][2]["cost to Triplet"], "cub", out, 1)
+    inequality = claims.CLAIMS["M5"][2]["cost to Triplet"]
+    (cost,) = claims.in_each_seed("mdr", inequality, "cub", under(out), 1)
     assert cost == pytest.approx(10)
 
 
@@ -354,17 +462,42 @@ def test_figures_from_logs_and_results(out, tmp_path):
     tables = {("jrd", "fig2"), ("jrd", "fig6"), ("mdr", "fig4"), ("mdr", "fig6"),
               ("dml_da", "fig3"), ("dml_da", "fig4")}
     rows = [row for row in rows_of("--dataset", "glyphs", "--seeds", 2) if row.key in tables]
-    for i, run in enumerate(report.all_runs(rows, out)):
+    for i, run in enumerate(experiments.all_runs(rows, under(out))):
         pretend(run, 0.4 + 0.001 * i)
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "notes.md").write_text("## Why\n\nBecause.\n")
     args = arguments("--dataset", "glyphs", "--out", out)
-    text, drawn = report.write_report(rows, args, tmp_path / "r")
+    text, drawn = command.write_report(rows, args, tmp_path / "r")
     assert set(drawn) == {f"{paper}-{name}.png" for paper, name in tables}
     assert text.index("## Claims") < text.index("\nBecause.\n") < text.index("## JRD, Fig. 2")
     for paper, name in tables:
         assert (tmp_path / "r" / f"{paper}-{name}.png").stat().st_size > 10_000
         assert f"({paper}-{name}.png)" in text
+
+
+def test_only_epochs_that_were_evaluated_are_drawn(out, tmp_path):
+    """--eval-every 2: a row without metrics between, each point at its row's own epoch."""
+    args = arguments("--dataset", "cub128", "--paper", "mdr", "--seeds", 2, "--out", out)
+    rows = [row for row in experiments.selected(args) if row.key[1] in ("fig3b", "fig4", "fig6")]
+    runs = experiments.all_runs(rows, args)
+    for i, run in enumerate(runs):
+        pretend(run, 0.4 + 0.1 * i, epochs=None)
+        log = [{"epoch": e, "loss": 1.0, "levels": [-e, 0.0, e], **{
+            f"{kind} pairs by level": [0.5, 0.3, 0.2] for kind in ("positive", "negative")}}
+            for e in range(1, 6)]
+        for line in (log[1], log[3], log[4]):                           # 2, 4 and the last
+            line |= {"R@1": 0.1 * line["epoch"] + 0.01 * i, "seen R@1": 0.9, "norm mean": 2.0,
+                     "norm cv": 0.1}
+        (run.folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+        run.__dict__.pop("log", None)
+    one = experiments.runs_of(rows[0], args)
+    points = figures.by_epoch(one, "R@1")
+    assert [epoch for epoch, _ in points] == [2, 4, 5]
+    assert points[1][1] == pytest.approx([40 + runs.index(run) for run in one])
+    assert figures.by_epoch(one, "norm mean") == [(2, [2.0, 2.0]), (4, [2.0] * 2), (5, [2.0] * 2)]
+    pytest.importorskip("matplotlib")
+    _, drawn = command.write_report(rows, args, tmp_path / "r")
+    assert drawn == ["mdr-fig3b.png", "mdr-fig4.png", "mdr-fig6.png"]
 
 
 def test_figures_of_embeddings(tmp_path, monkeypatch):
@@ -374,13 +507,13 @@ def test_figures_of_embeddings(tmp_path, monkeypatch):
     x = torch.nn.functional.one_hot(labels).float() + 0.01 * torch.rand(60, 12)
     parts = {"test": x, "labels": labels, "seen": x, "seen_labels": labels}
     images = torch.randint(0, 256, (60, 3, 20, 20), dtype=torch.uint8)
-    monkeypatch.setattr(report, "embedded", lambda *_: parts)
-    monkeypatch.setattr(report, "images_of", lambda run: argparse.Namespace(
+    monkeypatch.setattr(pictures, "embedded", lambda *_: parts)
+    monkeypatch.setattr(pictures, "images_of", lambda run: argparse.Namespace(
         gallery=None, test=argparse.Namespace(images=images)))
     run = argparse.Namespace(cfg=argparse.Namespace(data_root="data"), folder=tmp_path)
-    rows = [report.Row(("dml_da", "fig5"), name, "glyphs", "", 1) for name in ("one", "two")]
-    for draw in (report.draw_sheet, report.draw_tsne, report.draw_thumbnails,
-                 report.FIGURES["mdr", "fig5"]):
+    rows = [experiments.Row(("dml_da", "fig5"), name, "glyphs", "", 1) for name in ("one", "two")]
+    for draw in (pictures.draw_sheet, pictures.draw_tsne, pictures.draw_thumbnails,
+                 command.FIGURES["mdr", "fig5"]):
         path = tmp_path / "figure.png"
         draw(path, rows, lambda row: [run])
         assert path.stat().st_size > 5_000
@@ -390,10 +523,10 @@ def test_figures_of_embeddings(tmp_path, monkeypatch):
 def test_without_matplotlib_one_line_says_what_was_skipped(out, tmp_path, monkeypatch, capsys):
     rows = [row for row in rows_of("--dataset", "glyphs", "--paper", "mdr", "--seeds", 1)
             if row.key[1] in ("fig3b", "fig4", "fig6")]
-    for run in report.all_runs(rows, out):
+    for run in experiments.all_runs(rows, under(out)):
         pretend(run)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    report.write_report(rows, arguments("--dataset", "glyphs", "--out", out), tmp_path / "r")
+    command.write_report(rows, arguments("--dataset", "glyphs", "--out", out), tmp_path / "r")
     stderr = capsys.readouterr().err
     assert "matplotlib" in stderr and "pip install" in stderr and stderr.count("\n") == 1
     assert "skipped mdr-fig3b.png, mdr-fig4.png, mdr-fig6.png: " in stderr
@@ -402,9 +535,9 @@ def test_without_matplotlib_one_line_says_what_was_skipped(out, tmp_path, monkey
 
 def test_a_report_before_the_papers_method_is_finished(out, tmp_path, capsys):
     args = arguments("--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--out", out)
-    rows = report.experiments(args)
-    pretend(report.runs_of(rows[1], out)[0])                            # AMSoftmax alone
-    text, drawn = report.write_report(rows, args, tmp_path / "r")
+    rows = experiments.selected(args)
+    pretend(experiments.runs_of(rows[1], under(out))[0])                # AMSoftmax alone
+    text, drawn = command.write_report(rows, args, tmp_path / "r")
     assert "| JRD " in text and "not run" in text and drawn == []
     assert "jrd-1.png: the paper's method has no finished run" in capsys.readouterr().err
 
@@ -412,7 +545,7 @@ def test_a_report_before_the_papers_method_is_finished(out, tmp_path, capsys):
 @pytest.mark.parametrize("file, content", [("config.json", "{"), ("config.json", "[1]"),
                                            ("result.json", "{}"), ("result.json", "no")])
 def test_a_damaged_run_folder_is_named(file, content, out, capsys):
-    run = report.all_runs(rows_of("--quick", "--out", out), out)[0]
+    run = experiments.all_runs(rows_of("--quick", "--out", out), under(out))[0]
     pretend(run)
     (run.folder / file).write_text(content)
     with pytest.raises(common.UserError, match=f"{run.folder.name}.*{file}"):
@@ -431,7 +564,7 @@ def run_all(tmp_path):
                   printf 'python %s\\n' 'jrd.py --seed 0' 'mdr.py --seed 0' 'jrd.py --seed 1'
                   exit "${{PLAN:-0}}" ;;
         *--list*) echo listed ;;
-        report.py*) echo the report ;;
+        "-m report"*) echo the report ;;
         mdr.py*) echo "mdr.py: trouble" >&2; exit 2 ;;
         *) [ -z "${{SLOW:-}}" ] || exec sleep 60; echo "last epoch fine" ;;
     esac
@@ -453,9 +586,9 @@ def test_run_all_goes_on_after_a_failure_and_says_so(run_all):
         process = start("--jobs", jobs, "--table", "2c")
         stdout, stderr = process.communicate(timeout=60)
         called = log.read_text().splitlines()
-        assert called[0] == "report.py --plan --dataset real --table 2c"
+        assert called[0] == "-m report --plan --dataset real --table 2c"
         assert sorted(called[1:4]) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
-        assert called[4] == "report.py --dataset real --table 2c"
+        assert called[4] == "-m report --dataset real --table 2c"
         assert process.returncode == 1 and "failed: python mdr.py --seed 0\n" in stderr
         assert stdout.count("last epoch fine") == 2 and stdout.endswith("the report\n")
         assert "mdr.py: trouble" in stdout + stderr
@@ -475,6 +608,15 @@ def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all):
     assert process.communicate(timeout=60) == ("listed\n", "")
 
 
+def test_run_all_passes_on_what_the_report_takes(run_all):
+    start, log = run_all
+    words = "--dataset cub128 --weights my.pth --out elsewhere"
+    assert start(*words.split()).wait(timeout=60) == 1                  # mdr.py fails
+    called = log.read_text().splitlines()
+    assert called[0] == f"-m report --plan --dataset real {words}"
+    assert called[-1] == f"-m report --dataset real {words}"
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_run_all_stops_as_a_whole(run_all, end):
     start, log = run_all
@@ -486,6 +628,6 @@ def test_run_all_stops_as_a_whole(run_all, end):
     process.send_signal(end)
     process.communicate(timeout=30)
     assert process.returncode == -end
-    assert "report.py --dataset" not in log.read_text()
+    assert "-m report --dataset" not in log.read_text()
 
 

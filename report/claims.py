@@ -1,0 +1,254 @@
+"""What the papers claim, each as inequalities between runs, and the ledger of verdicts."""
+import functools
+import math
+import statistics
+
+import numpy as np
+
+from eval import confidence_interval
+from report.experiments import (LEVELS, LOSSES, NAMES, STAND_INS, VARIANTS, all_runs,
+                                datasets_asked, flags_on, partial, training)
+from report.tables import markdown, reading
+
+PAPER_OF = {"J": "jrd", "M": "mdr", "D": "dml_da"}
+
+
+# ---------------------------------------------------------------------------- inequalities
+# Each is a figure that must be above 0.  v(flags, metric): what one seed of a setting has; R@1
+# where no metric is named.
+def bound(v, flags):
+    """JRD: λ + d_H"""
+    return v(flags, "lambda") + v(flags, "d_H")
+
+
+def bound_rises_with_the_penalty(v):
+    return bound(v, "--regularizer intra --alpha 1") - bound(v, "--alpha 0")
+
+
+def bound_of_jmmd_above_jrd(v):
+    return bound(v, "--regularizer jmmd") - bound(v, "")
+
+
+def learnable_above_fixed(v):
+    gains = [v(f"--levels {s}") - v(f"--levels {s} --fixed-levels") for s in LEVELS]
+    return statistics.mean(gains)
+
+
+def cost_of_norm(v, flags):
+    """MDR: R@1 that is lost by dividing by the norm at inference."""
+    return v(flags) - v(flags, "R@1, l2-normalized")
+
+
+def cost_to_triplet(v):
+    return cost_of_norm(v, "--lambda 0")
+
+
+def cost_to_triplet_above_mdr(v):
+    return cost_of_norm(v, "--lambda 0") - cost_of_norm(v, "")
+
+
+def gain_at_smallest_above_largest_width(v):
+    gain_at_smallest = v("--dim 64") - v("--lambda 0 --dim 64")
+    return gain_at_smallest - v("--dim 512") + v("--lambda 0 --dim 512")
+
+
+def half_of_triplets_above_mdrs(v):
+    return v("--lambda 0", "norm cv") / 2 - v("", "norm cv")
+
+
+def gap(v, flags):
+    """DML-DA: R@1 of the training classes above that of the test classes."""
+    return v(flags, "seen R@1") - v(flags)
+
+
+def gap_without_above_with_da(v):
+    return gap(v, "--lambda 0") - gap(v, "")
+
+
+def rise_minus_range(v, loss):
+    """DML-DA: NMI's rise from λ = 0.5 to 10, minus its range from 7 to 25."""
+    low, *flat = [v(f"{loss} --lambda {x}", "NMI") for x in (0.5, 7, 10, 15, 25)]
+    return flat[1] - low - np.ptp(flat)
+
+
+# ---------------------------------------------------------------------------- the claims
+# id: (sentence, datasets, {inequality: what must be above 0}).  (a, b) stands for R@1 with flags a
+# minus R@1 with flags b, (a, b, metric) for another metric's; anything else is a function of v, as
+# above.  A claim holds where all its inequalities hold.
+CLAIMS = {
+    "J1": ("JRD beats AMSoftmax.", "cub cars sop", {"JRD - AMSoftmax": ("", "--alpha 0")}),
+    **{f"J{i}": (f"JRD beats {name}.", "cub cars sop", {f"JRD - {name}": ("", VARIANTS[name])})
+       for i, name in ((2, "MRD"), (3, "JRD-C"), (4, "JRD-Pooling"))},
+    "J5": ("R@1 against α rises, then falls.", "cub cars sop", {
+        "preset's α - α = 0": ("", "--alpha 0"), "preset's α - α = 2": ("", "--alpha 2")}),
+    "J6": ("α = 0 beats JMMD and JIntra (at 0.1, the paper's best for JMMD); JRD beats α = 0.",
+           "cub", {
+        "α = 0 - JMMD": ("--alpha 0", "--regularizer jmmd --alpha 0.1"),
+        "α = 0 - JIntra": ("--alpha 0", "--regularizer jintra --alpha 0.1"),
+        "JRD - α = 0": ("", "--alpha 0")}),
+    "J7": ("Eq. 4's intra-class penalty inflates λ faster than it lowers d_H.", "cub", {
+        "λ, α = 1 - α = 0": ("--regularizer intra --alpha 1", "--alpha 0", "lambda"),
+        "λ + d_H, α = 1 - α = 0": bound_rises_with_the_penalty}),
+    "J8": ("λ + d_H is smaller for JRD than for JMMD.", "cub", {
+        "λ + d_H, JMMD - JRD": bound_of_jmmd_above_jrd}),
+    "J9": ("A mixture of Gaussians, (K, K') = (3, 1), beats a single one, (1, 1).", "cub cars", {
+        "(3, 1) - (1, 1)": ("", "--K 1")}),
+    "J10": ("Gaussian and Laplace kernels beat polynomial and moment-generating ones.", "cub", {
+        f"{a} - {b}": (better, worse)
+        for a, better in (("Gaussian", "--K 1"), ("Laplace", "--kernel laplace"))
+        for b, worse in (("p = 2", "--kernel polynomial"), ("p = 5", "--kernel polynomial --p 5"),
+                         ("moment-generating", "--kernel mgf"))}),
+    "M1": ("Triplet+MDR beats Triplet+L2Norm, and that beats Triplet.", "cub cars sop inshop", {
+        "MDR - L2Norm": ("", "--lambda 0 --l2norm"),
+        "L2Norm - Triplet": ("--lambda 0 --l2norm", "--lambda 0")}),
+    "M2": ("MDR helps on every backbone.", "cub cars", {
+        f"{b} + MDR - {b}": (f"--backbone {b}", f"--backbone {b} --lambda 0")
+        for b in ("resnet18", "resnet50", "bn_inception")}),
+    "M3": ("MDR helps Contrastive and Margin too.", "cub cars", {
+        f"{loss} + MDR - {loss}": (f"--loss {loss}", f"--loss {loss} --lambda 0")
+        for loss in ("contrastive", "margin")}),
+    "M4": ("Levels {-3, 0, 3} beat {-1, 0, 1}; learnable ones beat fixed ones.", "cub", {
+        "{-3, 0, 3} - {-1, 0, 1}": ("", "--levels -1 0 1"),
+        "learnable - fixed, mean of 7": learnable_above_fixed}),
+    "M5": ("l2 norm at inference costs Triplet much, Triplet+MDR little.", "cub", {
+        "cost to Triplet": cost_to_triplet,
+        "cost to Triplet - to Triplet+MDR": cost_to_triplet_above_mdr}),
+    "M6": ("MDR's gain over Triplet is larger at the smallest width than at the largest.",
+           "cub cars", {
+        "gain at smallest d - at largest d": gain_at_smallest_above_largest_width}),
+    "M7": ("With MDR train recall is lower, and test recall the highest.", "cub", {
+        "train, Triplet - MDR": ("--lambda 0", "", "seen R@1"),
+        "train, L2Norm - MDR": ("--lambda 0 --l2norm", "", "seen R@1"),
+        "test, MDR - Triplet": ("", "--lambda 0"),
+        "test, MDR - L2Norm": ("", "--lambda 0 --l2norm")}),
+    "M8": ("With MDR the norms' coefficient of variation is less than half of Triplet's.", "cub", {
+        "half of Triplet's - MDR's": half_of_triplets_above_mdrs}),
+    **{f"D{i}": (f"DA improves {name}, in R@1 and NMI.", "cars cub sop", {
+        f"{metric}, DML-DA {name} - {name}": (loss, f"{loss} --lambda 0", metric)
+        for metric in ("R@1", "NMI")}) for i, (name, loss) in enumerate(LOSSES.items(), 1)},
+    "D4": ("The correlation term adds to DA.", "cars", {
+        f"{name}, with - without": (loss, f"{loss} --regularizer da-")
+        for name, loss in LOSSES.items()}),
+    "D5": ("DA gains more NMI than GOR, and GOR more than EN.", "cars cub sop", {
+        f"NMI, {name}, {a} - {b}": (f"{loss} {better}", f"{loss} --regularizer {b.lower()}", "NMI")
+        for name, loss in LOSSES.items()
+        for a, better, b in (("DA", "", "GOR"), ("GOR", "--regularizer gor", "EN"))}),
+    "D6": ("NMI against λ peaks near 10 and is flat above 7.", "cars", {
+        f"NMI, {name}, λ = 10 - λ = {x}": (f"{loss} --lambda 10", f"{loss} --lambda {x}", "NMI")
+        for name, loss in LOSSES.items() for x in (0.5, 25)} | {
+        f"NMI, {name}, rise from 0.5 to 10 - range from 7 to 25": functools.partial(
+            rise_minus_range, loss=loss) for name, loss in LOSSES.items()}),
+    "D7": ("The gap between train and test R@1 is smaller with DA (contrastive).", "cars", {
+        "gap without - with DA": gap_without_above_with_da}),
+    "D8": ("Without DA contrastive beats N-pair, and that beats triplet.", "cars cub sop", {
+        "contrastive - N-pair": ("--lambda 0", "--loss npair --lambda 0"),
+        "N-pair - triplet": ("--loss npair --lambda 0", "--loss triplet --lambda 0")})}
+
+
+# ---------------------------------------------------------------------------- verdicts
+class NotRun(Exception):
+    """Why a figure is not there: 'not run', or that the stand-in has no such row."""
+
+
+def figure(paper, dataset, args, seed, only, flags, metric="R@1"):
+    """What one seed of a setting has.  NotRun if it has no run, or none of those in `only`."""
+    flags = flags_on(dataset, paper, flags)
+    if flags is None:
+        raise NotRun(STAND_INS[dataset])
+    run = training(paper, dataset, flags, seed, args.out, args.weights)
+    looked_at = only is None or run.folder in only
+    if not run.result or not looked_at:
+        raise NotRun("not run")
+    return reading(run, metric)
+
+
+def in_each_seed(paper, inequality, dataset, args, seeds, only=None):
+    """What must be above 0 -> its value in each seed that has its runs, or why there is none.
+
+    only: the folders of the runs to be looked at; None: all.
+    """
+    values, reason = [], "not run"
+    for seed in range(seeds):
+        v = functools.partial(figure, paper, dataset, args, seed, only)
+        try:
+            if callable(inequality):
+                values.append(inequality(v))
+            else:
+                better, worse, *metric = inequality
+                values.append(v(better, *metric) - v(worse, *metric))
+        except NotRun as error:
+            reason = str(error)
+    return values or reason
+
+
+def verdict(values):
+    """-> mean, half-width of its 95% interval (nan for one value), verdict on 'above 0'"""
+    mean, half = confidence_interval(values)
+    if mean - half > 0:
+        return mean, half, "holds"
+    if mean + half < 0:
+        return mean, half, "does not hold"
+    return mean, half, "undecided"
+
+
+def together(verdicts):
+    """The verdict on a claim from those on its inequalities."""
+    order = ("does not hold", "not run", *STAND_INS.values(), "undecided", "holds")
+    return min(verdicts, key=order.index)
+
+
+# ---------------------------------------------------------------------------- the ledger
+def judged(claim, args, seeds, only):
+    """A claim's inequalities on every dataset that is asked for -> CSV rows"""
+    sentence, datasets, inequalities = CLAIMS[claim]
+    paper, rows = PAPER_OF[claim[0]], []
+    if args.paper not in (None, paper):
+        return []
+    for dataset in datasets_asked(datasets, args.dataset):
+        for text, inequality in inequalities.items():
+            row = {"claim": claim, "sentence": sentence, "must be above 0": text, "on": dataset}
+            values = in_each_seed(paper, inequality, dataset, args, seeds, only)
+            if isinstance(values, str):
+                row |= {"seeds": 0, "verdict": values}
+            else:
+                mean, half, word = verdict(values)
+                row |= {"seeds": len(values), "estimate": mean, "half-width": half,
+                        "verdict": word}
+            rows.append(row)
+    return rows
+
+
+def interval_cells(row):
+    """A judged inequality -> cells of the long table"""
+    mean, half = row.get("estimate", math.nan), row.get("half-width", math.nan)
+    estimate = interval = "–"
+    if not math.isnan(mean):
+        estimate = f"{round(mean, 3) + 0:+.3f}"                         # + 0: not -0.000
+    if not math.isnan(half):
+        interval = f"{mean - half:+.3f} to {mean + half:+.3f}"
+    return [row["claim"], row["must be above 0"], NAMES[row["on"]], estimate, interval,
+            str(row["seeds"]), row["verdict"]]
+
+
+def ledger(rows_asked, args, seeds):
+    """-> Markdown lines, CSV rows.  A part of a report has the claims that its runs decide."""
+    only = None
+    if partial(args):
+        only = {run.folder for run in all_runs(rows_asked, args)}
+    csv_rows = []
+    short = [["claim", "", "verdict"]]
+    long = [["claim", "must be above 0", "on", "estimate", "95% interval", "seeds", "verdict"]]
+    for claim, (sentence, _, _) in CLAIMS.items():
+        rows = judged(claim, args, seeds, only)
+        undecidable = partial(args) and not all(row["seeds"] for row in rows)
+        if not rows or undecidable:
+            continue
+        csv_rows += rows
+        short.append([claim, sentence, f"**{together([row['verdict'] for row in rows])}**"])
+        long += map(interval_cells, rows)
+    if not csv_rows:
+        return [], []
+    return ["## Claims", "", "Each claim is one inequality or several: a difference within a seed "
+            "(in points of R@1 where nothing else is named) and its 95% Student-t interval over "
+            "seeds.  Above 0: *holds*; below 0: *does not hold*; else *undecided*.", "",
+            *markdown(short), "", *markdown(long), ""], csv_rows

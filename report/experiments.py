@@ -1,0 +1,309 @@
+"""The experiment list: what to run for every table and figure, and what is there of it.
+
+EXPERIMENTS is the one source of the commands and of the tables.  A row's run is found by the paper
+script's own parse_args and the run folder's name, so that rows that share a run share it here too.
+"""
+import functools
+import importlib
+import json
+import re
+import shlex
+import sys
+from collections import namedtuple
+
+import common
+
+NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
+         "cub": "CUB", "cars": "Cars", "sop": "SOP", "inshop": "In-Shop"}
+
+
+# ---------------------------------------------------------------------------- the list
+VARIANTS = {"JRD": "", "MRD": "--variant mrd", "JRD-C": "--variant jrd-c",
+            "JRD-Pooling": "--variant jrd-pooling"}
+PENALTIES = {"JRD": "--regularizer jrs", "JMMD": "--regularizer jmmd",
+             "JIntra": "--regularizer jintra"}
+TRIPLET = {"Triplet": "--lambda 0", "Triplet+L2Norm": "--lambda 0 --l2norm", "Triplet+MDR": ""}
+WITH_AND_WITHOUT_MDR = (("", " --lambda 0"), ("+MDR", ""))
+LEVELS = ("-1 0 1", "-2 0 2", "-3 0 3", "-3 -1 0 1 3", "-3 -2 0 2 3", "-4 -2 0 2 4", "-6 -3 0 3 6")
+LOSSES = {"triplet": "--loss triplet", "N-pair": "--loss npair", "contrastive": ""}
+PLAIN = {"Triplet": "--loss triplet --lambda 0", "N-pair": "--loss npair --lambda 0",
+         "Contrastive": "--lambda 0"}
+ADAPTIVE = {f"DML-DA {name}": loss for name, loss in LOSSES.items()}
+ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 and 5 go from 0 to 2; the paper names no points
+
+
+def with_alpha(flags, alpha):
+    """JRD's flags at a point of a sweep; α = 0 is AMSoftmax, whatever the regularizer."""
+    return f"{flags} --alpha {alpha}" if alpha else "--alpha 0"
+
+
+# (paper, table or figure): (title, datasets, seeds on glyphs, {row: flags}).  Rows of tables have
+# their names of paper_numbers.jsonl; a row of a sweep is (series, symbol, value).  No flags: the
+# dataset's preset, which is the paper's method.
+EXPERIMENTS = {
+    ("jrd", "1"): ("Recall@K; AMSoftmax is α = 0, not in the paper's table", "cub cars sop", 5, {
+        "JRD": "", "AMSoftmax": "--alpha 0"}),
+    ("jrd", "2"): ("which representations are joined; in ten parts (SOP: whole)",
+                   "cub cars sop", 5, VARIANTS),
+    ("jrd", "3"): ("terms of the generalization bound by 1-NN; R@1 in ten parts", "cub", 5, {
+        "JMMD (alpha=0.1)": "--regularizer jmmd", "JRD (alpha=1)": ""}),
+    ("jrd", "4"): ("kernels", "cub", 5, {
+        "Gaussian (alpha=1)": "--K 1", "Laplace (alpha=1)": "--kernel laplace",
+        "polynomial p=2 (alpha=1e-3)": "--kernel polynomial",
+        "polynomial p=5 (alpha=1e-3)": "--kernel polynomial --p 5",
+        "moment-generating exp(x.x') (alpha=1e-3)": "--kernel mgf"}),
+    ("jrd", "fig2"): ("λ and d_H against the intra-class penalty of Eq. 4", "cub", 3, {
+        ("AMSoftmax + intra-class penalty", "α", a): with_alpha("--regularizer intra", a)
+        for a in (0, 0.05, 0.1, 0.2, 0.5, 1)}),
+    ("jrd", "fig4"): ("R@1 against α", "cub cars sop", 3, {
+        ("JRD", "α", a): f"--alpha {a}" for a in ALPHAS}),
+    ("jrd", "fig5"): ("R@1 against α for JRD, JMMD and JIntra", "cub", 3, {
+        (name, "α", a): with_alpha(penalty, a)
+        for name, penalty in PENALTIES.items() for a in ALPHAS}),
+    ("jrd", "fig6"): ("R@1 over (K, K')", "cub cars", 3, {
+        (f"K' = {b}", "K", a): f"--K {a} --K-prime {b}" for b in (1, 3, 5) for a in (1, 3, 5)}),
+    ("mdr", "1a"): ("Recall@K", "cub cars", 5, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"}),
+    ("mdr", "1b"): ("Recall@K", "sop inshop", 5, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"}),
+    ("mdr", "2a"): ("backbones", "cub cars", 5, {
+        name + mdr: f"--backbone {backbone}{flag}"
+        for name, backbone in (("R18", "resnet18"), ("R50", "resnet50"), ("IBN", "bn_inception"))
+        for mdr, flag in WITH_AND_WITHOUT_MDR}),
+    ("mdr", "2b"): ("losses", "cub cars", 5, {
+        name + mdr: f"--loss {name.lower()}{flag}" for name in ("Contrastive", "Margin", "Triplet")
+        for mdr, flag in WITH_AND_WITHOUT_MDR}),
+    ("mdr", "2c"): ("configurations of the levels", "cub", 5, {
+        f"levels {{{levels.replace(' ', ',')}}} {kind}": f"--levels {levels}{flag}"
+        for levels in LEVELS for kind, flag in (("fixed", " --fixed-levels"), ("learnable", ""))}),
+    ("mdr", "3"): ("l2 norm at inference only", "cub", 5, {
+        name + way: TRIPLET[name] for name in ("Triplet", "Triplet+MDR")
+        for way in ("", " (L2 norm at inference)")}),
+    ("mdr", "fig3a"): ("R@1 against the embedding's width", "cub cars", 3, {
+        (name, "d", d): f"{flags} --dim {d}" for name, flags in TRIPLET.items()
+        for d in (64, 128, 256, 512)}),
+    ("mdr", "fig3b"): ("learning curves of train and test", "cub", 5, TRIPLET),
+    ("mdr", "fig4"): ("norms of the test embeddings", "cub", 5, TRIPLET),
+    ("mdr", "fig5"): ("centres of the test classes, t-SNE", "cub", 5, TRIPLET),
+    ("mdr", "fig6"): ("pairs at each level", "cub", 5, {"Triplet+MDR": ""}),
+    ("dml_da", "I"): ("NMI and Recall@K", "cars cub sop", 5, PLAIN | ADAPTIVE),
+    ("dml_da", "fig1"): ("ten training classes, t-SNE; R@1 of train and test", "cars", 5,
+                         PLAIN | {"DML-DA contrastive": ""}),
+    ("dml_da", "fig3"): ("R@K with and without the correlation term", "cars", 5, ADAPTIVE | {
+        f"DML-DA⁻ {name}": f"{loss} --regularizer da-" for name, loss in LOSSES.items()}),
+    ("dml_da", "fig4"): ("NMI that regularizers gain", "cars cub sop", 5, PLAIN | {
+        f"{name}+{kind}": f"{loss}{flag}" for name, loss in LOSSES.items()
+        for kind, flag in (("EN", " --regularizer en"), ("GOR", " --regularizer gor"),
+                           ("DA", ""))}),
+    ("dml_da", "fig5"): ("all training classes, t-SNE", "cars", 5, PLAIN | ADAPTIVE),
+    ("dml_da", "fig6"): ("NMI against λ", "cars", 3, {
+        (f"DML-DA {name}", "λ", x): f"{loss} --lambda {x}" for name, loss in LOSSES.items()
+        for x in (0.5, 2, 5, 7, 10, 15, 25)}),
+    **{("dml_da", figure): ("test images by t-SNE", dataset, 5, {"DML-DA contrastive": ""})
+       for figure, dataset in (("fig7", "cars"), ("fig8", "cub"), ("fig9", "sop"))}}
+HEADLINES = (("jrd", "1"), ("mdr", "1a"), ("dml_da", "I"))
+QUICK = {("jrd", "1"): ("JRD", "AMSoftmax"), ("mdr", "1a"): tuple(TRIPLET),
+         ("mdr", "fig3b"): tuple(TRIPLET), ("dml_da", "I"): ("Contrastive", "DML-DA contrastive")}
+
+
+# ---------------------------------------------------------------------------- glyphs and cub128
+# A stand-in has each experiment once, whatever the papers' datasets; what it says of rows that it
+# cannot have (other backbones, 256 × 256 images):
+STAND_INS = {"glyphs": "no miniature", "cub128": "not in cub128"}
+# Experiments that differ in the dataset alone are one there.
+SAME_ON = {
+    "glyphs": {("mdr", "1b"): ("mdr", "1a"), ("dml_da", "fig8"): ("dml_da", "fig7"),
+               ("dml_da", "fig9"): ("dml_da", "fig7")},
+    "cub128": {("mdr", "1b"): ("mdr", "1a"), ("dml_da", "fig7"): ("dml_da", "fig8"),
+               ("dml_da", "fig9"): ("dml_da", "fig8")}}
+# Rates on cub128 that are not the preset's, {(paper, words among a row's flags): "--lr ..."}:
+# of several that fit the first; for instance ("mdr", "--l2norm"): "--lr 3e-4".
+CUB128_RATES = {}
+
+
+def flags_on(dataset, paper, flags):
+    """A row's flags on the papers' datasets -> those on this one, None where it has no such row.
+
+    On glyphs widths are an eighth; on cub128 some settings have a rate of their own.
+    """
+    if dataset in STAND_INS and ("--backbone" in flags or "--size" in flags):
+        return None
+    if dataset == "glyphs":
+        return re.sub(r"--dim (\d+)", lambda found: f"--dim {int(found[1]) // 8}", flags)
+    if dataset == "cub128":
+        for (owner, words), rate in CUB128_RATES.items():
+            if owner == paper and f" {words} " in f" {flags} ":
+                return f"{flags} {rate}"
+    return flags
+
+
+def name_on(dataset, name):
+    """A row's name; on glyphs widths are an eighth."""
+    if dataset == "glyphs" and isinstance(name, tuple) and name[1] == "d":
+        series, symbol, width = name
+        return series, symbol, width // 8
+    return name
+
+
+def datasets_asked(datasets, asked):
+    """Which of an experiment's datasets --dataset asks for."""
+    if asked in STAND_INS:
+        return [asked]
+    return [dataset for dataset in datasets.split() if asked in ("real", dataset)]
+
+
+# ---------------------------------------------------------------------------- what is asked for
+Row = namedtuple("Row", "key name dataset flags seeds")     # key: (paper, table)
+
+
+def partial(args):
+    """Whether a part of a report was asked for."""
+    return bool(args.paper or args.table or args.quick)
+
+
+def selected(args):
+    """The rows that the command line selects.  UserError if there are none."""
+    rows = []
+    for key, (_, datasets, on_glyphs, row_flags) in EXPERIMENTS.items():
+        if args.paper not in (None, key[0]) or args.table not in (None, key[1].lower()):
+            continue
+        names = QUICK.get(key, ()) if args.quick else row_flags
+        for dataset in datasets_asked(datasets, args.dataset):
+            usual = 2 if args.quick else {"glyphs": on_glyphs, "cub128": 3}.get(dataset, 5)
+            for name in names:
+                flags = flags_on(dataset, key[0], row_flags[name])
+                rows.append(Row(key, name_on(dataset, name), dataset, flags, args.seeds or usual))
+    if not rows:
+        asked = f"--dataset {args.dataset}"
+        if args.paper:
+            asked += f" --paper {args.paper}"
+        if args.table:
+            asked += f" --table {args.table}"
+        if args.quick:
+            asked += " --quick"
+        known = [" ".join(key) for key in EXPERIMENTS if args.paper in (None, key[0])]
+        raise common.UserError(f"nothing to run for {asked}: there are {', '.join(known)}")
+    return rows
+
+
+# ---------------------------------------------------------------------------- a run
+def read_result(path):
+    """A result.json -> its dict.  UserError if it is none."""
+    try:
+        result = json.loads(path.read_text())
+        return {part: result[part] for part in ("last epoch", "best on test", "untrained backbone")}
+    except (ValueError, KeyError, TypeError):
+        raise common.UserError(f"{path} is not the result of a run: delete {path.parent} to train "
+                               "anew")
+
+
+class Training:
+    """One run: its command, settings and folder, and what stands in the folder."""
+
+    def __init__(self, paper, dataset, flags, seed, out="runs", weights=None):
+        words = ["--dataset", dataset, *flags.split(), "--seed", str(seed)]
+        if weights:
+            words += ["--weights", weights]
+        if out != "runs":
+            words += ["--out", out]
+        self.paper, self.command = paper, shlex.join(["python", f"{paper}.py", *words])
+        self.cfg, preset = importlib.import_module(paper).parse_args(words)
+        self.folder = common.run_folder(paper, self.cfg, preset)
+
+    @functools.cached_property
+    def state(self):
+        """'finished', 'begun', 'to do', or 'stale' where the folder holds other settings."""
+        differ = common.other_settings(self.folder, vars(self.cfg))
+        if differ is None:
+            return "to do"
+        if differ.keys() & vars(self.cfg).keys():
+            return "stale"
+        return "finished" if (self.folder / "result.json").exists() else "begun"
+
+    @functools.cached_property
+    def result(self):
+        """result.json of a finished run, else None."""
+        if self.state == "finished":
+            return read_result(self.folder / "result.json")
+
+    @functools.cached_property
+    def log(self):
+        """The rows of log.jsonl, one an epoch; metrics only in those of --eval-every."""
+        path = self.folder / "log.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def images_left(self):
+        """Training images still to process; what the evaluations embed comes on top."""
+        if getattr(self.cfg, "iterations", None):
+            an_epoch = self.cfg.iterations * self.cfg.batch
+        elif self.cfg.dataset == "glyphs":
+            classes, per_class = common.GLYPHS["train"]
+            an_epoch = len(classes) * per_class
+        else:
+            an_epoch, _ = common.COUNTS[photographs(self.cfg.dataset)]["train"]
+        epochs = {"finished": self.cfg.epochs, "begun": len(self.log)}.get(self.state, 0)
+        return (self.cfg.epochs - epochs) * an_epoch
+
+
+training = functools.cache(Training)        # of the same arguments the same one
+
+
+def photographs(dataset):
+    """The dataset whose images these are: cub for cub128."""
+    return common.SMALLER.get(dataset, dataset)
+
+
+def runs_of(row, args, seeds=None):
+    """A row's runs under --out with --weights, a seed each; none where it has no counterpart."""
+    if row.flags is None:
+        return []
+    return [training(row.key[0], row.dataset, row.flags, seed, args.out, args.weights)
+            for seed in range(seeds or row.seeds)]
+
+
+# ---------------------------------------------------------------------------- list and plan
+def turn(row):
+    """On cub128, where a list takes days: headlines 0, other tables and figures 1, sweeps 2."""
+    if row.dataset != "cub128" or row.key in HEADLINES:
+        return 0
+    return 2 if isinstance(row.name, tuple) else 1
+
+
+def all_runs(rows, args):
+    """Every training that the rows need, each once: the first seed of all, then the second, ...;
+    by turns where there are any."""
+    runs = {}
+    for now in range(3):
+        for seed in range(max(row.seeds for row in rows)):
+            for row in rows:
+                if turn(row) == now:
+                    for run in runs_of(row, args)[seed:seed + 1]:
+                        runs.setdefault(run.folder, run)
+    return list(runs.values())
+
+
+def plan(rows, args):
+    """The plan on stderr, the commands that are left on stdout -> status, 1: some cannot start"""
+    runs = all_runs(rows, args)
+    missing = {}                                                        # dataset: why
+    for dataset, root in {run.cfg.dataset: run.cfg.data_root for run in runs}.items():
+        if dataset != "glyphs":
+            try:
+                common.read_dataset(photographs(dataset), root)
+            except common.UserError as error:
+                missing[dataset] = f"missing: {error}"
+
+    states = [run.state for run in runs]
+    counted = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    lines = [f"plan: {len(runs)} runs for {len({row.key for row in rows})} tables and figures, " +
+             ", ".join(counted)]
+    left = [run for run in runs if run.state != "finished"]
+    for dataset in dict.fromkeys(run.cfg.dataset for run in left):
+        images = [run.images_left() for run in left if run.cfg.dataset == dataset]
+        line = f"  {dataset}: {len(images)} runs, {sum(images):,} training images"
+        lines.append(line + ", cannot start" if dataset in missing else line)
+    lines += [f"  {run.folder} holds other settings: delete it to train anew"
+              for run in left if run.state == "stale"]
+    print("\n".join([*lines, *missing.values()]), file=sys.stderr, flush=True)
+    for run in left:
+        if run.cfg.dataset not in missing:
+            print(run.command)
+    return 1 if missing else 0

@@ -1,0 +1,126 @@
+"""Pictures of embeddings, from checkpoints: t-SNE, test images where it puts them, sheets of
+retrieved images (matplotlib, scikit-learn).
+
+Each draw_... makes a picture of rows: draw(path, rows, get), get(row) -> its finished runs.
+"""
+import argparse
+import functools
+import importlib
+import math
+
+import numpy as np
+import PIL.Image
+
+import common
+from eval import load_run
+from report.experiments import NAMES
+from report.figures import COLOURS, MARKS, for_figures, panels
+
+
+@functools.cache
+def embedded(checkpoint, data_root):
+    """A checkpoint -> embeddings and labels as eval.judge takes them."""
+    where = argparse.Namespace(data_root=data_root, device="auto", no_cache=False)
+    parts, _ = load_run(checkpoint, where)
+    return {name: part.cpu() for name, part in parts.items()}
+
+
+def images_of(run):
+    """The data of a run as it sees test images."""
+    prefix, _, whole = importlib.import_module(run.paper).transforms(run.cfg)
+    return common.load_dataset(run.cfg.dataset, run.cfg.data_root, prefix, whole)
+
+
+def square(image, side):
+    """A uint8 image (3, h, w) -> (side, side, 3)"""
+    return np.asarray(PIL.Image.fromarray(image.permute(1, 2, 0).numpy()).resize((side, side)))
+
+
+# ---------------------------------------------------------------------------- t-SNE
+def tsne(x, most=5000):
+    """-> places in [0, 1]², indices; of more than `most` points a random choice"""
+    with for_figures():
+        from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits     # comes with scikit-learn
+    index = np.random.RandomState(0).permutation(len(x))[:most]
+    method = TSNE(perplexity=min(30, (len(index) - 1) / 3), init="pca", random_state=0)
+    with threadpool_limits(1):                          # threads that wait for each other crawl
+        places = method.fit_transform(x[index].numpy())    # where something else computes
+    return (places - places.min(0)) / np.ptp(places, axis=0), index
+
+
+def draw_tsne(path, rows, get, part="seen", classes=None, centres=False):
+    """A panel a row, its first seed: images, a colour and mark a class; or class centres."""
+    rows = [row for row in rows if get(row)]
+    figure, axes = panels(len(rows), 4, 4)
+    for axis, row in zip(axes, rows):
+        run = get(row)[0]
+        parts = embedded(run.folder / "last.pt", run.cfg.data_root)
+        x, y = parts[part], parts["labels" if part == "test" else f"{part}_labels"].numpy()
+        if classes:
+            some = np.isin(y, np.random.RandomState(0).permutation(np.unique(y))[:classes])
+            x, y = x[some], y[some]
+        if centres:
+            x, y = x.new_tensor(np.stack([x[y == c].mean(0) for c in np.unique(y)])), np.unique(y)
+        places, index = tsne(x)
+        size = 30 if len(x) < 500 else 10
+        for i, c in enumerate(np.unique(y)):
+            colour, mark = (0, "o") if centres else (i % 7, MARKS[i // 7 % len(MARKS)])
+            axis.scatter(*places[y[index] == c].T, s=size, linewidths=0, color=COLOURS[colour],
+                         marker=mark)
+        axis.set(title=f"{row.name} ({NAMES[row.dataset]})", xticks=[], yticks=[])
+    figure.savefig(path)
+
+
+def draw_thumbnails(path, rows, get, cells=30, side=40):
+    """DML-DA Fig. 7-9: test images where t-SNE puts them, at most one in a cell of a grid."""
+    run = get(rows[0])[0]
+    places, index = tsne(embedded(run.folder / "last.pt", run.cfg.data_root)["test"])
+    corners = (places * (cells - 1)).round().astype(int) * side         # (n, 2) pixels
+    first = {}                                                          # corner: image
+    for (column, line), i in zip(corners, index):
+        first.setdefault((column, line), i)
+    images = images_of(run).test.images
+    sheet = np.full((cells * side, cells * side, 3), 255, np.uint8)
+    for (column, line), i in first.items():
+        sheet[line:line + side - 2, column:column + side - 2] = square(images[i], side - 2)
+    PIL.Image.fromarray(sheet).quantize().save(path, optimize=True)
+
+
+# ---------------------------------------------------------------------------- retrieved images
+def draw_sheet(path, rows, get):
+    """The sheet of the first finished run of the paper's method."""
+    runs = [run for row in rows if row.flags == "" for run in get(row)]
+    if not runs:
+        raise common.UserError("the paper's method has no finished run")
+    draw_nearest(path, runs[0])
+
+
+def draw_nearest(path, run, queries=6):
+    """Test images of random classes and the five images nearest to each, right and wrong framed."""
+    parts, data = embedded(run.folder / "last.pt", run.cfg.data_root), images_of(run)
+    x, labels, draw = parts["test"], parts["labels"], np.random.RandomState(0)
+    base, base_labels = parts.get("gallery", x), parts.get("gallery_labels", labels)
+    base_images = (data.gallery or data.test).images
+    chosen = [draw.choice(np.flatnonzero(labels == c))
+              for c in draw.permutation(labels.unique())[:queries]]
+    figure, axes = panels(6 * len(chosen), 1.25, 1.3, columns=6)
+    for line, query in enumerate(chosen):
+        distances = (base - x[query]).norm(dim=1)
+        if data.gallery is None:
+            distances[query] = math.inf
+        nearest = distances.topk(min(5, len(base) - 1), largest=False).indices.tolist()
+        shown = [(data.test.images[query], "black", "query")]
+        for i in nearest:
+            if base_labels[i] == labels[query]:
+                shown.append((base_images[i], COLOURS[2], "right"))
+            else:
+                shown.append((base_images[i], COLOURS[1], "wrong"))
+        for axis, (image, colour, word) in zip(axes[6 * line:6 * line + 6], shown):
+            axis.imshow(square(image, 96))
+            axis.set(xticks=[], yticks=[])
+            axis.set_xlabel(word, color=colour, fontsize=9, labelpad=2)
+            for spine in axis.spines.values():
+                spine.set(visible=True, color=colour, linewidth=3)
+    figure.savefig(path, dpi=100)
+    PIL.Image.open(path).convert("RGB").quantize().save(path, optimize=True)    # a third of it
