@@ -34,7 +34,7 @@ from support.files import (NonFiniteLoss, UserError, atomic, digest, load_torch,
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
 from support.images import (ImageFiles, augmented, cache_images, faults,         # noqa: F401
                             random_seed, shuffled, through)
-from support.identity import images_of
+from support.identity import images_of, other_images, some                       # noqa: F401
 from support.layouts import COUNTS, SMALLER, read_dataset, remarks, sources
 from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
 
@@ -367,6 +367,7 @@ def load(checkpoint, device="cpu"):
     state = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**state["config"])
     cfg.device = device
+    cfg.paper = state["paper"]
     paper = importlib.import_module(cfg.paper)         # the one of jrd, mdr, dml_da that it names
     try:
         network = paper.Network(cfg, cfg.splits["train"][1])

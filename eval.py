@@ -1,10 +1,12 @@
 """How embeddings are judged: Recall@K, MAP@R, k-means and NMI, and JRD's 1-NN estimates of Eq. 1-3.
 
     python eval.py runs/RUN/last.pt                      evaluates a checkpoint again
-    python eval.py runs/RUN/last.pt --export FILE.npz    and writes its test embeddings
+    python eval.py runs/RUN/last.pt --export FILE.npz    and writes its embeddings, with the images'
+                                                         paths and the names of the classes
     python eval.py FILE.npz                              evaluates anybody's embeddings: arrays
-                                                         `embeddings` (n, d), `labels` (n,), and
-                                                         optionally `gallery`, `gallery_labels`
+                                                         `embeddings` (n, d), `labels` (n,) numbers
+                                                         or texts, and optionally `gallery`,
+                                                         `gallery_labels`
 
 Protocol: the evaluator that MDR and DML-DA name (Oh Song et al. 2016; JRD names none), without the
 traps of its successors.
@@ -16,7 +18,6 @@ traps of its successors.
 - float32 with TF32 off (float64 if given float64); embeddings that are not finite are an error.
 All shares lie in [0, 1] and are printed in %.
 """
-import argparse
 import contextlib
 import importlib
 from pathlib import Path
@@ -329,31 +330,79 @@ def load_npz(path):
     wanted = {k: arrays[k] for k in ("embeddings", "labels", "gallery", "gallery_labels")
               if k in arrays}
     for key, array in wanted.items():
-        kind = "iu" if key.endswith("labels") else "iuf"
-        if array.dtype.kind not in kind:
-            raise common.UserError(f"{path}: {key} must be numbers, not {array.dtype}"
-                                   + (" (whole numbers, one a class)" if kind == "iu" else ""))
-    return {("test" if k == "embeddings" else k): torch.from_numpy(
-        a.astype(np.int64 if k.endswith("labels") else
-                 a.dtype if a.dtype == np.float64 else np.float32)) for k, a in wanted.items()}
+        labels = key.endswith("labels")
+        if array.dtype.kind not in ("iuU" if labels else "iuf"):
+            what = "whole numbers or texts, one a class" if labels else "numbers"
+            raise common.UserError(f"{path}: {key} must be {what}, not {array.dtype}")
+    if any(wanted[k].dtype.kind == "U" for k in wanted if k.endswith("labels")):
+        _number_classes(wanted)
+    found = {}
+    for key, array in wanted.items():
+        kind = np.int64 if key.endswith("labels") else np.float64 if array.dtype == np.float64 \
+            else np.float32
+        found["test" if key == "embeddings" else key] = torch.from_numpy(array.astype(kind))
+    return found
+
+
+def _number_classes(arrays):
+    """Replace labels that are texts by numbers, the same in all the arrays."""
+    keys = [key for key in arrays if key.endswith("labels")]
+    every = np.concatenate([arrays[key].astype(str).ravel() for key in keys])
+    names = np.unique(every)
+    for key in keys:
+        arrays[key] = np.searchsorted(names, arrays[key].astype(str))
+
+
+def rebuild(path, args):
+    """A checkpoint -> its network, its settings, and its images as --dataset and --data-root say.
+
+    Says where a class of test was trained on, and where the images are not the run's.
+    """
+    network, cfg = common.load(path, args.device)
+    cfg.data_root = args.data_root or cfg.data_root
+    cfg.dataset = args.dataset or cfg.dataset
+    train_prefix, _, test_transform = importlib.import_module(cfg.paper).transforms(cfg)
+    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
+                               cache=not args.no_cache)
+    images = getattr(cfg, "images", None) or {}
+    trained = images.get("train", {})
+    known = [name for name in data.test.classes if name in trained]
+    if known:
+        print(f"warning: the network was trained on {len(known)} of the {len(data.test.classes)} "
+              f"test classes: {common.some(known)}")
+    other = common.other_images(images, data.identity)
+    if other:
+        print(f"note: these are not the images of the run: {other}")
+    return network, cfg, data
 
 
 def load_run(path, args):
     """A checkpoint -> (keyword arguments for judge, its K).  Rebuilds the network and the data."""
-    network, cfg = common.load(path, args.device)
-    cfg.data_root = args.data_root or cfg.data_root
-    train_prefix, _, test_transform = importlib.import_module(cfg.paper).transforms(cfg)
-    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not args.no_cache)
+    network, cfg, data = rebuild(path, args)
     return common.embeddings(network.embed, data, cfg), cfg.ks
 
 
+def names_of(data):
+    """The paths and the class names of the images, as --export writes them beside their labels:
+    labels are the places of their classes in `classes`."""
+    found = {}
+    for prefix, split in (("", data.test), ("gallery_", data.gallery), ("seen_", data.seen)):
+        if split is not None:
+            found[f"{prefix}classes"] = np.array(split.classes)
+            if split.files:
+                found[f"{prefix}paths"] = np.array(split.files)
+    return found
+
+
 def main(args):
-    path = Path(args.file)
+    path, names = Path(args.file), {}
     if path.suffix == ".npz":
-        inputs, ks = load_npz(path), [1, 2, 4, 8]
+        place, ks = common.device(args), [1, 2, 4, 8]
+        inputs = {k: v if k.endswith("labels") else v.to(place)
+                  for k, v in load_npz(path).items()}
     else:
-        inputs, ks = load_run(path, args)
+        network, cfg, data = rebuild(path, args)
+        inputs, ks, names = common.embeddings(network.embed, data, cfg), cfg.ks, names_of(data)
     if args.l2norm:
         inputs |= {k: F.normalize(v) for k, v in inputs.items() if not k.endswith("labels")}
     ks = args.ks or ks
@@ -365,7 +414,8 @@ def main(args):
     print(f"{path}: {n:,} embeddings of {classes:,} classes, d = {inputs['test'].shape[1]}")
     show({"test": result}, ks)
     if args.export:
-        arrays = {("embeddings" if k == "test" else k): v.cpu().numpy() for k, v in inputs.items()}
+        arrays = {("embeddings" if k == "test" else k): v.cpu().numpy()
+                  for k, v in inputs.items()} | names
         with common.atomic(args.export, "wb") as file:
             np.savez(file, **arrays)
         print(f"wrote {args.export}: {', '.join(arrays)}")
@@ -377,6 +427,8 @@ def parse_args(argv=None):
     parser.add_argument("--ks", type=common.number(int, 1), nargs="+", help="the K of Recall@K")
     parser.add_argument("--l2norm", action="store_true", help="normalize the embeddings first")
     parser.add_argument("--export", metavar="FILE.npz", help="write the embeddings")
+    parser.add_argument("--dataset", help="where the folder of images is, if not where it was, or "
+                        "another dataset")
     parser.add_argument("--data-root", help="where the datasets are, if not where they were")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda")
     parser.add_argument("--no-cache", action="store_true", help="decode every image anew")

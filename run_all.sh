@@ -10,6 +10,7 @@
 #   --out DIR                          folder of the runs and the report (runs); both paths as seen
 #                                      from the folder of run_all.sh
 #   --jobs N                           N runs at a time (on a CPU each gets its share of the cores)
+#   --again                            train anew what other code than this checkout's has made
 #   --list                             only print the commands, one a line: for xargs, SLURM, ...
 # Makes .venv and installs what is missing, unless a virtual environment is active or PYTHON is set.
 # The plan comes first.  A finished run is skipped, a broken one continued, a failed one reported at
@@ -19,10 +20,11 @@ cd "$(dirname "$0")"
 
 fail() { echo "run_all.sh: $*" >&2; exit 2; }
 
-mode="" jobs="" quick="" select=(--dataset real)
+mode="" jobs="" quick="" again="" select=(--dataset real)
 while [ $# -gt 0 ]; do
     case $1 in
         --test|--list) mode=${1#--} ;;
+        --again) again=--again ;;
         --quick) quick=1 select=(--quick "${select[@]:2}") ;;
         --jobs) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || fail "--jobs needs a whole number above 0"
                 jobs=$2; shift ;;
@@ -30,7 +32,7 @@ while [ $# -gt 0 ]; do
                 select+=("$1" "$2"); shift ;;
         -h|--help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;;
         *) fail "unknown argument '$1' (choose from --quick, --test, --dataset, --paper, --table," \
-                "--seeds, --weights, --out, --jobs, --list)" ;;
+                "--seeds, --weights, --out, --jobs, --again, --list)" ;;
     esac
     shift
 done
@@ -58,7 +60,7 @@ esac
 
 # The plan goes to the terminal, the commands that are left come back; status 1: a dataset is missing.
 status=0
-left=$("$PYTHON" -m report --plan "${select[@]}") || status=$?
+left=$("$PYTHON" -m report --plan $again "${select[@]}") || status=$?
 [ "$status" -le 1 ] || exit "$status"
 
 cores=$(getconf _NPROCESSORS_ONLN)

@@ -30,6 +30,8 @@ from report.experiments import (EXPERIMENTS, NAMES, SAME_ON, all_runs, partial, 
 from report.figures import draw_epochs, draw_gains, draw_levels, draw_recall, draw_sweep
 from report.pictures import draw_nearest, draw_sheet, draw_thumbnails, draw_tsne
 from report.tables import CHOSEN, compare, glyphs_table, real_table, table, write_csv
+from support.identity import some
+from support.runs import commit, versions
 
 FIGURES = {  # (paper, figure, or table that a sheet of retrieved images goes with): who draws it
     ("jrd", "1"): draw_sheet, ("mdr", "1a"): draw_sheet, ("mdr", "1b"): draw_sheet,
@@ -83,7 +85,8 @@ def own_command(args, folder):
 def processor():
     """The CPU's name, or at least its kind."""
     cpuinfo = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else None
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    found = re.search(r"model name\s*: (.*)", text)
     return found[1] if found else platform.machine()
 
 
@@ -96,19 +99,24 @@ def header(args, rows, folder):
     """From what the report was made, by what, and where."""
     runs = all_runs(rows, args)
     done = [run for run in runs if run.result]
-    configs = [json.loads((run.folder / "config.json").read_text()) for run in done]
+    configs = [json.loads((run.folder / "config.json").read_text(encoding="utf-8")) for run in done]
     finished = f"{len(done)} of {len(runs)} runs finished"
     if done:
         commits = {config["commit"] or "none" for config in configs}
         finished += ", made at commit " + ", ".join(sorted(map(short, commits)))
+    other = [run for run in done if run.other_code]
+    if other:
+        functions = some(list(dict.fromkeys(name for run in other for name in run.other_code)), 8)
+        finished += (f" ({len(other)} of them by other code than this report's checkout: "
+                     f"{functions} changed since)")
     images = sum(run.images_left() for run in runs)
-    versions = ", ".join(f"{name} {version}" for name, version in common.versions().items())
+    made_with = ", ".join(f"{name} {version}" for name, version in versions().items())
     where = "the papers' datasets" if args.dataset == "real" else args.dataset
     lines = [
         f"# Report on {where}", "",
         f"{finished}; {images:,} training images to go.  "
-        f"Report: commit {short(common.commit() or 'none')}, {processor()}, {os.cpu_count()} "
-        f"cores, {versions}; made by `{own_command(args, folder)}`, the same as numbers in "
+        f"Report: commit {short(commit() or 'none')}, {processor()}, {os.cpu_count()} "
+        f"cores, {made_with}; made by `{own_command(args, folder)}`, the same as numbers in "
         "tables.csv and claims.csv.", "",
         f"Shares in %, mean ± standard deviation over seeds, last epoch.  {CHOSEN}  In figures: "
         "95% Student-t intervals over seeds, where there are three or more.", ""]
@@ -245,7 +253,7 @@ def table_name(text):
 
 
 def parse_args(argv=None):
-    parser = common.Parser(prog="python -m report", description=__doc__)
+    parser = common.Parser("python -m report", __doc__)
     add = parser.add_argument
     add("--dataset", choices=("glyphs", "cub128", "real", *common.COUNTS), help="glyphs: in "
         "miniature; cub128: CUB at 128 × 128; real: all of the papers' (default of --list, --plan)")
@@ -256,6 +264,8 @@ def parse_args(argv=None):
     add("--quick", action="store_true", help="three methods, their baselines, on glyphs, two seeds")
     add("--list", action="store_true", help="print the commands, one a line")
     add("--plan", action="store_true", help="print what there is to do")
+    add("--again", action="store_true", help="with --plan: train anew what other code than this "
+        "checkout's has made")
     add("--compare", metavar="RUN", nargs=2, help="folders of runs in --out, without -s0, -s1, ...")
     add("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
     add("--to", help="what to write (default: a report-... in --out; the sheet beside the run)")

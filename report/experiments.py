@@ -12,6 +12,10 @@ import sys
 from collections import namedtuple
 
 import common
+from support import glyphs
+from support.identity import code_of, other_code, some
+from support.layouts import SMALLER
+from support.runs import other_settings, read_config, run_folder, settings_of
 
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
          "cub": "CUB", "cars": "Cars", "sop": "SOP", "inshop": "In-Shop"}
@@ -188,7 +192,7 @@ def selected(args):
 def read_result(path):
     """A result.json -> its dict.  UserError if it is none."""
     try:
-        result = json.loads(path.read_text())
+        result = json.loads(path.read_text(encoding="utf-8"))
         return {part: result[part] for part in ("last epoch", "best on test", "untrained backbone")}
     except (ValueError, KeyError, TypeError):
         raise common.UserError(f"{path} is not the result of a run: delete {path.parent} to train "
@@ -205,18 +209,28 @@ class Training:
         if out != "runs":
             words += ["--out", out]
         self.paper, self.command = paper, shlex.join(["python", f"{paper}.py", *words])
-        self.cfg, preset = importlib.import_module(paper).parse_args(words)
-        self.folder = common.run_folder(paper, self.cfg, preset)
+        self.cfg = importlib.import_module(paper).parse_args(words)
+        self.folder = run_folder(paper, self.cfg)
+
+    @functools.cached_property
+    def config(self):
+        """config.json, None where there is none."""
+        return read_config(self.folder)
 
     @functools.cached_property
     def state(self):
         """'finished', 'begun', 'to do', or 'stale' where the folder holds other settings."""
-        differ = common.other_settings(self.folder, vars(self.cfg))
-        if differ is None:
+        if self.config is None:
             return "to do"
-        if differ.keys() & vars(self.cfg).keys():
+        own = settings_of(self.cfg)
+        if other_settings(self.config, own).keys() & own.keys():
             return "stale"
         return "finished" if (self.folder / "result.json").exists() else "begun"
+
+    @functools.cached_property
+    def other_code(self):
+        """The functions in which the code that made the folder differs from this checkout's."""
+        return other_code((self.config or {}).get("code"), code_of(self.paper)) or []
 
     @functools.cached_property
     def result(self):
@@ -228,14 +242,15 @@ class Training:
     def log(self):
         """The rows of log.jsonl, one an epoch; metrics only in those of --eval-every."""
         path = self.folder / "log.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
 
     def images_left(self):
         """Training images still to process; what the evaluations embed comes on top."""
         if getattr(self.cfg, "iterations", None):
             an_epoch = self.cfg.iterations * self.cfg.batch
         elif self.cfg.dataset == "glyphs":
-            classes, per_class = common.GLYPHS["train"]
+            classes, per_class = glyphs.GLYPHS["train"]
             an_epoch = len(classes) * per_class
         else:
             an_epoch, _ = common.COUNTS[photographs(self.cfg.dataset)]["train"]
@@ -248,7 +263,7 @@ training = functools.cache(Training)        # of the same arguments the same one
 
 def photographs(dataset):
     """The dataset whose images these are: cub for cub128."""
-    return common.SMALLER.get(dataset, dataset)
+    return SMALLER.get(dataset, dataset)
 
 
 def runs_of(row, args, seeds=None):
@@ -291,11 +306,18 @@ def plan(rows, args):
             except common.UserError as error:
                 missing[dataset] = f"missing: {error}"
 
-    states = [run.state for run in runs]
+    states, other = [run.state for run in runs], [run for run in runs if run.other_code]
     counted = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     lines = [f"plan: {len(runs)} runs for {len({row.key for row in rows})} tables and figures, " +
              ", ".join(counted)]
-    left = [run for run in runs if run.state != "finished"]
+    done = [run for run in other if run.state == "finished"]
+    if done:
+        functions = some(list(dict.fromkeys(name for run in done for name in run.other_code)))
+        what = "trained anew" if args.again else "they count; --again trains them anew"
+        lines.append(f"  {len(done)} of the finished runs are of other code than this ({functions} "
+                     f"changed since): {what}")
+    again = set(other) if args.again else set()
+    left = [run for run in runs if run.state != "finished" or run in again]
     for dataset in dict.fromkeys(run.cfg.dataset for run in left):
         images = [run.images_left() for run in left if run.cfg.dataset == dataset]
         line = f"  {dataset}: {len(images)} runs, {sum(images):,} training images"
@@ -305,5 +327,5 @@ def plan(rows, args):
     print("\n".join([*lines, *missing.values()]), file=sys.stderr, flush=True)
     for run in left:
         if run.cfg.dataset not in missing:
-            print(run.command)
+            print(run.command + (" --again" if run in again else ""))
     return 1 if missing else 0

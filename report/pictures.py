@@ -20,7 +20,7 @@ from report.figures import COLOURS, MARKS, for_figures, panels
 @functools.cache
 def embedded(checkpoint, data_root):
     """A checkpoint -> embeddings and labels as eval.judge takes them."""
-    where = argparse.Namespace(data_root=data_root, device="auto", no_cache=False)
+    where = argparse.Namespace(data_root=data_root, dataset=None, device="auto", no_cache=False)
     parts, _ = load_run(checkpoint, where)
     return {name: part.cpu() for name, part in parts.items()}
 

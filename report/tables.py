@@ -13,6 +13,8 @@ from pathlib import Path
 import common
 from eval import confidence_interval
 from report.experiments import NAMES, STAND_INS, photographs, read_result, runs_of
+from support.identity import other_code, other_images
+from support.runs import read_config
 
 NUMBERS = Path(__file__).with_name("paper_numbers.jsonl")
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
@@ -30,7 +32,7 @@ PERCENT = re.compile(r"(seen )?R@\d+(, l2-normalized)?|NMI|MAP@R")
 def paper_numbers():
     """paper_numbers.jsonl as {(paper, table): {(row, dataset): {metric: entry}}}"""
     found = {}
-    for entry in map(json.loads, NUMBERS.read_text().splitlines()):
+    for entry in map(json.loads, NUMBERS.read_text(encoding="utf-8").splitlines()):
         rows = found.setdefault((entry["paper"], entry["table"]), {})
         rows.setdefault((entry["row"], entry["dataset"]), {})[entry["metric"]] = entry
     return found
@@ -298,6 +300,7 @@ def compare(out, one, other):
         if name not in groups:
             raise common.UserError(f"no finished run {name}-s0, ... under {out}: there are "
                                    + ", ".join(groups))
+    functions = comparable(out, one, other, groups)
     first, second = ({seed: result["last epoch"] for seed, result in groups[name].items()}
                      for name in (one, other))
     rows = [["%", "seeds", f"{one} - {other}", "95% interval"]]
@@ -308,4 +311,22 @@ def compare(out, one, other):
             mean, half = confidence_interval(gains)
             interval = "–" if math.isnan(half) else f"{mean - half:+.2f} to {mean + half:+.2f}"
             rows.append([metric, str(len(gains)), f"{mean:+.2f}", interval])
-    return "\n".join(markdown(rows))
+    lines = markdown(rows)
+    if functions:
+        lines += ["", f"The code differs in {', '.join(functions)}."]
+    return "\n".join(lines)
+
+
+def comparable(out, one, other, groups):
+    """The functions in which the code of two settings differs.  UserError if they were not tested
+    on the same images."""
+    configs = [read_config(Path(out, f"{name}-s{next(iter(groups[name]))}")) or {}
+               for name in (one, other)]
+    tests = [(config.get("images") or {}).get("test", {}) for config in configs]
+    gallery = [(config.get("images") or {}).get("gallery", {}) for config in configs]
+    datasets = [Path(str(config.get("dataset"))).name for config in configs]
+    if datasets[0] != datasets[1] or tests[0] != tests[1] or gallery[0] != gallery[1]:
+        why = other_images({"test": tests[1]}, {"test": tests[0]}) or " and ".join(datasets)
+        raise common.UserError(f"{one} and {other} were tested on different images ({why}): their "
+                               "figures have no difference to speak of")
+    return other_code(configs[0].get("code"), configs[1].get("code") or {}) or []

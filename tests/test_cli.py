@@ -70,7 +70,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "eval.py {tmp}/pickled.npz": "cannot read",
     "eval.py {tmp}/other.npz": "lacks the arrays labels",
     "eval.py {tmp}/short.npz": "must be (n, d)",
-    "eval.py {tmp}/strings.npz": "labels must be numbers",
+    "eval.py {tmp}/strings.npz": "labels must be whole numbers or texts",
     "report --out {tmp}": "no finished run",
     "common.py pretend": "choose from",
 }
@@ -88,7 +88,7 @@ def material(tmp_path_factory):
     x = np.zeros((4, 2), np.float32)
     np.savez(tmp / "other.npz", embeddings=x)
     np.savez(tmp / "short.npz", embeddings=x, labels=np.zeros(3, int))
-    np.savez(tmp / "strings.npz", embeddings=x, labels=np.array(list("aabb")))
+    np.savez(tmp / "strings.npz", embeddings=x, labels=np.array([True, True, False, False]))
     np.savez(tmp / "pickled.npz", embeddings=x, labels=np.array([0, 0, 1, None], object))
     return tmp
 

@@ -544,7 +544,7 @@ def test_no_room(files, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1234)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage)
-        with pytest.raises(common.UserError, match="needs about 0.00 GB more and .* has 0.00 GB fr"):
+        with pytest.raises(common.UserError, match="needs about 0.00 GB more and .* has 0.00 GB f"):
             cached(files(), tmp_path)
     assert files.decoded() == 2, "it noticed after the first images"
     with monkeypatch.context() as patch:                    # somebody else fills the disk meanwhile

@@ -314,11 +314,23 @@ def test_a_damaged_npz_is_one_line(save, tmp_path):
     assert refused > 20
 
 
+def test_labels_may_be_texts(tmp_path):
+    x, names = np.random.RandomState(0).rand(6, 3), ["wren", "owl", "wren", "owl", "jay", "jay"]
+    np.savez(tmp_path / "a.npz", embeddings=x, labels=np.array(names))
+    assert load_npz(tmp_path / "a.npz")["labels"].tolist() == [2, 1, 2, 1, 0, 0]
+    np.savez(tmp_path / "b.npz", embeddings=x, labels=np.array(names), gallery=x,
+             gallery_labels=np.array(["owl", "emu"] * 3))
+    found = load_npz(tmp_path / "b.npz")
+    assert found["labels"].tolist() == [3, 2, 3, 2, 1, 1]
+    assert found["gallery_labels"].tolist() == [2, 0] * 3
+
+
 @pytest.mark.parametrize("change", [{"network": {"w": torch.ones(2)}}, {"config": {"K": 1}}])
 def test_a_checkpoint_of_another_version_is_one_line(change, tmp_path):
-    cfg, _ = jrd.parse_args([])
-    state = {"paper": "jrd", "config": vars(cfg), "network": jrd.Network(cfg, 50).state_dict()}
-    place = argparse.Namespace(data_root=None, device="cpu", no_cache=False)
+    cfg = jrd.parse_args([])
+    config = {"paper": "jrd", "splits": {"train": [750, 50]}, **vars(cfg)}
+    state = {"paper": "jrd", "config": config, "network": jrd.Network(cfg, 50).state_dict()}
+    place = argparse.Namespace(data_root=None, dataset=None, device="cpu", no_cache=False)
     torch.save(state, tmp_path / "last.pt")
     assert load_run(tmp_path / "last.pt", place)[1] == [1, 2, 4, 8]
     torch.save(state | change, tmp_path / "last.pt")

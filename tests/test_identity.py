@@ -1,13 +1,16 @@
-"""A run is code × images × settings × seed: another one is never shown or continued as if it were it."""
+"""A run is code × images × settings × seed: no other is shown or continued as if it were it."""
 import json
 import re
 import shutil
 
+import numpy as np
 import pytest
 
 import common
+import eval as evaluation
 import jrd
 from conftest import ROOT, make_folder
+from report import tables
 from support import identity, runs
 
 
@@ -34,8 +37,8 @@ def edited(tmp_path, monkeypatch):
 
 def test_an_edit_is_named_by_its_function(edited):
     before = identity.code_of("jrd")
-    assert {"jrd.jrs", "jrd.objective", "jrd.Network.forward", "jrd.VARIANTS", "common.train_loader",
-            "eval.recall_at_k", "images.augmented", "runs.Run.steps"} <= set(before)
+    assert {"jrd.jrs", "jrd.objective", "jrd.Network.forward", "jrd.VARIANTS", "eval.recall_at_k",
+            "common.train_loader", "images.augmented", "runs.Run.steps"} <= set(before)
     after = edited("jrd.py", r"return ams \+ cfg.alpha \* reg", "return ams - cfg.alpha * reg")
     assert identity.other_code(before, after) == ["jrd.objective"]
     after = edited("common.py", r"^def send", "def added():\n    pass\n\n\ndef send")
@@ -43,7 +46,8 @@ def test_an_edit_is_named_by_its_function(edited):
     after = edited("support/images.py", r"torch.randperm\(n", "torch.randperm(n + 0")
     assert identity.other_code(before, after) == ["jrd.objective", "images.shuffled"]
     after = edited("jrd.py", r"\"mrd\": \(1,\)", '"mrd": (2,)')
-    assert identity.other_code(before, after) == ["jrd.VARIANTS", "jrd.objective", "images.shuffled"]
+    assert identity.other_code(before, after) == [
+        "jrd.VARIANTS", "jrd.objective", "images.shuffled"]
 
 
 @pytest.mark.parametrize("file, pattern, replacement", [
@@ -52,7 +56,7 @@ def test_an_edit_is_named_by_its_function(edited):
     ("jrd.py", r"    different = different_class\(labels\)  +#", "    different = different_class("
      "labels)\n    #"),                                                             # layout
     ("jrd.py", r"alpha=1.0, s=20.0", "alpha=2.0, s=20.0"),                          # a setting
-    ("jrd.py", r'help="Table 4"', 'help="kernels"'),                                # the command line
+    ("jrd.py", r'help="Table 4"', 'help="kernels"'),                                # the options
     ("support/command_line.py", r"finite int or float", "finite number")])
 def test_an_edit_of_prose_changes_nothing(file, pattern, replacement, edited):
     assert identity.other_code(identity.code_of("jrd"), edited(file, pattern, replacement)) == []
@@ -175,6 +179,45 @@ def test_other_images_are_refused_and_a_folder_that_moved_is_not(photos, tmp_pat
     (photos.at[0] / "class05" / "0.png").rename(photos.at[0] / "class05" / "9.png")
     with pytest.raises(common.UserError, match="other images in test: class05; --name"):
         photos()
+
+
+def test_eval_says_where_a_class_of_test_was_trained_on(photos, tmp_path, capsys):
+    photos()
+    (folder,) = photos.at
+    moved = tmp_path / "elsewhere"
+    folder.rename(moved)
+    (moved / "class00").rename(moved / "zebra")
+    (moved / "class01").rename(moved / "class06")
+    shutil.copytree(moved / "class02", moved / "class01")
+    arguments = [str(photos.run / "last.pt"), "--dataset", str(moved), "--data-root", str(tmp_path)]
+    with pytest.raises(common.UserError, match="unknown dataset"):
+        evaluation.main(evaluation.parse_args(arguments[:1]))
+    evaluation.main(evaluation.parse_args(arguments + ["--export", str(tmp_path / "e.npz")]))
+    out = capsys.readouterr().out
+    assert "note: these are not the images of the run: " in out
+    with np.load(tmp_path / "e.npz") as file:
+        assert [str(file["classes"][label]) for label in file["labels"]] == [
+            path.split("/")[0] for path in file["paths"]]
+        assert len(file["seen_paths"]) == len(file["seen"])
+    (moved / "class03").rename(moved / "a"), (moved / "class04").rename(moved / "b")
+    evaluation.main(evaluation.parse_args(arguments))
+    assert "warning: the network was trained on 1 of the 4 test classes: class02" in (
+        capsys.readouterr().out)
+
+
+def test_a_comparison_of_different_test_images_is_refused(photos, tmp_path, capsys, run):
+    photos()
+    run("--out", str(tmp_path / "runs"))
+    with pytest.raises(common.UserError, match="were tested on different images"):
+        tables.compare(tmp_path / "runs", "jrd-photos-epochs1-backbonesmall", "jrd-glyphs-epochs2")
+
+
+def test_a_comparison_names_the_functions_that_differ(run, monkeypatch, tmp_path):
+    run()
+    other_code(monkeypatch)
+    run("--name", "my-idea")
+    said = tables.compare(tmp_path / "runs", "jrd-glyphs-epochs2-my-idea", "jrd-glyphs-epochs2")
+    assert said.endswith("The code differs in jrd.jrs.")
 
 
 def test_what_is_left_out_is_said(photos):

@@ -79,9 +79,8 @@ def test_every_silent_point_is_marked_in_the_script(script):
 
 def test_the_example_of_a_new_regularizer_works(tmp_path):
     """docs/extending.md's snippets, put into a copy of dml_da.py where it says, train and agree."""
-    function, names, branch, test = re.findall(r"```python\n(.*?)```",
-                                               (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"),
-                                               re.DOTALL)
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    function, names, branch, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     weight, choices = names.splitlines()
     source = (ROOT / "dml_da.py").read_text(encoding="utf-8")
     for old, new in ((r"^BRINGS = .*\n", "\\g<0>" + weight + "\n"),

@@ -85,9 +85,9 @@ def test_every_command_is_one_the_script_takes(everything, dataset):
     for run in everything[dataset]:
         python, script, *words = shlex.split(run.command)
         paper = importlib.import_module(script.removesuffix(".py"))
-        cfg, preset = paper.parse_args(words)
+        cfg = paper.parse_args(words)
         assert python == "python" and cfg.dataset in (*common.COUNTS, "glyphs", "cub128")
-        assert common.run_folder(run.paper, cfg, preset) == run.folder
+        assert common.run_folder(run.paper, cfg) == run.folder
 
 
 @pytest.mark.parametrize("dataset", ["real", "glyphs", "cub128"])
