@@ -17,147 +17,23 @@ the device, turns a batch of them into what the backbone was trained on.
 import argparse
 import importlib
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn as nn
 import torchvision
-from torchvision.transforms import v2
 from tqdm import tqdm
 
 from support import glyphs
 from support.command_line import (Parser, add_shared_arguments, cores, data_root,  # noqa: F401
                                   device, main, number, refuse_idle, settings)
-from support.files import (NonFiniteLoss, UserError, atomic, digest, load_torch,  # noqa: F401
-                           reason, sha256)
+from support.datasets import Data, Split, check, iterations_for, load_dataset    # noqa: F401
+from support.files import NonFiniteLoss, UserError, atomic, load_torch, reason, sha256
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
-from support.images import (ImageFiles, augmented, cache_images, faults,         # noqa: F401
-                            random_seed, shuffled, through)
-from support.identity import images_of, other_images, some                       # noqa: F401
-from support.layouts import COUNTS, SMALLER, read_dataset, remarks, sources
+from support.identity import other_images, some                                  # noqa: F401
+from support.images import augmented, random_seed, shuffled                      # noqa: F401
+from support.layouts import COUNTS
 from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
-
-
-# ---------------------------------------------------------------------------- datasets
-@dataclass
-class Split:
-    """images: indexable, uint8 (3, h, w) each; labels (n,) long from 0; classes: their names;
-    files: the images' paths in the dataset's folder, None where there are none."""
-    images: object
-    labels: torch.Tensor
-    classes: list
-    files: list = None
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __str__(self):
-        return f"{len(self):,} images of {len(self.classes):,} classes"
-
-
-@dataclass
-class Data:
-    """train: what the loader augments; seen: the same images as test images are seen; test: of
-    classes that are not in train; gallery: None, or what the test images are searched in."""
-    name: str
-    train: Split
-    seen: Split
-    test: Split
-    gallery: Split = None
-    remarks: tuple = ()         # what a user should know about the folder
-    identity: dict = None       # {split: {class: digest of its images}}
-    prepare: object = None      # prepare(cache): see load_dataset
-
-    def counts(self):
-        parts = {"train": self.train, "test": self.test, "gallery": self.gallery}
-        return {k: [len(s), len(s.classes)] for k, s in parts.items() if s is not None}
-
-    def shared_classes(self):
-        """Names of classes that are both in train and in test: closed-set retrieval."""
-        trained = set(self.train.classes)
-        return [name for name in self.test.classes if name in trained]
-
-
-def load_dataset(name, root=None, train=None, test=None, cache=True):
-    """A dataset by name, or a folder of one's own -> Data.
-
-    A folder has a sub-folder per class, of which the first half (by name) trains and the second
-    half tests; or train/ and test/, and perhaps gallery/, each with a sub-folder per class.
-    root: the folder that holds the datasets (default: data_root()) and their cache, `.cache`.
-    train, test: the deterministic first part of the transform of training and of test images (the
-    rest is random and belongs to the loader); None leaves images as they are.
-    cache: keep what that part makes of each image; the tensors are the same without.  None: not
-    yet, Data.prepare(cache) does it.
-    UserError: unknown name; a dataset that is missing, half-extracted or not of the expected
-    counts; a folder without sub-folders or with too few; a test class of one image; an image that
-    cannot be read; no room for the cache.
-    """
-    if name == "glyphs":
-        return _load_glyphs(train, test)
-    root, preset = Path(root or data_root()), name
-    name = SMALLER.get(name, name)
-    folder, splits = read_dataset(name, root)
-    real = name in COUNTS
-    title = name if real else f"{folder.resolve().name}-{digest(folder.resolve())[:8]}"
-    trained, tested = ({c for part, rows in splits.items() if (part == "train") == train_side
-                        for _, c in rows} for train_side in (True, False))
-    parts = {}
-    for key, part, prefix in (("train", "train", train), ("seen", "train", test),
-                              ("test", "test", test), ("gallery", "gallery", test)):
-        if part in splits:
-            classes = sorted(trained if part == "train" else tested)    # of test and gallery alike
-            number_of = {c: i for i, c in enumerate(classes)}
-            paths = [path for path, _ in splits[part]]
-            parts[key] = Split(ImageFiles(paths, prefix),
-                               torch.tensor([number_of[c] for _, c in splits[part]]),
-                               list(map(str, classes)),
-                               [path.relative_to(folder).as_posix() for path in paths])
-
-    def prepare(cache):
-        """Decode and resize the images into the cache; or without one read those of a folder once,
-        so that a damaged one is found now (the papers' datasets are too large for that)."""
-        if not cache:
-            paths = [path for rows in splits.values() for path, _ in rows]
-            fault = None if real else next(faults(paths), None)
-            if fault:
-                raise UserError(fault)
-            return
-        for key, split in parts.items():
-            files, part = split.images, "train" if key == "seen" else key
-            split.images = cache_images(files, sources(name, folder, files.paths),
-                                        f"{title}-{part}", root / ".cache")
-
-    data = Data(preset if real else folder.resolve().name, **parts,
-                remarks=() if real else tuple(remarks(folder, splits)),
-                identity={part: images_of(rows, folder, with_sizes=not real)
-                          for part, rows in splits.items()}, prepare=prepare)
-    if cache is not None:
-        prepare(cache)
-    return data
-
-
-def _load_glyphs(train, test):
-    """The embedded dataset -> Data"""
-    def split(part, prefix):
-        images, labels = glyphs.glyphs(part)
-        images = torch.stack([through(prefix, v2.functional.to_pil_image(x)) for x in images])
-        return Split(images, labels, [f"glyph {c}" for c in glyphs.GLYPHS[part][0]])
-    return Data("glyphs", split("train", train), split("train", test), split("test", test),
-                identity={}, prepare=lambda cache: None)
-
-
-def check(name, root):
-    """`common.py check`: list the images that cannot be read.  UserError if there are any."""
-    folder, splits = read_dataset(name, root)
-    paths, bad = [path for rows in splits.values() for path, _ in rows], 0
-    for fault in faults(paths):
-        print(fault, flush=True)
-        bad += 1
-    if bad:
-        raise UserError(f"{bad:,} of {len(paths):,} images in {folder} cannot be read: unpack it "
-                        "again")
-    print(f"{folder}: {len(paths):,} images, all can be read")
 
 
 # ---------------------------------------------------------------------------- batches, embeddings
@@ -285,10 +161,11 @@ def _published(name):
         return torchvision.models.get_model_weights(name)
 
 
-def backbone(name):
+def backbone(name, size=None):
     """`small`, or a model of torchvision without its 1000-way layer -> module, width of its output
 
     Without dropout and stochastic depth, which the papers do not have.
+    UserError: a model that cannot take images of size × size.
     """
     if name == "small":
         return SmallNet(), 128
@@ -302,6 +179,12 @@ def backbone(name):
                    if isinstance(module, (nn.Linear, nn.Conv2d))][-1]
     parent, _, child = layer.rpartition(".")
     setattr(network.get_submodule(parent), child, nn.Identity())
+    try:
+        if size:
+            with torch.no_grad():
+                network.eval()(torch.zeros(1, 3, size, size))
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"{name} cannot take images of {size} × {size} (--size): {reason(error)}")
     return network, last.weight.shape[1]
 
 
@@ -310,6 +193,9 @@ WEIGHTS = {  # backbone: file name, SHA-256 (or the digits of it that are publis
     "bn_inception": ("bn_inception-52deb4733.pth",
                      "52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353",
                      "http://data.lip6.fr/cadene/pretrainedmodels/")}
+
+
+CLASSIFIERS = ("last_linear.", "fc.", "aux", "AuxLogits.", "classifier.", "head")   # their names
 
 
 def weights_file(name):
@@ -326,6 +212,8 @@ def load_weights(backbone, name, source=None):
 
     source: a file, 'random' for none, None for the published file (found in torch's hub folder or
     downloaded there; torch.hub checks the hash and leaves no truncated file behind).
+    A file of one's own may have the classifier too, lie in a "state_dict" or "model", and have a
+    prefix common to all names.
     UserError: no file, no network, a published file's name with another hash, names or shapes
     that do not fit.
     """
@@ -346,16 +234,33 @@ def load_weights(backbone, name, source=None):
     found = sha256(path)
     if path.name == file and not found.startswith(digest):
         raise UserError(f"{path} is not {file}: SHA-256 {found[:16]}…, expected {digest[:16]}…")
-    own, state = backbone.state_dict(), load_torch(path)
-    state = {k: v for k, v in state.items() if k in own or not k.startswith(
-        ("last_linear.", "fc.", "aux", "classifier.", "head"))}         # the classifier's
-    wrong = [k for k in own | state
-             if k not in own or k not in state or own[k].shape != state[k].shape]
+    own = backbone.state_dict()
+    state = unwrapped(load_torch(path), next(iter(own)))
+    state = {k: v for k, v in state.items() if k in own or not k.startswith(CLASSIFIERS)}
+    wrong = [k for k in own | state if k not in own or not torch.is_tensor(state.get(k))
+             or own[k].shape != state[k].shape]
     if wrong:
         raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ, "
                         f"{wrong[0]} first")
     backbone.load_state_dict(state)
+    if path.name != file:
+        print(f"{path} is not a published file: SHA-256 {found}")
     return found
+
+
+def unwrapped(state, name):
+    """The tensors of a weights file by the names that a backbone gives them; name: one of those."""
+    for key in ("state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict):
+        return {}
+    prefixes = sorted((key.removesuffix(name) for key in state if str(key).endswith("." + name)),
+                      key=len)
+    if name not in state and prefixes:
+        state = {key.removeprefix(prefixes[0]): value for key, value in state.items()
+                 if key.startswith(prefixes[0])}
+    return state
 
 
 def load(checkpoint, device="cpu"):

@@ -39,7 +39,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import final_table, judge, kmeans, nmi, recall_at_k, retrieval, test_recall
+from eval import final_table, judge, kmeans, nmi, recall_at_k, retrieval, test_recall, val_recall
 
 # Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the rate is constant, and the embedding layer
 # has the backbone's; ten times that, common at the time, is --head-lr-mult 10.
@@ -54,7 +54,7 @@ PRESETS = {
     # CUB at 128 × 128 with SqueezeNet: ours; rates from held-out training classes.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=3,
                    iterations=100),
-    "folder": {}}
+    "folder": dict(iterations=None)}            # by its size: common.iterations_for
 BRINGS = {  # what a choice brings along unless a flag says otherwise
     ("backbone", "small"): dict(dim=64, lr=1e-4),
     # U9: the paper gives no weights; these are from held-out training classes of `glyphs`
@@ -73,7 +73,7 @@ class Network(nn.Module):
     def __init__(self, cfg, classes):
         super().__init__()
         self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
-        self.backbone, width = common.backbone(cfg.backbone)
+        self.backbone, width = common.backbone(cfg.backbone, cfg.size)
         self.embedding = nn.Linear(width, cfg.dim)          # U5: starts as nn.Linear does
 
     def train(self, mode=True):
@@ -349,7 +349,7 @@ def evaluate(network, targets, data, cfg):
     """What the figures need of an epoch: recall on test and train (Fig. 1d), NMI, and D_avg and α
     over the training classes."""
     parts = common.embeddings(network.embed, data, cfg)
-    found = retrieval(parts, cfg.ks)
+    found = retrieval(parts, cfg.ks) | val_recall(network.embed, data, cfg)
     found["seen R@1"] = recall_at_k(parts["seen"], parts["seen_labels"], [1])[1]
     if data.gallery is None:
         clusters = len(data.test.classes)
@@ -366,7 +366,9 @@ def train(cfg):
     device = common.device(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=None)
+                               cache=None, val=cfg.val)
+    if cfg.iterations is None:
+        cfg.iterations = common.iterations_for(data.train, cfg.batch, DEFAULTS)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
@@ -434,13 +436,12 @@ def parse_args(argv=None):
     args = parser.parse_args(argv)
     cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
     other = cfg.regularizer in ("en", "gor")
-    common.refuse_idle(parser, args, [
+    common.refuse_idle(parser, args, cfg, [
         ("with --loss npair", cfg.loss == "npair", "margin"),
         (f"with --regularizer {cfg.regularizer}", other, "lambda_"),
         (f"with --regularizer {cfg.regularizer}", not other, "reg_weight"),
         (f"with --regularizer {cfg.regularizer}", cfg.regularizer != "da", "eta"),
-        ("with --lambda 0", not other and cfg.lambda_ == 0, "regularizer eta"),
-        ("with --backbone small", cfg.backbone == "small", "resize size")])
+        ("with --lambda 0", not other and cfg.lambda_ == 0, "regularizer eta")])
     return cfg
 
 

@@ -275,6 +275,14 @@ def test_recall(function, data, cfg):
     return retrieval(common.embeddings(function, data, cfg, ("test", "gallery")), cfg.ks)
 
 
+def val_recall(function, data, cfg):
+    """R@1 of the held-out training classes (--val) among themselves; nothing where there are
+    none."""
+    if data.val is None:
+        return {}
+    return {"val R@1": recall_at_k(common.embed(function, data.val, cfg), data.val.labels, [1])[1]}
+
+
 def percent(share, width=7):
     return f"{100 * share:{width}.1f}" if isinstance(share, float) else f"{'–':>{width}}"
 
@@ -306,8 +314,12 @@ def final_table(run):
     """The end of a training: untrained backbone, last epoch, best epoch on test, and its folder."""
     result = run.result
     rows = {"untrained backbone": result["untrained backbone"],
-            f"last epoch ({result['last epoch']['epoch']})": result["last epoch"],
-            f"best on test (epoch {result['best on test']['epoch']}, chosen on the test set)":
+            f"last epoch ({result['last epoch']['epoch']})": result["last epoch"]}
+    if "best on held-out classes" in result:
+        best = result["best on held-out classes"]
+        rows[f"best.pt (epoch {best['epoch']}, chosen on held-out training classes, R@1 "
+             f"{100 * best['val R@1']:.1f} there)"] = best
+    rows |= {f"best on test (epoch {result['best on test']['epoch']}, chosen on the test set)":
                 result["best on test"]}
     print()
     show(rows, run.cfg.ks)

@@ -40,7 +40,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import final_table, judge, test_recall
+from eval import final_table, judge, test_recall, val_recall
 
 # Section 5.1 where nothing else is said.  The paper names no number of seeds: run at least 3 and
 # report mean ± standard deviation (U7).
@@ -74,7 +74,7 @@ class Network(nn.Module):
             self.backbone, width = BNInception(), 1024
             self.backbone.last_linear = nn.Identity()
         else:
-            self.backbone, width = common.backbone(cfg.backbone)
+            self.backbone, width = common.backbone(cfg.backbone, cfg.size)
         self.embedding = nn.Linear(width, cfg.dim)                      # W, b of Eq. 9
         # U4: the proxies start Kaiming-uniform over d × C, as in the release, and the embedding
         # layer as nn.Linear does.
@@ -273,7 +273,7 @@ def train(cfg):
     device = common.device(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=None)
+                               cache=None, val=cfg.val)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
@@ -306,7 +306,9 @@ def train(cfg):
                 optimizer.step()
                 run.record(loss=loss, **parts)
             network.eval()
-            found = test_recall(network.embed, data, cfg) if run.evaluates() else {}
+            found = {}
+            if run.evaluates():
+                found = test_recall(network.embed, data, cfg) | val_recall(network.embed, data, cfg)
             run.end_epoch(lr=cfg.lr * drop, **found)
         # The last epoch counts (E4): the release evaluates each epoch and prints the last.
         if not run.result:
@@ -340,13 +342,12 @@ def parse_args(argv=None):
     parser.describe(DEFAULTS, PRESETS, BRINGS)
     args = parser.parse_args(argv)
     cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
-    common.refuse_idle(parser, args, [
+    common.refuse_idle(parser, args, cfg, [
         ("with --alpha 0", cfg.alpha == 0, "regularizer variant kernel p K K_prime"),
         ("with --regularizer intra", cfg.regularizer == "intra", "variant kernel p K K_prime"),
         (f"with --kernel {cfg.kernel}", cfg.kernel != "gaussian", "K K_prime"),
         (f"with --kernel {cfg.kernel}", cfg.kernel != "polynomial", "p"),
-        (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime"),
-        ("with --backbone small", cfg.backbone == "small", "resize size")])
+        (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime")])
     return cfg
 
 

@@ -39,7 +39,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import final_table, judge, recall_at_k, retrieval, test_recall
+from eval import final_table, judge, recall_at_k, retrieval, test_recall, val_recall
 
 # "Implementation Details".  Not in the paper, from the release: 100 epochs of 100 iterations (U1),
 # m images a class (U2), ν (U5).
@@ -56,7 +56,7 @@ PRESETS = {
     # CUB at 128 × 128 with SqueezeNet: ours; rates from held-out training classes.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=5,
                    iterations=25),
-    "folder": {}}
+    "folder": dict(iterations=None)}            # by its size: common.iterations_for
 BRINGS = {  # what a choice brings along unless a flag says otherwise
     ("backbone", "small"): dict(dim=64, lr=3e-4),
     ("loss", "contrastive"): dict(margin=1.0)}                                          # U10
@@ -73,7 +73,7 @@ class Network(nn.Module):
             self.backbone, width = BNInception(), 1024
             self.backbone.last_linear = nn.Identity()
         else:
-            self.backbone, width = common.backbone(cfg.backbone)
+            self.backbone, width = common.backbone(cfg.backbone, cfg.size)
         self.embedding = nn.Linear(width, cfg.dim)          # U4: starts as nn.Linear does
         self.l2norm, self.eval_l2norm = cfg.l2norm, cfg.l2norm or cfg.eval_l2norm
 
@@ -327,7 +327,7 @@ def evaluate(network, data, cfg):
     nothing is left out (U11)."""
     parts = common.embeddings(network.embed, data, cfg)
     norm = parts["test"].norm(dim=1)
-    return {**retrieval(parts, cfg.ks), "seen R@1": recall_at_k(
+    return {**retrieval(parts, cfg.ks), **val_recall(network.embed, data, cfg), "seen R@1": recall_at_k(
         parts["seen"], parts["seen_labels"], [1])[1], "norm mean": norm.mean().item(),
         "norm cv": (norm.std() / norm.mean()).item()}
 
@@ -337,7 +337,9 @@ def train(cfg):
     device = common.device(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=None)
+                               cache=None, val=cfg.val)
+    if cfg.iterations is None:
+        cfg.iterations = common.iterations_for(data.train, cfg.batch, DEFAULTS)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
@@ -417,11 +419,10 @@ def parse_args(argv=None):
     parser.describe(DEFAULTS, PRESETS, BRINGS)
     args = parser.parse_args(argv)
     cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
-    common.refuse_idle(parser, args, [
+    common.refuse_idle(parser, args, cfg, [
         ("with --lambda 0", cfg.lambda_ == 0, "levels fixed_levels momentum nu"),
         ("with --fixed-levels", cfg.fixed_levels, "nu"),
-        ("with --l2norm", cfg.l2norm, "eval_l2norm"),
-        ("with --backbone small", cfg.backbone == "small", "resize size")])
+        ("with --l2norm", cfg.l2norm, "eval_l2norm")])
     return cfg
 
 

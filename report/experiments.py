@@ -14,7 +14,7 @@ from collections import namedtuple
 import common
 from support import glyphs
 from support.identity import code_of, other_code, some
-from support.layouts import SMALLER
+from support.layouts import SMALLER, read_dataset
 from support.runs import other_settings, read_config, run_folder, settings_of
 
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
@@ -302,7 +302,7 @@ def plan(rows, args):
     for dataset, root in {run.cfg.dataset: run.cfg.data_root for run in runs}.items():
         if dataset != "glyphs":
             try:
-                common.read_dataset(photographs(dataset), root)
+                read_dataset(photographs(dataset), root)
             except common.UserError as error:
                 missing[dataset] = f"missing: {error}"
 

@@ -33,7 +33,8 @@ class Parser(argparse.ArgumentParser):
             words = [f"default {plain(default)}"]
             for who, values in [*presets.items(), *((c, v) for (_, c), v in brings.items())]:
                 if values.get(action.dest, default) != default:
-                    words.append(f"{who} {plain(values[action.dest])}")
+                    value = values[action.dest]
+                    words.append(f"{who} {'by its size' if value is None else plain(value)}")
             action.help = f"{action.help or ''} ({'; '.join(words)})".strip()
 
 
@@ -73,9 +74,9 @@ def data_root():
     return os.environ.get("DML_DATA", "data")
 
 
-SHARED = dict(name=None, again=False, weights=None, resize=256, size=224, eval_every=1,
-              precision="fp32", seed=0, data_root=None, out="runs", device="auto", workers=None,
-              no_cache=False)
+SHARED = dict(name=None, again=False, val=None, patience=None, weights=None, resize=256, size=224,
+              eval_every=1, precision="fp32", seed=0, data_root=None, out="runs", device="auto",
+              workers=None, no_cache=False)
 
 
 def add_shared_arguments(parser, backbone_name):
@@ -88,6 +89,10 @@ def add_shared_arguments(parser, backbone_name):
     add("--resize", type=number(int, 1), help="what test images are resized to, of which the "
         "network sees a crop")
     add("--size", type=number(int, 1), help="side of that crop, the network's input")
+    add("--val", type=number(float, above=0, below=1), help="share of the training classes, the "
+        "last by name, that are held out: R@1 on them picks best.pt (the papers have none)")
+    add("--patience", type=number(int, 1), help="stop after so many epochs without a better R@1 on "
+        "the held-out classes")
     add("--eval-every", type=number(int, 1), help="epochs between evaluations")
     add("--precision", choices=("fp32", "tf32", "bf16"), help="of the backbone; losses and "
         "distances are in float32 always")
@@ -132,9 +137,11 @@ def settings(args, defaults, presets, brings):
 PLACE = ("data_root", "out", "device", "workers", "no_cache", "again")
 
 
-def refuse_idle(parser, args, rules):
+def refuse_idle(parser, args, cfg, rules):
     """No flag that does nothing.  rules: [(when, whether that is so, flags that are idle then)]"""
-    for when, true, names in rules:
+    shared = [("with --backbone small", cfg.backbone == "small", "resize size"),
+              ("without --val", not cfg.val, "patience")]
+    for when, true, names in rules + shared:
         for name in names.split():
             if true and getattr(args, name) is not None:
                 parser.error(f"--{name.rstrip('_').replace('_', '-')} does nothing {when}")

@@ -146,7 +146,7 @@ class Run:
             raise
         remove_leftovers(self.folder)
         if self.cfg.again:
-            for name in ("result.json", "last.pt", "log.jsonl", "config.json"):
+            for name in ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json"):
                 (self.folder / name).unlink(missing_ok=True)
         if not (self.folder / "config.json").exists():
             write_json(self.folder / "config.json", self.config)
@@ -185,7 +185,16 @@ class Run:
         """The epochs still to train, from 0."""
         self.started, self.first = time.time(), len(self.history)
         for self.epoch in range(self.first, self.cfg.epochs):
+            best, patience = self.best("val R@1"), self.cfg.patience
+            if patience and best and len(self.history) - best["epoch"] >= patience:
+                print(f"no better R@1 on the held-out classes for {patience} epochs")
+                return
             yield self.epoch
+
+    def best(self, metric):
+        """The first row of the log with the highest value of a metric, None where none has it."""
+        rows = [row for row in self.history if metric in row]
+        return max(rows, key=lambda row: row[metric]) if rows else None
 
     def evaluates(self):
         """Whether the current epoch is one of every --eval-every, or the last."""
@@ -225,17 +234,18 @@ class Run:
         row = {"epoch": self.epoch + 1, **self.means, **row,
                "images/s": self.images / self.seconds, "seconds": self.seconds}
         self.history.append(row)
-        with atomic(self.folder / "last.pt", "wb") as file:
-            torch.save({"paper": self.paper, "config": self.config, "history": self.history,
-                        "untrained": self.untrained,
-                        **{k: v.state_dict() for k, v in self.parts.items()}}, file)
+        state = {"paper": self.paper, "config": self.config, "history": self.history,
+                 "untrained": self.untrained, **{k: v.state_dict() for k, v in self.parts.items()}}
+        if self.best("val R@1") is row:         # first, so that a kill after it repeats the epoch
+            self._save("best.pt", state)
+        self._save("last.pt", state)
         self._write_log()
         self._print(row)
 
     def _print(self, row):
         """A row of the table on the console, the names of its columns first where they changed."""
-        seen = any("seen R@1" in old for old in self.history)
-        columns = [*self.names, *self.ks, *(["seen R@1"] if seen else [])]
+        columns = [*self.names, *self.ks]
+        columns += [k for k in ("val R@1", "seen R@1") if any(k in old for old in self.history)]
         wide = {column: max(9, len(column)) for column in columns}
         if columns != self.columns:
             self.columns = columns
@@ -255,19 +265,25 @@ class Run:
         print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}{cells}{row['images/s']:>10,.0f}"
               f"{left // 60:>6}:{left % 60:02}", flush=True)
 
+    def _save(self, name, state):
+        with atomic(self.folder / name, "wb") as file:
+            torch.save(state, file)
+
     def _write_log(self):
         with atomic(self.folder / "log.jsonl") as file:
             file.writelines(json.dumps(row) + "\n" for row in self.history)
 
     def finish(self, last):
         """Write result.json: last epoch, best on test labelled as such, untrained backbone."""
-        best = max((row for row in self.history if self.ks[0] in row),
-                   key=lambda row: row[self.ks[0]])
-        write_json(self.folder / "result.json", {
-            "last epoch": {"epoch": len(self.history), **last},
-            "best on test": {"epoch": best["epoch"], **{k: best[k] for k in self.ks}},
-            "untrained backbone": self.untrained,
-            "seconds": sum(row["seconds"] for row in self.history)})
+        best, chosen = self.best(self.ks[0]), self.best("val R@1")
+        result = {"last epoch": {"epoch": len(self.history), **last},
+                  "best on test": {k: best[k] for k in ("epoch", *self.ks)},
+                  "untrained backbone": self.untrained,
+                  "seconds": sum(row["seconds"] for row in self.history)}
+        if chosen:
+            result["best on held-out classes"] = {
+                k: chosen[k] for k in ("epoch", "val R@1", *self.ks)}
+        write_json(self.folder / "result.json", result)
 
 
 def versions():

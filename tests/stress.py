@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import common  # noqa: E402
 import eval as evaluation  # noqa: E402
+from support import images, layouts  # noqa: E402
 
 TRAININGS = {"jrd": ["--epochs", "4"], "mdr": ["--epochs", "8", "--iterations", "4"],
              "dml_da": ["--epochs", "8", "--iterations", "3"]}
@@ -176,11 +177,11 @@ def readers(tmp, draw):
     """{what is damaged: an attempt -> whether its answer was the true one}"""
     import test_datasets as copies
     found = {f"command line of {script}.py": command_lines(script, draw) for script in TRAININGS}
-    common.COUNTS.update(copies.MINI)
+    layouts.COUNTS.update(copies.MINI)
 
     def dataset(name, root):
         def read():
-            splits = common.read_dataset(name, root)[1]
+            splits = layouts.read_dataset(name, root)[1]
             return {part: [(str(p), str(c)) for p, c in rows] for part, rows in splits.items()}
         return read
     lists = {"cub": "images.txt image_class_labels.txt", "cars": "cars_annos.mat",
@@ -197,7 +198,7 @@ def readers(tmp, draw):
         noise = np.random.RandomState(0).randint(0, 256, (40, 50, 3), np.uint8)
         copies.Image.fromarray(noise).save(path, **options)
         found[f"image .{kind}"] = file_damage(
-            path, lambda path=path: np.asarray(common.decode(path)).tolist(), draw)
+            path, lambda path=path: np.asarray(images.decode(path)).tolist(), draw)
     for kind, save in (("embeddings .npz", np.savez), ("compressed .npz", np.savez_compressed)):
         path = tmp / f"{save.__name__}.npz"
         save(path, embeddings=np.random.RandomState(0).rand(20, 4).astype(np.float32),

@@ -63,7 +63,7 @@ def test_folder_first_half_trains_second_half_tests(tmp_path):
 def test_images_of_every_kind_become_rgb(tmp_path, mode):
     path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
     Image.fromarray(np.full((5, 7, 3), 200, np.uint8)).convert(mode).save(path)
-    image = common.through(None, images.decode(path))
+    image = images.through(None, images.decode(path))
     assert image.shape == (3, 5, 7) and image.dtype == torch.uint8 and image.float().mean() > 150
 
 

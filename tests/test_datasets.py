@@ -246,7 +246,7 @@ BROKEN = {  # what is wrong: layout, what breaks it, what the one line must say
 def test_a_broken_copy_is_refused(what, mini, tmp_path):
     layout, damage, message = BROKEN[what]
     name, folder = mini(layout)
-    common.read_dataset(name, tmp_path)
+    layouts.read_dataset(name, tmp_path)
     damage(folder)
     with pytest.raises(common.UserError, match=message) as error:
         common.load_dataset(name, tmp_path)

@@ -1,0 +1,205 @@
+"""Somebody's own photos: train/ and test/ folders, held-out classes, lengths, backbones, weights."""
+import json
+import math
+import shutil
+
+import pytest
+import torch
+
+import common
+import dml_da
+import jrd
+import mdr
+from conftest import make_folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def train(tmp_path, capsys):
+    """train(script, *flags): one epoch on tmp_path/photos -> its result, what it printed, its
+    folder"""
+    def run(script, *flags):
+        given = ["--dataset", str(tmp_path / "photos"), "--backbone", "small", "--epochs", "1",
+                 "--workers", "0", "--data-root", str(tmp_path), "--out", str(tmp_path / "runs")]
+        result = script.train(script.parse_args([*given, *flags]))
+        out = capsys.readouterr().out
+        return result, out, tmp_path / out.splitlines()[-1].removeprefix("run ")
+    return run
+
+
+# ---------------------------------------------------------------------------- train/ and test/
+def split_folder(root, *parts, classes=3, images=3):
+    for i, part in enumerate(parts):
+        make_folder(root / part, [images] * classes, side=20, seed=i)
+    return root
+
+
+def test_train_and_test_folders_are_used_as_they_are(train, tmp_path):
+    split_folder(tmp_path / "photos", "train", "test", classes=3)
+    (tmp_path / "photos" / "test" / "class02").rename(tmp_path / "photos" / "test" / "new")
+    result, out, _ = train(jrd, "--batch", "4")
+    assert ("train 9 images of 3 classes · test 9 images of 3 classes, 2 of them in train "
+            "(closed-set retrieval)\n") in out
+    assert 0 <= result["last epoch"]["R@1"] <= 1
+
+
+def test_queries_are_searched_in_a_gallery_folder(train, tmp_path):
+    split_folder(tmp_path / "photos", "train", "test", "gallery", images=2)
+    shutil.rmtree(tmp_path / "photos" / "gallery" / "class00")
+    (tmp_path / "photos" / "test" / "class01" / "1.png").unlink()
+    _, out, folder = train(mdr, "--batch", "4", "--iterations", "1")
+    assert "· gallery 4 images of 3 classes\n" in out
+    splits = json.loads((folder / "config.json").read_text())["splits"]
+    assert splits == {"train": [6, 3], "test": [5, 3], "gallery": [4, 3]}
+
+
+def test_split_folders_that_are_not_whole(tmp_path):
+    make_folder(tmp_path / "photos" / "train", [2, 2])
+    (tmp_path / "photos" / "test").mkdir()
+    with pytest.raises(common.UserError, match="photos/test has no sub-folders with images"):
+        common.load_dataset(str(tmp_path / "photos"))
+    make_folder(tmp_path / "photos" / "test" / "x", [1])
+    shutil.move(tmp_path / "photos" / "test" / "x" / "class00", tmp_path / "photos" / "test" / "y")
+    shutil.rmtree(tmp_path / "photos" / "test" / "x")
+    with pytest.raises(common.UserError, match="test/y has one image"):
+        common.load_dataset(str(tmp_path / "photos"))
+
+
+# ---------------------------------------------------------------------------- how long
+@pytest.mark.parametrize("script, most, batch", [(mdr, 100, 128), (dml_da, 1000, 100)])
+def test_the_length_follows_the_folder(script, most, batch, capsys):
+    """About as many passes over the images as over CUB's 5,864, at most the preset."""
+    for n in (45, 1000, 5864, 60_000):
+        split = common.Split(None, torch.zeros(n), [])
+        found = common.iterations_for(split, batch, script.DEFAULTS)
+        assert f"{found} batches an epoch, for {n:,} training images" in capsys.readouterr().out
+        assert found == min(most, math.ceil(most * n / 5864))
+    assert common.iterations_for(common.Split(None, torch.zeros(5864), []), 2 * batch,
+                                 script.DEFAULTS) == most / 2
+
+
+@pytest.mark.parametrize("script", [mdr, dml_da], ids=lambda s: s.__name__)
+def test_a_small_folder_trains_shortly_and_its_name_is_plain(script, train, tmp_path):
+    make_folder(tmp_path / "photos", [3] * 6, side=20)
+    _, out, folder = train(script)
+    assert "batches an epoch, for 9 training images\n" in out
+    assert folder.name == f"{script.__name__}-photos-epochs1-backbonesmall-s0"
+    assert json.loads((folder / "config.json").read_text())["iterations"] <= 2
+
+
+# ---------------------------------------------------------------------------- held-out classes
+@pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
+def test_held_out_classes_pick_best_pt(script, train, tmp_path):
+    make_folder(tmp_path / "photos", [4] * 12, side=20)
+    flags = ["--val", "0.5", "--epochs", "3", "--batch", "6"]
+    result, out, folder = train(script, *flags)
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    best = max(rows, key=lambda row: row["val R@1"])
+    found = result["best on held-out classes"]
+    assert found["epoch"] == best["epoch"] and found["val R@1"] == best["val R@1"]
+    assert found["R@1"] == rows[found["epoch"] - 1]["R@1"]
+    assert len(torch.load(folder / "best.pt", weights_only=True)["history"]) == best["epoch"]
+    config = json.loads((folder / "config.json").read_text())
+    assert config["splits"] == {"train": [12, 3], "test": [24, 6], "val": [12, 3]}
+    assert list(config["images"]["val"]) == ["class03", "class04", "class05"]
+    assert f"best.pt (epoch {best['epoch']}, chosen on held-out training classes" in out
+    network, _ = common.load(folder / "best.pt")
+    assert network.embed(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape[0] == 2
+
+
+def test_what_is_held_out_is_not_trained_and_not_augmented():
+    data = common.load_dataset("glyphs", test=common.SMALL_TRANSFORMS[2], val=0.2)
+    assert data.counts() == {"train": [600, 40], "test": [2000, 100], "val": [150, 10]}
+    assert data.val.classes == [f"glyph {c}" for c in range(440, 450)]
+    assert data.val.labels.tolist() == [i for i in range(10) for _ in range(15)]
+    assert not set(data.val.classes) & set(data.train.classes) and data.val.images.shape[-1] == 32
+
+
+def test_patience(train, tmp_path, monkeypatch):
+    """Stops after so many epochs without a better one, also where it was killed in between."""
+    make_folder(tmp_path / "photos", [3] * 8, side=20)
+    shares = iter([0.5, 0.7, 0.6, 0.7, 0.9])
+    monkeypatch.setattr(jrd, "val_recall", lambda *_: {"val R@1": next(shares)})
+    result, out, folder = train(jrd, "--val", "0.5", "--patience", "2", "--epochs", "9")
+    assert result["last epoch"]["epoch"] == 4 and result["best on held-out classes"]["epoch"] == 2
+    assert "no better R@1 on the held-out classes for 2 epochs" in out
+    (folder / "result.json").unlink()
+    assert train(jrd, "--val", "0.5", "--patience", "2", "--epochs", "9")[0]["last epoch"][
+        "epoch"] == 4
+
+
+@pytest.mark.parametrize("share", ["0.1", "0.9"])
+def test_too_few_classes_to_hold_out(share, train, tmp_path):
+    make_folder(tmp_path / "photos", [2] * 8, side=20)
+    with pytest.raises(common.UserError, match=f"--val {share} of 4 training classes leaves"):
+        train(jrd, "--val", share)
+
+
+# ---------------------------------------------------------------------------- backbones, weights
+@pytest.mark.parametrize("name, width", [
+    ("resnet18", 512), ("squeezenet1_1", 512), ("mobilenet_v2", 1280), ("shufflenet_v2_x0_5", 1024),
+    ("mnasnet0_5", 1280), ("efficientnet_b0", 1280)])
+def test_a_model_of_torchvision_loses_its_classifier_and_its_noise(name, width):
+    torch.manual_seed(0)
+    network, found = common.backbone(name)
+    images = common.Preprocess(name)(torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8))
+    network.train()
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()
+    assert found == width and network(images).shape == (2, width)
+    assert torch.equal(network(images), network(images)), "no dropout, no stochastic depth"
+
+
+@pytest.mark.parametrize("name", ["vit_b_16", "convnext_tiny", "swin_t", "resnet50", "densenet121",
+                                  "vgg11", "alexnet", "maxvit_t", "inception_v3"])
+def test_every_family_is_without_its_last_layer(name):
+    with torch.device("meta"):
+        network, width = common.backbone(name)
+    side = 299 if name == "inception_v3" else 224
+    with torch.device("meta"):
+        assert network.eval()(torch.zeros(2, 3, side, side)).shape == (2, width)
+
+
+def own_weights(kind, state):
+    return {"plain": state, "state_dict": {"state_dict": state, "epoch": 3},
+            "model": {"model": state},
+            "prefix": {f"module.{k}": v for k, v in state.items()},
+            "deep prefix": {"state_dict": {f"encoder.net.{k}": v for k, v in state.items()}}}[kind]
+
+
+@pytest.mark.parametrize("classifier", [True, False])
+@pytest.mark.parametrize("kind", ["plain", "state_dict", "model", "prefix", "deep prefix"])
+def test_own_weights_of_any_wrapping(kind, classifier, tmp_path, capsys):
+    import torchvision
+    torch.manual_seed(1)
+    state = torchvision.models.squeezenet1_1().state_dict()
+    if not classifier:
+        state = {k: v for k, v in state.items() if not k.startswith("classifier")}
+    torch.save(own_weights(kind, state), tmp_path / "mine.pth")
+    network, _ = common.backbone("squeezenet1_1")
+    found = common.load_weights(network, "squeezenet1_1", tmp_path / "mine.pth")
+    assert found == common.sha256(tmp_path / "mine.pth")
+    assert "not a published file" in capsys.readouterr().out
+    assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
+
+
+def test_own_weights_that_do_not_fit_say_which_names(tmp_path):
+    import torchvision
+    torch.save(torchvision.models.squeezenet1_0().state_dict(), tmp_path / "other.pth")
+    network, _ = common.backbone("squeezenet1_1")
+    with pytest.raises(common.UserError, match="names or shapes differ, features.0.weight first"):
+        common.load_weights(network, "squeezenet1_1", tmp_path / "other.pth")
+
+
+def test_an_input_that_a_backbone_cannot_take_is_one_line(train, tmp_path):
+    make_folder(tmp_path / "photos", [2] * 4, side=40)
+    with pytest.raises(common.UserError, match="vit_b_16 cannot take images of 64 × 64"):
+        train(jrd, *"--backbone vit_b_16 --weights random --resize 64 --size 64".split())
