@@ -1,4 +1,4 @@
-"""docs/extending.md's loops run, add what they say and nothing else, and go on from a checkpoint."""
+"""The loops of docs/extending.md run, add what they say, and go on from a checkpoint."""
 import re
 
 import numpy as np
