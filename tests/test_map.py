@@ -78,8 +78,10 @@ def test_every_silent_point_is_marked_in_the_script(script):
 
 
 def test_the_example_of_a_new_regularizer_works(tmp_path):
-    """docs/extending.md's snippets, put into a copy of dml_da.py where it says, train and agree."""
+    """docs/extending.md's first section, put into a copy of dml_da.py where it says, trains and
+    agrees; test_extending.py runs the other."""
     page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    page = page[:page.index("## In your own training")]
     function, names, branch, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     weight, choices = names.splitlines()
     source = (ROOT / "dml_da.py").read_text(encoding="utf-8")

@@ -1,0 +1,199 @@
+"""The loops of docs/extending.md run, add what they say, and go on from a checkpoint."""
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import dml_da
+import jrd
+import mdr
+from conftest import ROOT
+
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+OWN = PAGE[PAGE.index("## In your own training"):]
+BLOCKS = re.findall(r"```python\n(.*?)```", OWN, re.DOTALL)
+LOOPS = dict(zip(("jrd", "jrd pml", "mdr", "mdr pml", "dml_da", "dml_da pml"),
+                 (block for block in BLOCKS if "\nfor " in block), strict=True))
+OTHERS = [line for block in BLOCKS if block.startswith("    ") for line in block.splitlines()]
+SAVE, RESTORE = BLOCKS[-2:]
+CLASSES, LR = 6, 1e-2
+
+
+def setting(seed=0, batches=4):
+    """What the page's loops find: six classes, ten images each a batch."""
+    torch.manual_seed(seed)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(48, 24), nn.ReLU())
+    embedding = nn.Linear(24, 12)
+    model, proxies = nn.Sequential(backbone, embedding), nn.Parameter(torch.randn(12, CLASSES))
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.arange(60) // 10
+    centres = torch.randn(CLASSES, 3, 4, 4, generator=draw)
+    loader = [(centres[labels] + torch.randn(60, 3, 4, 4, generator=draw), labels)
+              for _ in range(batches)]
+    optimizer = torch.optim.Adam([*model.parameters(), proxies], lr=LR)
+    return dict(torch=torch, F=F, backbone=backbone, embedding=embedding, model=model, d=12,
+                proxies=proxies, optimizer=optimizer, loader=loader, every_image=loader, lr=LR,
+                triplets=[(x[0:60:2], x[1:60:2], x.roll(10, 0)[0:60:2]) for x, _ in loader],
+                classes=CLASSES)
+
+
+def run(name, batches=4, source=None):
+    """The loop on random data -> its variables."""
+    if name.endswith("pml"):
+        pytest.importorskip("pytorch_metric_learning")
+    space = setting(batches=batches)
+    exec(source or LOOPS[name], space)
+    return space
+
+
+def without(source):
+    return "".join(line for line in source.splitlines(True) if "# +" not in line)
+
+
+# ---------------------------------------------------------------------------- the loops
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_marked_lines_are_all_that_is_added(name):
+    """Without them the loop runs, knows nothing of us, and learns something else."""
+    plain = without(LOOPS[name])
+    assert not re.search(r"\b(jrd|mdr|dml_da|regularizer|targets)\b", plain)
+    assert len(LOOPS[name].splitlines()) - len(plain.splitlines()) <= 10
+    with_it, alone = run(name), run(name, source=plain)
+    weights = [space["embedding"].weight for space in (with_it, alone)]
+    assert all(w.isfinite().all() for w in weights)
+    assert (weights[0] - weights[1]).abs().max() > 1e-3
+
+
+def the_scripts_loss(name):
+    """The same first batch through the script's own objective -> scalar"""
+    space = setting(batches=1)
+    (images, labels), = space["loader"]
+    if name == "jrd":
+        x_minus = space["backbone"](images)
+        x = F.normalize(space["embedding"](x_minus))
+        reps = x_minus, x, x @ F.normalize(space["proxies"], dim=0)
+        cfg = jrd.parse_args(["--dataset", "cub", "--m", "0"])
+        return jrd.objective(lambda _: reps, cfg, images, labels)[0]
+    if name == "mdr":
+        distances = mdr.unit_mean(mdr.pairwise_distances(
+            space["model"](torch.cat(space["triplets"][0]))))
+        i = torch.arange(30)
+        regularizer = mdr.MDR()
+        return (mdr.triplet_loss(distances, i, i + 30, i + 60, 0.2)
+                + 0.6 * regularizer(distances) + 0.01 * regularizer.levels.square().sum())
+    targets = dml_da.TargetDensities(CLASSES)
+    targets.measure(space["backbone"](images).detach(), labels)
+    cfg = dml_da.parse_args(["--dataset", "cub"])
+    return dml_da.objective(lambda x: F.normalize(space["model"](x)), targets, cfg, images, labels,
+                            None)[0]
+
+
+@pytest.mark.parametrize("name", ["jrd", "mdr", "dml_da"])
+def test_the_loss_is_the_scripts(name):
+    want = the_scripts_loss(name).item()
+    assert run(name, batches=1)["loss"].item() == pytest.approx(want, rel=1e-5)
+
+
+def test_beside_cosface_it_is_eq_11():
+    space = run("jrd pml", batches=1)
+    cfg = jrd.parse_args(["--dataset", "cub"])
+    reps = [space[x].detach() for x in ("x_minus", "x", "x_plus")]
+    want = jrd.objective(lambda _: reps, cfg, None, space["labels"])[0]
+    assert space["loss"].item() == pytest.approx(want.item(), rel=1e-5)
+
+
+def test_beside_a_triplet_loss_both_see_the_scaled_distances():
+    """All triplets of the batch, the mean over those that cost something."""
+    space = run("mdr pml", batches=1)
+    e = space["e"].detach().double()
+    D = torch.cdist(e, e, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+    labels = space["labels"].numpy()
+    same, pairs = labels[:, None] == labels[None, :], ~np.eye(60, dtype=bool)
+    costs = [D[a, p] - D[a, n] + 0.2 for a in range(60) for p in range(60) for n in range(60)
+             if a != p and same[a, p] and not same[a, n]]
+    triplet = np.mean([cost for cost in costs if cost > 0])
+    normalized = (D[pairs] - 1) / D[pairs].std(ddof=1)
+    levels = np.abs(normalized[:, None] - [-3, 0, 3]).min(1).mean()
+    assert D[pairs].mean() == pytest.approx(1, rel=1e-5)
+    assert space["loss"].item() == pytest.approx(triplet + 0.6 * levels + 0.01 * 18, rel=1e-4)
+
+
+def test_beside_a_mean_over_pairs_lambda_2_2_is_the_balance():
+    """With α at its optimum the push of 2n/(n - 1) L_DA cancels the pull of the positive pairs."""
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    distances = pytest.importorskip("pytorch_metric_learning.distances")
+    (images, labels), = setting(batches=1)["loader"]
+    f = F.normalize(images.flatten(1)).requires_grad_()
+    pull = losses.ContrastiveLoss(neg_margin=0, distance=distances.LpDistance(power=2))(f, labels)
+    pulled, = torch.autograd.grad(pull, f)
+    _, D_avg = dml_da.class_density(f, labels)
+    push = 20 / 9 * dml_da.density_regularizer(D_avg, D_avg.detach() + 0.5)
+    pushed, = torch.autograd.grad(push, f)
+    along = F.normalize(f.detach())                 # the loss normalises f, so only the tangent
+    pushed = pushed - (pushed * along).sum(1, keepdim=True) * along
+    assert pulled.abs().max() > 1e-3
+    torch.testing.assert_close(pushed, -pulled, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("line", OTHERS)
+def test_without_proxies_or_pooled_features(line):
+    """The paper's JRD-C and MRD in place of the loop's kernel."""
+    variant = re.search(r"# (\S+)", line)[1].lower()
+    source, times = re.subn(r"^    kernel = .*\n", line + "\n", LOOPS["jrd"], flags=re.M)
+    assert times == 1
+    space = run("jrd", batches=1, source=source)
+    cfg = jrd.parse_args(["--dataset", "cub", "--m", "0", "--variant", variant])
+    reps = [space[x].detach() for x in ("x_minus", "x", "x_plus")]
+    want = jrd.objective(lambda _: reps, cfg, None, space["labels"])[0]
+    assert space["loss"].item() == pytest.approx(want.item(), rel=1e-5)
+    assert len(OTHERS) == 2
+
+
+@pytest.mark.parametrize("name", ["mdr", "mdr pml"])
+def test_levels_learn_and_statistics_move(name):
+    regularizer = run(name)["regularizer"]
+    assert regularizer.batches == 4 and (regularizer.levels != torch.tensor([-3., 0, 3])).all()
+    before = regularizer.sigma.clone()
+    regularizer.eval()(torch.rand(5, 5))
+    assert regularizer.sigma == before and regularizer.batches == 4
+
+
+@pytest.mark.parametrize("name", ["dml_da", "dml_da pml"])
+def test_targets_learn(name):
+    targets = run(name)["targets"]
+    assert (targets.steps == 4).all() and (targets.alpha != 0.5).all()
+    assert (targets.D0 > 0).all() == (name == "dml_da")
+
+
+# ---------------------------------------------------------------------------- the checkpoint
+@pytest.mark.parametrize("name", ["jrd", "mdr", "dml_da"])
+def test_a_checkpoint_continues_bit_for_bit(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save, restore = SAVE, RESTORE
+    if name == "dml_da":
+        save, restore = (s.replace("regularizer.", "targets.") for s in (save, restore))
+    if name == "jrd":                               # nothing of its own, but the loss's proxies
+        save = save.replace("regularizer.state_dict()", "proxies.detach()")
+        restore = restore.replace('regularizer.load_state_dict(state["regularizer"])',
+                                  'proxies.data.copy_(state["regularizer"])')
+    before, loop = re.fullmatch(r"(.*\n)(for .*)", LOOPS[name], re.DOTALL).groups()
+    whole = run(name)
+
+    def half(space, batches):
+        for data in ("loader", "triplets"):
+            space[data] = space[data][batches]
+        exec(loop, space)
+
+    first = setting()
+    exec(before, first)
+    half(first, slice(0, 2))
+    exec(save, first)
+    second = setting(seed=5)
+    exec(before + restore, second)
+    half(second, slice(2, 4))
+    assert torch.equal(second["embedding"].weight, whole["embedding"].weight)
+    for key in {"regularizer", "targets"} & set(whole):
+        for own, want in zip(second[key].state_dict().values(), whole[key].state_dict().values()):
+            assert torch.equal(own, want)
