@@ -28,7 +28,8 @@ from support import glyphs
 from support.command_line import (Parser, add_shared_arguments, cores, data_root,  # noqa: F401
                                   device, main, number, refuse_idle, settings)
 from support.datasets import Data, Split, check, iterations_for, load_dataset    # noqa: F401
-from support.files import NonFiniteLoss, UserError, atomic, load_torch, reason, sha256
+from support.files import (NonFiniteLoss, UserError, atomic, load_torch,          # noqa: F401
+                           reason, sha256)
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
 from support.identity import other_images, some                                  # noqa: F401
 from support.images import augmented, random_seed, shuffled                      # noqa: F401

@@ -7,18 +7,19 @@ target for its spread, rewards larger targets, and keeps their proportions near 
     python dml_da.py --lambda 0                 Contrastive alone
     python dml_da.py --regularizer gor          the global orthogonal regularizer instead
     python dml_da.py --dataset path/to/folder   a sub-folder a class; half train, half test
-It prints a row an epoch, then Recall@K, MAP@R and NMI of the untrained backbone, of the last epoch
+It prints a row an epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last epoch
 (the figure to report) and of the best epoch on test (not one to report).
 
 Equation                                          where
   1     D = ‖f_i - f_j‖²                          squared_distances
   2-4   Contrastive, Triplet, N-pair              contrastive_loss, triplet_loss, n_pair_loss
-  5     D_avg, the density of a class             class_density
-  6     L_DA without the correlation term ("⁻")   density_regularizer(D_avg, alpha)
+  5     D_avg, the "density" of a class: its spread   class_density
+  6     L_DA without correlation ("DML-DA⁻")      density_regularizer(D_avg, alpha)
   7-8   L_DA with it                              density_regularizer(D_avg, alpha, D0, eta)
   9     L = L_pair + λ L_DA                       objective
   -     Algorithm 1: θ and α_c by Adam            train, TargetDensities
-  -     EN, GOR (Fig. 4)                          entropy_, global_orthogonal_regularizer
+  -     EN, GOR (Fig. 4)                          entropy_regularizer,
+                                                  global_orthogonal_regularizer
 
 There is no public code.  Where the paper is silent or cannot be followed to the letter (explained
 where it acts):
@@ -26,7 +27,7 @@ where it acts):
   U2 which classes C and α are of           U8 torchvision's GoogLeNet
   U3 D⁰ and its scale                       U9 EN, GOR and their weights
   U4 how α learns                           U10 NMI and k-means (eval.py)
-  U5 constant rate; the embedding layer's   U11 SOP: whole classes only
+  U5 rate; embedding layer's rate, start    U11 SOP: whole classes only
   U6 which triplets and tuplets
 Worth seeing: what adapts in DML-DA is the lag of α (TargetDensities.step).
 Shapes: B batch (the paper's Ñ), d embedding width, C classes of the batch, T triplets or tuplets.
@@ -51,7 +52,8 @@ PRESETS = {
     "cars": dict(lr=5e-4),
     "sop": dict(lr=3e-5, m=0, ks=[1, 10, 100, 1000]),
     "glyphs": dict(backbone="small", epochs=40, iterations=10, ks=[1, 2, 4, 8]),        # ours
-    # CUB at 128 × 128 with SqueezeNet: ours; rates from held-out training classes.
+    # Ours: CUB at 128 × 128 with SqueezeNet, a quarter of the iterations or less.  The rates are
+    # CUB's until the search on held-out training classes (benchmarks/search.py) is done.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=3,
                    iterations=100),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
@@ -98,9 +100,11 @@ class Network(nn.Module):
 # U1: Eq. 2-4 print sums and no divisor.  Here they run over unordered pairs, triplets or tuplets
 # and are divided by the number of images B.  Reason: a class of n images has Σ_{i<j} D = n² D_avg,
 # so with 10 classes × 10 images the positive part of Eq. 2 over B = 100 is 10 mean_c D_avg.  λ L_DA
-# with α_c at its optimum D_avg + ½ pushes with -λ mean_c D_avg: λ = 10 is where the two balance,
-# the plateau of Fig. 6.  With a mean over pairs λ = 10 would swamp the loss, with a plain sum it
-# would vanish.
+# (Eq. 6) with α_c at its optimum D_avg + ½ pushes with -λ mean_c D_avg: λ = 10 is where the two
+# balance, the plateau of Fig. 6.  With a mean over pairs λ = 10 would swamp the loss, with a plain
+# sum it would vanish.
+
+
 def squared_distances(f):
     """Eq. 1: D = ‖f_i - f_j‖², exactly 0 for equal rows, with a gradient of 0 there.  -> (B, B)"""
     return torch.cdist(f, f, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -143,7 +147,7 @@ def triplet_loss(f, labels, margin):
         D_an = D.masked_fill(same, torch.inf)[anchors]                  # (T, B)
         semi_hard = D_an.masked_fill(D_an <= D_ap[:, None], torch.inf)
         near, farther = D_an.min(1), semi_hard.min(1)
-        found = farther.values < D_ap + margin                          # else it costs nothing
+        found = farther.values < D_ap + margin                          # beyond, the loss is 0
         negatives = torch.where(found, farther.indices, near.indices)
     return F.relu(margin + D_ap - D[anchors, negatives]).sum() / len(f)
 
@@ -158,7 +162,8 @@ def draw_tuplets(labels, generator):
     anchors, positives = positive_pairs(labels)
     T, C = len(anchors), len(classes)
     which = (torch.rand(T, C, generator=generator, dtype=torch.float64) * n).long()
-    drawn = inverse.argsort(stable=True)[which + n.cumsum(0) - n]       # one of every class, (T, C)
+    first = n.cumsum(0) - n                         # where each class begins among those sorted
+    drawn = inverse.argsort(stable=True)[which + first]                 # one of every class, (T, C)
     other = torch.arange(C) != inverse[anchors, None]
     return anchors, positives, drawn[other].view(T, C - 1)
 
@@ -217,14 +222,14 @@ class TargetDensities(nn.Module):
 
     def __init__(self, classes, betas=(0.9, 0.999), eps=1e-8):
         super().__init__()
-        self.betas, self.eps, self.batch = betas, eps, None
+        self.betas, self.eps, self.given = betas, eps, None
         self.register_buffer("alpha", torch.full((classes,), 0.5))
         for name in ("D0", "m", "v", "steps"):
             self.register_buffer(name, torch.zeros(classes))
 
     def measure(self, features, labels):
-        """D⁰ of Eq. 7: Eq. 5 on the pretrained pooled features of all training images, without
-        augmentation.
+        """D⁰ of Eq. 7: Eq. 5 on the pretrained pooled features, unnormalized, of all training
+        images, without augmentation.
 
         U3: divided by its mean over classes, for else the strength of Eq. 8's penalty would depend
         on the scale of the backbone's features (its minimisers do not).
@@ -235,7 +240,7 @@ class TargetDensities(nn.Module):
     def of(self, classes):
         """α of these classes, a leaf that takes a gradient until `step`.  (C,) -> (C,)"""
         alpha = self.alpha[classes].requires_grad_()
-        self.batch = classes, alpha
+        self.given = classes, alpha
         return alpha
 
     @torch.no_grad()
@@ -248,7 +253,7 @@ class TargetDensities(nn.Module):
         about 1e-5 in each, so by 0.03.  Against the pull of U1 a fixed α holds a class where
         D_avg = α - 5/λ.  On the sphere D_avg = 1 - ‖μ_c‖² <= 1.
         """
-        (classes, alpha), (b1, b2) = self.batch, self.betas
+        (classes, alpha), (b1, b2) = self.given, self.betas
         t = self.steps[classes] + 1
         m = b1 * self.m[classes] + (1 - b1) * alpha.grad
         v = b2 * self.v[classes] + (1 - b2) * alpha.grad.square()
@@ -416,7 +421,7 @@ def parse_args(argv=None):
     number, parser = common.number, common.Parser("dml_da.py", __doc__)
     add = parser.add_argument
     add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop; inshop or a folder "
-        "with CUB's preset")
+        "with CUB's preset, its length by its size; cub128: CUB at 128 × 128")
     add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 9; 0 is the loss alone")
     add("--loss", choices=("contrastive", "triplet", "npair"), help="Eq. 2, 3 or 4")
     add("--margin", type=number(float, 0), help="m_p of Eq. 2, m_t of Eq. 3")

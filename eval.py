@@ -58,7 +58,8 @@ def positive_places(embeddings, labels, gallery=None, gallery_labels=None):
 def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
     """Recall@K: the share of queries with a same-class item among their K nearest (JRD Eq. 5).
 
-    That is: whose nearest positive stands at a place <= K, as positive_places defines it.
+    That is: whose nearest positive stands at a place <= K, as positive_places defines it; ties
+    count against the query.
     embeddings (n, d), labels (n,), ks whole numbers >= 1; gallery (m, d), gallery_labels (m,) or
     None for retrieval among the embeddings themselves -> {k: share in [0, 1]}.
     ValueError: shapes that do not fit, values that are not finite, K < 1.
@@ -101,7 +102,7 @@ def _positives(labels, gallery_labels=None):
 # ---------------------------------------------------------------------------- clustering
 def kmeans(x, k, seed, rounds=1000):
     """Lloyd's algorithm from k random points until the squared error stops falling, at most
-    `rounds` rounds.
+    `rounds` rounds: as in the evaluation code that DML-DA names (its U10).
 
     x (n, d), 1 <= k <= n -> assignments (n,) long on the host.  A cluster that loses all its points
     keeps its centre.  ValueError: k out of range, values that are not finite.
@@ -313,7 +314,7 @@ def show(rows, ks):
 def final_table(run):
     """The end of a training: untrained backbone, last epoch, best epoch on test, and its folder."""
     result = run.result
-    rows = {"untrained backbone": result["untrained backbone"],
+    rows = {"pretrained backbone": result["untrained backbone"],
             f"last epoch ({result['last epoch']['epoch']})": result["last epoch"]}
     if "best on held-out classes" in result:
         best = result["best on held-out classes"]
@@ -374,8 +375,9 @@ def rebuild(path, args):
     cfg.data_root = args.data_root or cfg.data_root
     cfg.dataset = args.dataset or cfg.dataset
     train_prefix, _, test_transform = importlib.import_module(cfg.paper).transforms(cfg)
+    val = None if args.dataset else getattr(cfg, "val", None)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not args.no_cache)
+                               cache=not args.no_cache, val=val)
     images = getattr(cfg, "images", None) or {}
     trained = images.get("train", {})
     known = [name for name in data.test.classes if name in trained]

@@ -7,7 +7,7 @@ different classes dissimilar in the joint distribution of three representations 
     python jrd.py                               the embedded dataset, under a minute on two cores
     python jrd.py --alpha 0                     the same with AMSoftmax alone
     python jrd.py --dataset path/to/folder      a sub-folder a class; half train, half test
-It prints a row an epoch, then Recall@K, MAP@R and NMI of the untrained backbone, of the last epoch
+It prints a row an epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last epoch
 (the figure to report) and of the best epoch on test (not one to report).
 
 Equation                                        where
@@ -20,17 +20,19 @@ Equation                                        where
   12    AMSoftmax                               amsoftmax
   13    Prop. 1 (Bochner): interpretation       tests/test_jrd.py, by quadrature
   14-16 MMD², JMMD, JIntra                      jmmd, jintra
-  5.1   Gaussian mixture; Table 4's kernels     gaussian_kernel, laplace_, polynomial_, mgf_kernel
+  5.1   Gaussian mixture; Table 4's kernels     gaussian_kernel, laplace_kernel, polynomial_kernel,
+                                                mgf_kernel
 
 Where the paper is silent or its authors' release differs (explained where it acts):
   U1 Adam's eps and weight decay            U6 weights of JMMD and JIntra
   U2 bandwidths: batch means, detached      U7 seeds: at least 3, mean ± std
-  U3 crops                                  U8 polynomial kernels see x⁻ normalized
+  U3 crops                                  U8 polynomial, mgf kernels: x⁻ normalized
   U4 initial proxies and embedding layer    U9 order of the images
   U5 when the rates drop                    U10 what of batch norm is frozen
-Errata: E1 Eq. 15, E2 the distance below Eq. 5, E3 Prop. 1, E4 nothing is selected, E5 n_I
-(docs/map.md; E1 also at jmmd, E4 at the end of train).
-Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes.
+Errata: E1 Eq. 15 (jmmd), E2 the distance below Eq. 5, E3 Prop. 1 (both docs/map.md), E4 the epoch
+that counts (end of train), E5 n_I (jintra).
+Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes; C(P), C_I
+are the paper's covariance operators.
 """
 from functools import partial
 
@@ -53,14 +55,16 @@ PRESETS = {
     "sop": dict(alpha=0.4, batch=120, epochs=80, lr_proxies=1e-1, drop_every=40,
                 ks=[1, 10, 100]),
     "glyphs": dict(backbone="small"),                   # ours: CUB in miniature
-    # CUB at 128 × 128 with SqueezeNet: ours; rates from held-out training classes.
+    # Ours: CUB at 128 × 128 with SqueezeNet.  The rates are CUB's until the search on held-out
+    # training classes (benchmarks/search.py) is done.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=5),
     "folder": {}}
 BRINGS = {  # what a choice brings along unless a flag says otherwise
     ("backbone", "small"): dict(dim=64, lr=1e-3, lr_proxies=1e-1),
     ("kernel", "polynomial"): dict(alpha=1e-3), ("kernel", "mgf"): dict(alpha=1e-3),      # Table 4
     ("regularizer", "jmmd"): dict(alpha=0.1)}                                             # Table 3
-VARIANTS = {"jrd": (0, 1, 2), "mrd": (1,), "jrd-c": (0, 1), "jrd-pooling": (1, 2)}      # Table 2
+# Table 2: which representations are joined, 0 x⁻, 1 x, 2 x⁺; "-c" and "-pooling" are minus signs.
+VARIANTS = {"jrd": (0, 1, 2), "mrd": (1,), "jrd-c": (0, 1), "jrd-pooling": (1, 2)}
 
 
 # ---------------------------------------------------------------------------- network
@@ -105,7 +109,7 @@ class Network(nn.Module):
 
 # ---------------------------------------------------------------------------- losses
 def amsoftmax(cos, labels, s, m):
-    """Eq. 12: cross-entropy of s(cos - m at the true class).  cos (B, C), labels (B,) -> scalar"""
+    """Eq. 12: cross-entropy of s (cos - m·[true class]).  cos (B, C), labels (B,) -> scalar"""
     margin = m * F.one_hot(labels, cos.shape[1])                        # (B, C)
     return F.cross_entropy(s * (cos - margin), labels)
 
@@ -117,10 +121,11 @@ def squared_distances(x):
 
 
 def pair_mean(distances):
-    """Mean over ordered pairs i ≠ j, detached.  (B, B) -> scalar > 0
+    """Mean over ordered pairs i ≠ j (the diagonal is 0), detached.  (B, B) -> scalar > 0
 
-    U2: the paper does not say where the bandwidths τ and σ come from; the release takes the batch's
-    mean distance and lets no gradient through it.
+    U2: the paper computes τ "by averages of l2-distances in the exponent part".  That these are the
+    batch's pairs i ≠ j, and that no gradient goes through, is the release's choice (what follows
+    from it: docs/jrs_bandwidths.md); σ by analogy.
     Where all rows are equal (or B = 1) a tiny floor gives k = exp(-0) = 1 instead of exp(0/0).
     """
     pairs = max(1, len(distances) * (len(distances) - 1))
@@ -183,6 +188,7 @@ def different_class(labels):
 def jrs(kernel, labels):
     """Eq. 10-11: L_JRS / N_pairs, the joint kernel's mean over ordered pairs of different classes.
 
+    Eq. 10 weighs Eq. 8's S_JRS(I, J) by n^I n^J, which cancels its 1/(n^I n^J): a plain sum.
     kernel (B, B), labels (B,) -> scalar; 0 where the batch has one class.
     """
     different = different_class(labels)                                 # (B, B)
@@ -195,7 +201,7 @@ def jintra(kernel, labels):
     U6: the paper prints norms, and does not say how pairs of classes are weighted.  Here squared
     norms, as in Eq. 14, with the weights of Eq. 10-11 and biased estimates, ‖C_I‖² = 1/n_I²
     Σ_{i,j∈I} k_ij, classes with one example included.  n_I counts class I in the batch (E5).
-    A class's norm meets n_I (B - n_I) ordered pairs from each side, so a pair i, j of one class
+    Σ_{I≠J} n^I n^J (‖C_I‖² + ‖C_J‖²) = 2 Σ_I n^I (B - n^I) ‖C_I‖², so a pair i, j of one class
     weighs 2 (B - n) / n.
     kernel (B, B), labels (B,) -> scalar <= 0
     """
@@ -215,7 +221,8 @@ def jmmd(kernel, labels):
 
 
 def intra_class(x, labels):
-    """Eq. 4's penalty: -Σ_I 1/N_pairs^I Σ_{i≠j∈I} exp(-½‖x_i - x_j‖²); α times it is added.
+    """Eq. 4's penalty: -Σ_I 1/N_pairs^I Σ_{i≠j∈I} exp(-½‖x_i - x_j‖²).  The loss adds α times
+    this, which draws the images of a class together.
 
     x (B, d), labels (B,) -> scalar in [-classes, 0]; a class with one example has no pairs.
     """
@@ -293,8 +300,8 @@ def train(cfg):
             network.pool(images)), data, cfg)
         for epoch in run.epochs():
             network.train()
-            # U5: the release drops the rates an epoch before 20 and 40 (SOP: 40 and 80) are over,
-            # at the start of 0-based epochs 19 and 39 (SOP: 39 and 79).
+            # U5: as in the release the rates drop after 19 and 39 epochs (SOP: 39 and 79), one
+            # earlier than "every 20" says.
             drop = 0.1 ** ((epoch + 1) // cfg.drop_every)
             for group, lr in zip(optimizer.param_groups, (cfg.lr, cfg.lr_proxies)):
                 group["lr"] = lr * drop
@@ -322,7 +329,7 @@ def parse_args(argv=None):
     number, parser = common.number, common.Parser("jrd.py", __doc__)
     add = parser.add_argument
     add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop; inshop or a folder "
-        "with CUB's preset")
+        "with CUB's preset; cub128: CUB at 128 × 128")
     add("--alpha", type=number(float, 0), help="α of Eq. 11 (Eq. 4 with --regularizer intra)")
     add("--s", type=number(float, above=0), help="scale of AMSoftmax, Eq. 12")
     add("--m", type=number(float, 0, 1), help="margin of AMSoftmax, Eq. 12")

@@ -7,7 +7,7 @@ normalizes the batch's pairwise distances and draws each to the nearest of a few
     python mdr.py --lambda 0                    Triplet alone
     python mdr.py --lambda 0 --l2norm           Triplet on the unit sphere, the usual baseline
     python mdr.py --dataset path/to/folder      a sub-folder a class; half train, half test
-It prints a row an epoch, then Recall@K, MAP@R and NMI of the untrained backbone, of the last epoch
+It prints a row an epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last epoch
 (the figure to report) and of the best epoch on test (not one to report).
 
 Equation                                          where
@@ -29,7 +29,7 @@ Where the paper is silent or its authors' release differs (explained where it ac
   U6 μ*, σ*: start, gradient, bias          U13 256 × 256 input ("†" rows)
   U7 which pairs μ and σ are of
 Errata: E1 Eq. 5's divisor.
-Shapes: B batch, d embedding width, T triplets.
+Shapes: B batch, D pooling width, d embedding width, S levels, T triplets.
 """
 from functools import partial
 
@@ -41,7 +41,7 @@ from torchvision.transforms import v2
 import common
 from eval import final_table, judge, recall_at_k, retrieval, test_recall, val_recall
 
-# "Implementation Details".  Not in the paper, from the release: 100 epochs of 100 iterations (U1),
+# The paper's "Implementation Details".  From the release alone: 100 epochs of 100 iterations (U1),
 # m images a class (U2), ν (U5).
 DEFAULTS = dict(lambda_=0.6, loss="triplet", levels=[-3.0, 0.0, 3.0], momentum=0.9,
                 fixed_levels=False, nu=0.01, l2norm=False, eval_l2norm=False, batch=128, m=4,
@@ -53,7 +53,8 @@ PRESETS = {
     "sop": dict(lambda_=0.1, lr=1e-4, batch=256, m=3, ks=[1, 10, 100, 1000]),
     "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, m=3, ks=[1, 10, 20, 40]),
     "glyphs": dict(backbone="small", batch=64, epochs=40, iterations=10),               # ours
-    # CUB at 128 × 128 with SqueezeNet: ours; rates from held-out training classes.
+    # Ours: CUB at 128 × 128 with SqueezeNet, a quarter of the iterations or less.  The rates are
+    # CUB's until the search on held-out training classes (benchmarks/search.py) is done.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=5,
                    iterations=25),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
@@ -104,7 +105,8 @@ def pairwise_distances(e):
 
 
 def off_diagonal(distances):
-    """The entries i ≠ j, the set P of Eq. 1, without an index.  (B, B) -> (B (B - 1),)"""
+    """The entries i ≠ j, the set P of Eq. 1, by a reshape: a mask would make the host wait for a
+    GPU.  (B, B) -> (B (B - 1),)"""
     B = len(distances)
     return distances.flatten()[1:].view(B - 1, B + 1)[:, :-1].flatten()
 
@@ -187,7 +189,7 @@ def distance_weighted_negatives(e, labels, generator):
     log_weight = log_weight.masked_fill(same | (r > 1.4), -torch.inf)
     none = (log_weight == -torch.inf).all(1, keepdim=True)
     log_weight = torch.where(none & ~same, 0.0, log_weight)             # uniform
-    # The first of independent exponential clocks with these rates: an exact draw without a wait.
+    # argmin E_j / w_j with E_j ~ Exp(1) draws j in proportion to w_j without a wait for the GPU.
     clocks = torch.empty(len(anchors), len(e), device=e.device).exponential_(generator=generator)
     clocks = clocks.clamp_min(torch.finfo(clocks.dtype).tiny)
     negatives = (log_weight[anchors] - clocks.log()).argmax(1)
@@ -265,8 +267,8 @@ def objective(network, mdr, loss_dml, cfg, images, labels, generator):
     """
     e = network(images)                                                 # (B, d)
     distances = pairwise_distances(e)                                   # (B, B)
-    # U8: as in the release both losses see the scaled e (the paper: L_DML alone), with λ = 0 too,
-    # but not on the unit sphere.  So μ* is 1 and σ* relative to it.
+    # U8: as in the release L_MDR too sees the distances of e/μ (in the paper L_DML alone), also
+    # with λ = 0; with --l2norm nothing is scaled.  Scaled distances have mean 1, so μ* = 1.
     if not cfg.l2norm:
         distances = unit_mean(distances)
     anchors, positives, negatives = distance_weighted_negatives(e, labels, generator)
@@ -327,9 +329,9 @@ def evaluate(network, data, cfg):
     nothing is left out (U11)."""
     parts = common.embeddings(network.embed, data, cfg)
     norm = parts["test"].norm(dim=1)
-    return {**retrieval(parts, cfg.ks), **val_recall(network.embed, data, cfg), "seen R@1": recall_at_k(
-        parts["seen"], parts["seen_labels"], [1])[1], "norm mean": norm.mean().item(),
-        "norm cv": (norm.std() / norm.mean()).item()}
+    seen = recall_at_k(parts["seen"], parts["seen_labels"], [1])[1]
+    return {**retrieval(parts, cfg.ks), **val_recall(network.embed, data, cfg), "seen R@1": seen,
+            "norm mean": norm.mean().item(), "norm cv": (norm.std() / norm.mean()).item()}
 
 
 def train(cfg):
@@ -350,7 +352,7 @@ def train(cfg):
     loss_dml = {"triplet": triplet_loss, "contrastive": contrastive_loss, "margin": margin_loss}[
         cfg.loss]
     learned = [p for module in (network, mdr, margin_loss) for p in module.parameters()]
-    optimizer = torch.optim.Adam(learned, weight_decay=1e-5)     # moves what has a gradient
+    optimizer = torch.optim.Adam(learned, weight_decay=1e-5)    # skips what has no gradient
     loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
                                  cfg, device)
 
@@ -398,7 +400,8 @@ def parse_args(argv=None):
     """-> the settings"""
     number, parser = common.number, common.Parser("mdr.py", __doc__)
     add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, inshop, or a folder")
+    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, inshop, "
+        "cub128, or a folder")
     add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 7; 0 is the loss alone")
     add("--loss", choices=("triplet", "contrastive", "margin"), help="what MDR "
         "regularizes (Table 2b)")

@@ -12,13 +12,13 @@ the steps of its schedule in proportion.
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
-
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
 from support.command_line import PLACE  # noqa: E402
+from support.datasets import load_dataset  # noqa: E402
 
 OUT, SHARE, RATES = "runs-search", 0.2, (1e-4, 3e-4, 3e-5)
 LENGTH = {"jrd": "--epochs 25 --drop-every 10", "mdr": "--epochs 40", "dml_da": "--epochs 12"}
@@ -36,26 +36,15 @@ def commands(baseline, rates=RATES, extra=""):
                   f"--out {OUT}{extra}" for rate in rates}
 
 
-def held_out(data, share=SHARE):
-    """Data whose test images are the last `share` of its training classes, and which trains on the
-    others."""
-    labels, classes = data.train.labels, data.train.classes
-    first = round(len(classes) * (1 - share))
-
-    def part(split, chosen):
-        index = chosen.nonzero()[:, 0].tolist()
-        images = split.images[index] if torch.is_tensor(split.images) else \
-            torch.utils.data.Subset(split.images, index)
-        found = labels[index]
-        return common.Split(images, found - found.min(), classes[found.min():found.max() + 1])
-    return common.Data(data.name, part(data.train, labels < first), part(data.seen, labels < first),
-                       part(data.seen, labels >= first))
+def held_out(*args, **kwargs):
+    """load_dataset, but the last fifth of the training classes takes the place of the test."""
+    data = load_dataset(*args, **kwargs | {"val": SHARE})
+    return replace(data, test=data.val, val=None, gallery=None)
 
 
 def run(paper, *flags):
     """A paper's training on the held-out split."""
-    load = common.load_dataset
-    common.load_dataset = lambda *args, **kwargs: held_out(load(*args, **kwargs))
+    common.load_dataset = held_out
     common.main(importlib.import_module(paper).train,
                 lambda: importlib.import_module(paper).parse_args(list(flags)))
 

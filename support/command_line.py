@@ -28,14 +28,15 @@ class Parser(argparse.ArgumentParser):
         defaults = SHARED | defaults
         for action in self._actions:
             default = defaults.get(action.dest)
-            if default is None or default is False:
+            if default is False or action.dest in ("weights", "data_root", "workers"):
                 continue
-            words = [f"default {plain(default)}"]
+            words = [] if default is None else [f"default {plain(default)}"]
             for who, values in [*presets.items(), *((c, v) for (_, c), v in brings.items())]:
                 if values.get(action.dest, default) != default:
                     value = values[action.dest]
                     words.append(f"{who} {'by its size' if value is None else plain(value)}")
-            action.help = f"{action.help or ''} ({'; '.join(words)})".strip()
+            if words:
+                action.help = f"{action.help or ''} ({'; '.join(words)})".strip()
 
 
 def plain(value):

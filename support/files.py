@@ -54,9 +54,9 @@ def remove_leftovers(folder):
     writing the others.
     """
     for part in folder.glob(".*.part"):
-        host, number = part.name.removesuffix(".part").rsplit(".", 2)[-2:]
+        who, _, number = part.name.removesuffix(".part").rpartition(".")
         with contextlib.suppress(FileNotFoundError):
-            ours = host == socket.gethostname() and number.isdecimal()
+            ours = who.endswith("." + socket.gethostname()) and number.isdecimal()
             if ours and not is_running(int(number)) or time.time() - part.stat().st_mtime > 86400:
                 part.unlink()
 

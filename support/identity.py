@@ -8,7 +8,8 @@ SPELLED_OUT = 500       # classes: of splits with more (SOP, In-Shop) there is o
 
 
 # ---------------------------------------------------------------------------- code
-SAYS_ONLY = ("final_table", "_print", "_header")        # functions that print and compute nothing
+# What computes nothing: functions that print, texts, and defaults, which the settings say.
+SAYS_ONLY = ("final_table", "_print", "_header", "SOURCES", "CAUSES", "LOCK_WAIT", "DEFAULTS")
 OUTSIDE = ("__init__", "command_line", "files", "identity")          # files that compute nothing
 
 

@@ -55,6 +55,7 @@ CAUSES = {  # images in all or in a split: where such a count comes from
 def read_dataset(name, root):
     """-> its folder, {"train", "test" and perhaps "gallery": [(path, class)]}; load_dataset's
     errors, but for what is in the images."""
+    name = SMALLER.get(name, name)
     if name in COUNTS:
         folder = find_dataset(name, root)
         splits = {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}[name](folder)
@@ -62,14 +63,14 @@ def read_dataset(name, root):
         return folder, splits
     if not Path(name).is_dir():
         raise UserError(f"unknown dataset '{name}': no folder of images, and none of "
-                        f"{', '.join(COUNTS)} (and glyphs, which has no files)")
+                        f"{', '.join([*COUNTS, *SMALLER])} (and glyphs, which has no files)")
     return Path(name), _own_folder(Path(name))
 
 
 def _own_folder(folder):
     """A sub-folder per class: the first half of them (by name) trains, the second half tests, as
     the papers do.  Or train/ and test/, and perhaps gallery/, each with a sub-folder per class."""
-    if (folder / "train").is_dir() and (folder / "test").is_dir():
+    if is_split(folder):
         parts = {part: _classes(folder / part) for part in ("train", "test", "gallery")
                  if (folder / part).is_dir()}
         for part, classes in parts.items():
@@ -93,13 +94,22 @@ def _own_folder(folder):
             for part, classes in parts.items()}
 
 
+def is_split(folder):
+    """Whether train/ and test/ say what is which; a class may have one of the names."""
+    return (folder / "train").is_dir() and (folder / "test").is_dir()
+
+
 def _classes(folder):
-    """{name of a sub-folder: its images}, those without any left out."""
+    """{name of a sub-folder: its images}, those without any left out.
+
+    Sorted by their letters' codes, which is the same order on every system.
+    """
     suffixes = set(PIL.Image.registered_extensions())
     found = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir(), key=lambda p: p.name):
         if path.is_dir() and not path.name.startswith("."):
-            images = sorted(p for p in path.rglob("*") if p.suffix.lower() in suffixes)
+            images = sorted((p for p in path.rglob("*") if p.suffix.lower() in suffixes),
+                            key=lambda p: p.as_posix())
             if images:
                 found[path.name] = images
     return found
@@ -108,7 +118,7 @@ def _classes(folder):
 def remarks(folder, splits):
     """What a user should know about a folder of their own, a sentence each."""
     used = {path for rows in splits.values() for path, _ in rows}
-    tops = [folder / part for part in splits] if (folder / "train").is_dir() else [folder]
+    tops = [folder / part for part in splits] if is_split(folder) else [folder]
     empty, others = [], []
     for top in tops:
         filled = {path.relative_to(top).parts[0] for path in used if path.is_relative_to(top)}

@@ -67,13 +67,12 @@ def read_config(folder):
 def other_settings(old, new):
     """{setting: (in the old config, in the new)} where they differ.
 
-    What was computed counts, not where (PLACE); of a weights file its hash, not its path; of a
-    dataset its name, for its images are compared for themselves (identity.other_images).
+    What was computed counts, not where (PLACE); of a weights file its hash, not its path; a folder
+    of images may move (its name is in the run's, and identity.other_images compares the images).
     """
     old, new = ({k: v for k, v in json.loads(json.dumps(config)).items() if k not in (
-        *PLACE, "versions", "commit", "weights", "code", "images")} for config in (old, new))
-    for config in (old, new):
-        config["dataset"] = Path(str(config.get("dataset"))).name
+        *PLACE, "versions", "commit", "weights", "code", "images", "dataset")}
+        for config in (old, new))
     return {k: (old.get(k), new.get(k)) for k in sorted({*old, *new}) if old.get(k) != new.get(k)}
 
 
@@ -99,22 +98,19 @@ class Run:
         old = None if self.cfg.again else read_config(self.folder)
         if old is None:
             return
+        ways = "--name LABEL puts this run beside it, --again in its place"
+        words = other_images(old.get("images"), self.config["images"] or {})
+        if words:
+            raise UserError(f"{self.folder} holds a run on other images: {words}; {ways}")
         differ = other_settings(old, self.config)
         if differ:
             words = ", ".join(f"{k} (there {a!r}, now {b!r})" for k, (a, b) in differ.items())
-            raise UserError(f"{self.folder} holds a run with other settings: {words}; delete it or "
-                            "choose another --out")
-        words = other_images(old.get("images"), self.config["images"] or {})
-        ways = "--name LABEL puts this run beside it, --again in its place"
-        if words:
-            raise UserError(f"{self.folder} holds a run on other images: {words}; {ways}")
+            raise UserError(f"{self.folder} holds a run with other settings: {words}; {ways}")
         functions = other_code(old.get("code"), self.config["code"])
         if functions:
             kind = "a finished run" if (self.folder / "result.json").exists() else "a run begun"
             raise UserError(f"{self.folder} holds {kind} with other code: {some(functions)} "
                             f"{'differ' if len(functions) > 1 else 'differs'}; {ways}")
-        if functions is None:
-            print(f"{self.folder} does not say which code made it: taken for this one's")
 
     def _header(self, data, weights):
         place = device(self.cfg)
@@ -126,7 +122,8 @@ class Run:
         shared = data.shared_classes()
         known = f"{len(shared):,} of them in train (closed-set retrieval)" if shared else \
             "none of them in train"
-        print(f"train {data.train} · test {data.test}, {known}{gallery}")
+        held = f" · held out {data.val}" if data.val else ""
+        print(f"train {data.train}{held} · test {data.test}, {known}{gallery}")
         for remark in data.remarks:
             print(f"note: {remark}")
         print(f"backbone {self.cfg.backbone}, weights {weights[:12]}")
@@ -155,7 +152,7 @@ class Run:
     def __exit__(self, kind, error, traceback):
         self.lock.release()
         if kind is KeyboardInterrupt:
-            command = shlex.join(["python", *sys.argv])
+            command = shlex.join(["python", *(word for word in sys.argv if word != "--again")])
             print(f"\nstopped: {self.folder} holds {len(self.history)} of {self.cfg.epochs} epochs."
                   f"  To continue: {command}", file=sys.stderr)
 
@@ -174,19 +171,25 @@ class Run:
                 for name, part in parts.items():
                     part.load_state_dict(state[name])
                 self.history, self.untrained = state["history"], state["untrained"]
+                self._keep_best(state)
             except (KeyError, RuntimeError, ValueError) as error:
                 raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
                                 f"delete {self.folder} to train anew")
             self._write_log()
+            if "code" not in (read_config(self.folder) or {}):
+                print(f"{self.folder} does not say which code made it: taken for this one's")
             print(f"{self.folder} is finished; --again trains it anew" if self.result else
                   f"continuing {self.folder} after epoch {len(self.history)}")
 
     def epochs(self):
-        """The epochs still to train, from 0."""
+        """The epochs still to train, from 0; none of a finished run."""
         self.started, self.first = time.time(), len(self.history)
+        if self.result:
+            return
         for self.epoch in range(self.first, self.cfg.epochs):
             best, patience = self.best("val R@1"), self.cfg.patience
-            if patience and best and len(self.history) - best["epoch"] >= patience:
+            looked = self.history and "val R@1" in self.history[-1]
+            if patience and looked and len(self.history) - best["epoch"] >= patience:
                 print(f"no better R@1 on the held-out classes for {patience} epochs")
                 return
             yield self.epoch
@@ -236,9 +239,8 @@ class Run:
         self.history.append(row)
         state = {"paper": self.paper, "config": self.config, "history": self.history,
                  "untrained": self.untrained, **{k: v.state_dict() for k, v in self.parts.items()}}
-        if self.best("val R@1") is row:         # first, so that a kill after it repeats the epoch
-            self._save("best.pt", state)
         self._save("last.pt", state)
+        self._keep_best(state)
         self._write_log()
         self._print(row)
 
@@ -264,6 +266,12 @@ class Run:
         left = int((time.time() - self.started) / done * (self.cfg.epochs - self.epoch - 1))
         print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}{cells}{row['images/s']:>10,.0f}"
               f"{left // 60:>6}:{left % 60:02}", flush=True)
+
+    def _keep_best(self, state):
+        """best.pt is last.pt where the last epoch is the best on the held-out classes; also where a
+        kill came between the two."""
+        if self.best("val R@1") is self.history[-1]:
+            self._save("best.pt", state)
 
     def _save(self, name, state):
         with atomic(self.folder / name, "wb") as file:

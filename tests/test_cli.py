@@ -35,7 +35,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --weights jrd.py": "cannot load jrd.py",
     "jrd.py --dataset {tmp}/empty": "has no sub-folders",
     "jrd.py --dataset {tmp}/lonely": "class03 has one image",
-    "jrd.py --dataset {tmp}/broken": "class01/0.png",
+    "jrd.py --dataset {tmp}/broken --weights random": "class01/0.png",
     "jrd.py --device tpu": "--device tpu",
     "jrd.py --alpha 0 --kernel mgf": "--kernel does nothing with --alpha 0",
     "jrd.py --regularizer intra --K 3": "--K does nothing with --regularizer intra",
@@ -138,13 +138,13 @@ def test_what_a_training_says_and_leaves(trained):
     assert [line.split()[0] for line in lines[5:8]] == ["1/3", "2/3", "3/3"]
     assert len({len(line) for line in lines[4:8]}) == 1, "the rows are aligned"
     text = done.stdout
-    for row in ("untrained backbone", "last epoch (3)", "best on test (epoch",
+    for row in ("pretrained backbone", "last epoch (3)", "best on test (epoch",
                 "chosen on the test set", "seen classes", "in ten stratified parts",
                 "1-NN estimates", f"run {out}/jrd-glyphs"):
         assert row in text
     folder = out / "jrd-glyphs-epochs3-s0"
-    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "last.pt", "log.jsonl",
-                                                        "result.json"]
+    assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl",
+                                                            "result.json"]
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in log] == [1, 2, 3]
     assert {"loss", "amsoftmax", "jrs", "lr", "R@1", "R@8", "seconds", "images/s"} <= set(log[0])
@@ -158,7 +158,7 @@ def test_what_a_training_says_and_leaves(trained):
 def test_it_is_not_trained_twice(trained):
     out, first = trained
     again = python("jrd.py", "--epochs", "3", "--out", out)
-    assert again.returncode == 0 and "is finished; delete it to train again" in again.stdout
+    assert again.returncode == 0 and "is finished; --again trains it anew" in again.stdout
     assert again.stdout.splitlines()[-8:] == first.stdout.splitlines()[-8:]
 
 
@@ -233,7 +233,7 @@ def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, tmp_path
     stderr = capfd.readouterr().err
     assert stop.value.code == 2 and stderr.endswith("No space left on device\n")
     (folder,) = tmp_path.iterdir()
-    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "last.pt", "log.jsonl"]
+    assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl"]
     assert len(torch.load(folder / "last.pt", weights_only=True)["history"]) == 1
     runpy.run_path(str(ROOT / script), run_name="__main__")
     assert "after epoch 1" in capfd.readouterr().out and (folder / "result.json").exists()

@@ -8,6 +8,7 @@ import torch
 
 import common
 import dml_da
+import eval as evaluation
 import jrd
 import mdr
 from conftest import make_folder
@@ -133,6 +134,42 @@ def test_patience(train, tmp_path, monkeypatch):
     (folder / "result.json").unlink()
     assert train(jrd, "--val", "0.5", "--patience", "2", "--epochs", "9")[0]["last epoch"][
         "epoch"] == 4
+
+
+def test_patience_looks_only_where_it_is_evaluated(train, tmp_path, monkeypatch):
+    make_folder(tmp_path / "photos", [3] * 8, side=20)
+    shares = iter([0.5, 0.6, 0.4, 0.3, 0.2])
+    monkeypatch.setattr(jrd, "val_recall", lambda *_: {"val R@1": next(shares)})
+    result, _, _ = train(jrd, *"--val 0.5 --patience 2 --epochs 9 --eval-every 3".split())
+    assert result["last epoch"]["epoch"] == 9, "6 is better than 3, and 9 is the last"
+
+
+def test_a_checkpoint_with_held_out_classes_is_evaluated_as_it_was(train, tmp_path, capsys):
+    make_folder(tmp_path / "photos", [4] * 12, side=20)
+    result, _, folder = train(jrd, "--val", "0.5", "--epochs", "2", "--batch", "6")
+    for name in ("last.pt", "best.pt"):
+        evaluation.main(evaluation.parse_args([str(folder / name), "--data-root", str(tmp_path)]))
+        out = capsys.readouterr().out
+        assert "note:" not in out and "warning:" not in out
+        if name == "last.pt":
+            assert f"R@1 {100 * result['last epoch']['seen R@1']:.1f}" in out
+
+
+def test_best_pt_after_a_kill_between_the_two_files(train, tmp_path, monkeypatch):
+    make_folder(tmp_path / "photos", [4] * 12, side=20)
+    shares = iter([0.5, 0.7])
+    monkeypatch.setattr(jrd, "val_recall", lambda *_: {"val R@1": next(shares)})
+    flags = ["--val", "0.5", "--epochs", "2", "--batch", "6"]
+    _, _, folder = train(jrd, *flags)
+    (folder / "best.pt").unlink()
+    train(jrd, *flags)
+    assert len(torch.load(folder / "best.pt", weights_only=True)["history"]) == 2
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    folder = make_folder(tmp_path / "vehicles", [2] * 4)
+    (folder / "class03").rename(folder / "train")
+    assert common.load_dataset(str(folder)).test.classes == ["class02", "train"]
 
 
 @pytest.mark.parametrize("share", ["0.1", "0.9"])
