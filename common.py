@@ -26,13 +26,14 @@ from tqdm import tqdm
 
 from support import glyphs
 from support.command_line import (Parser, add_shared_arguments, cores, data_root,  # noqa: F401
-                                  device, main, number, refuse_idle, settings)
+                                  device, idle_shared, main, number, refuse_idle,
+                                  settings)
 from support.datasets import Data, Split, check, iterations_for, load_dataset    # noqa: F401
 from support.files import (NonFiniteLoss, UserError, atomic, load_torch,          # noqa: F401
                            reason, sha256)
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
 from support.identity import other_images, some                                  # noqa: F401
-from support.images import augmented, random_seed, shuffled                      # noqa: F401
+from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
 from support.layouts import COUNTS
 from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
 

@@ -441,12 +441,13 @@ def parse_args(argv=None):
     args = parser.parse_args(argv)
     cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
     other = cfg.regularizer in ("en", "gor")
-    common.refuse_idle(parser, args, cfg, [
+    common.refuse_idle(parser, args, [
         ("with --loss npair", cfg.loss == "npair", "margin"),
         (f"with --regularizer {cfg.regularizer}", other, "lambda_"),
         (f"with --regularizer {cfg.regularizer}", not other, "reg_weight"),
         (f"with --regularizer {cfg.regularizer}", cfg.regularizer != "da", "eta"),
-        ("with --lambda 0", not other and cfg.lambda_ == 0, "regularizer eta")])
+        ("with --lambda 0", not other and cfg.lambda_ == 0, "regularizer eta"),
+        *common.idle_shared(cfg)])
     return cfg
 
 

@@ -7,6 +7,9 @@
                                                          `embeddings` (n, d), `labels` (n,) numbers
                                                          or texts, and optionally `gallery`,
                                                          `gallery_labels`
+    python eval.py runs/RUN/last.pt --query photo.jpg ... [--gallery FOLDER] [--top 5]
+                                                         the images nearest to a photo, by path;
+                                                         with --to sheet.png as a picture too
 
 Protocol: the evaluator that MDR and DML-DA name (Oh Song et al. 2016; JRD names none), without the
 traps of its successors.
@@ -29,7 +32,9 @@ import torch.nn.functional as F
 from scipy.spatial.distance import cdist
 
 import common
-from support import ranks
+from support import query, ranks
+from support.npz import load_npz, names_of
+from support.tables import show
 
 
 # ---------------------------------------------------------------------------- retrieval
@@ -284,33 +289,6 @@ def val_recall(function, data, cfg):
     return {"val R@1": recall_at_k(common.embed(function, data.val, cfg), data.val.labels, [1])[1]}
 
 
-def percent(share, width=7):
-    return f"{100 * share:{width}.1f}" if isinstance(share, float) else f"{'–':>{width}}"
-
-
-def show(rows, ks):
-    """Print {name: judge(...)} as an aligned table in %, and below it what one row alone has."""
-    metrics = [f"R@{k}" for k in ks] + ["MAP@R", "NMI"]
-    wide = max(map(len, rows), default=0)
-    print(" " * wide + "".join(f"{m:>7}" for m in metrics))
-    for name, row in rows.items():
-        print(f"{name:<{wide}}" + "".join(percent(row.get(m)) for m in metrics))
-    for row in rows.values():
-        if "seen R@1" in row:
-            print(f"{'seen classes (training images)':<{wide}}  R@1 {percent(row['seen R@1'], 0)}")
-        if "ten parts" in row:
-            print(f"{'in ten stratified parts':<{wide}}" + "".join(
-                f"  {m} {100 * mean:.1f} ± {100 * half:.1f}"
-                for m, (mean, half) in row["ten parts"].items()))
-        if "lambda" in row:
-            print(f"{'1-NN estimates of Eq. 2-3':<{wide}}" + "".join(
-                f"  {name} {row[key][0]:.3f} ± {row[key][1]:.3f}"
-                for name, key in (("λ", "lambda"), ("d_H", "d_H"))))
-        if "queries without a positive" in row:
-            print(f"{row['queries without a positive']} queries have no second image of their "
-                  "class and count as misses")
-
-
 def final_table(run):
     """The end of a training: untrained backbone, last epoch, best epoch on test, and its folder."""
     result = run.result
@@ -328,44 +306,6 @@ def final_table(run):
 
 
 # ---------------------------------------------------------------------------- command line
-def load_npz(path):
-    """An .npz of embeddings -> keyword arguments for judge.  UserError if it is not one."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except Exception as error:                  # np.load fails in a dozen ways on a damaged file
-        raise common.UserError(f"cannot read {path}: {common.reason(error)}")
-    missing = {"embeddings", "labels"} - set(arrays)
-    if ("gallery" in arrays) != ("gallery_labels" in arrays):
-        missing |= {"gallery", "gallery_labels"} - set(arrays)
-    if missing:
-        raise common.UserError(f"{path} lacks the arrays {', '.join(sorted(missing))}")
-    wanted = {k: arrays[k] for k in ("embeddings", "labels", "gallery", "gallery_labels")
-              if k in arrays}
-    for key, array in wanted.items():
-        labels = key.endswith("labels")
-        if array.dtype.kind not in ("iuU" if labels else "iuf"):
-            what = "whole numbers or texts, one a class" if labels else "numbers"
-            raise common.UserError(f"{path}: {key} must be {what}, not {array.dtype}")
-    if any(wanted[k].dtype.kind == "U" for k in wanted if k.endswith("labels")):
-        _number_classes(wanted)
-    found = {}
-    for key, array in wanted.items():
-        kind = np.int64 if key.endswith("labels") else np.float64 if array.dtype == np.float64 \
-            else np.float32
-        found["test" if key == "embeddings" else key] = torch.from_numpy(array.astype(kind))
-    return found
-
-
-def _number_classes(arrays):
-    """Replace labels that are texts by numbers, the same in all the arrays."""
-    keys = [key for key in arrays if key.endswith("labels")]
-    every = np.concatenate([arrays[key].astype(str).ravel() for key in keys])
-    names = np.unique(every)
-    for key in keys:
-        arrays[key] = np.searchsorted(names, arrays[key].astype(str))
-
-
 def rebuild(path, args):
     """A checkpoint -> its network, its settings, and its images as --dataset and --data-root say.
 
@@ -396,19 +336,48 @@ def load_run(path, args):
     return common.embeddings(network.embed, data, cfg), cfg.ks
 
 
-def names_of(data):
-    """The paths and the class names of the images, as --export writes them beside their labels:
-    labels are the places of their classes in `classes`."""
-    found = {}
-    for prefix, split in (("", data.test), ("gallery_", data.gallery), ("seen_", data.seen)):
-        if split is not None:
-            found[f"{prefix}classes"] = np.array(split.classes)
-            if split.files:
-                found[f"{prefix}paths"] = np.array(split.files)
-    return found
+def search(args):
+    """--query: the images nearest to each photo, printed and with --to drawn.
+
+    They are searched for among the run's test images and its gallery, or in --gallery.  A photo
+    that is itself among these is found, at distance 0: it stays, for nobody counts hits here.
+    Photos go through the paper's transform of test images.
+    """
+    photos = [query.decode(path) for path in args.query]        # what cannot be read is said first
+    if args.gallery:
+        entries = query.folder_entries(args.gallery)
+        network, cfg = common.load(args.file, args.device)
+    else:
+        network, cfg, data = rebuild(args.file, args)
+        splits = [split for split in (data.test, data.gallery) if split is not None]
+        entries = [entry for split in splits
+                   for entry in query.split_entries(split, cfg.dataset, cfg.data_root)]
+    transform = importlib.import_module(cfg.paper).transforms(cfg)[2]
+    if args.gallery:
+        images = common.ImageFiles([path for _, _, path in entries], transform)
+        splits = [common.Split(images, None, None)]
+    asked = torch.stack([query.through(transform, photo) for photo in photos])
+
+    def embedded(splits):                           # batches of 200 take twice the time on a CPU
+        return torch.cat([common.embed(network.embed, s, cfg, batch=25).cpu() for s in splits])
+
+    x = embedded([common.Split(asked, None, None)])
+    searched = embedded(splits) if args.no_cache else query.kept_embeddings(
+        args.file, cfg, entries, lambda: embedded(splits))
+    if args.l2norm:
+        x, searched = F.normalize(x), F.normalize(searched)
+    found = query.nearest_entries(x, searched, entries, args.top or 5)
+    print(f"{args.file}: {len(entries):,} images are searched")
+    for path, nearest in zip(args.query, found):
+        query.print_found(path, nearest)
+    if args.to:
+        query.draw_found(args.to, [query.line_of(*pair) for pair in zip(args.query, found)])
+        print(f"\nwrote {args.to}")
 
 
 def main(args):
+    if args.query:
+        return search(args)
     path, names = Path(args.file), {}
     if path.suffix == ".npz":
         place, ks = common.device(args), [1, 2, 4, 8]
@@ -445,8 +414,22 @@ def parse_args(argv=None):
                         "another dataset")
     parser.add_argument("--data-root", help="where the datasets are, if not where they were")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda")
-    parser.add_argument("--no-cache", action="store_true", help="decode every image anew")
-    return parser.parse_args(argv)
+    parser.add_argument("--no-cache", action="store_const", const=True,
+                        help="decode every image anew; with --query also embed them anew")
+    parser.add_argument("--query", metavar="PHOTO", nargs="+", help="print the images nearest to "
+                        "each of these")
+    parser.add_argument("--gallery", metavar="FOLDER", help="with --query: the images to search, "
+                        "in sub-folders or not (default: the run's test images)")
+    parser.add_argument("--top", type=common.number(int, 1), help="with --query: how many (5)")
+    parser.add_argument("--to", metavar="SHEET.png", type=query.picture_file, help="with --query: "
+                        "draw them too")
+    args = parser.parse_args(argv)
+    common.refuse_idle(parser, args, [
+        ("with an .npz", args.file.endswith(".npz"), "query"),
+        ("without --query", args.query is None, "gallery top to"),
+        ("with --query", args.query is not None, "ks export"),
+        ("with --gallery", args.gallery is not None, "dataset data_root")])
+    return args
 
 
 if __name__ == "__main__":

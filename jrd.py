@@ -349,12 +349,13 @@ def parse_args(argv=None):
     parser.describe(DEFAULTS, PRESETS, BRINGS)
     args = parser.parse_args(argv)
     cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
-    common.refuse_idle(parser, args, cfg, [
+    common.refuse_idle(parser, args, [
         ("with --alpha 0", cfg.alpha == 0, "regularizer variant kernel p K K_prime"),
         ("with --regularizer intra", cfg.regularizer == "intra", "variant kernel p K K_prime"),
         (f"with --kernel {cfg.kernel}", cfg.kernel != "gaussian", "K K_prime"),
         (f"with --kernel {cfg.kernel}", cfg.kernel != "polynomial", "p"),
-        (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime")])
+        (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime"),
+        *common.idle_shared(cfg)])
     return cfg
 
 

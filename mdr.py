@@ -422,10 +422,11 @@ def parse_args(argv=None):
     parser.describe(DEFAULTS, PRESETS, BRINGS)
     args = parser.parse_args(argv)
     cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
-    common.refuse_idle(parser, args, cfg, [
+    common.refuse_idle(parser, args, [
         ("with --lambda 0", cfg.lambda_ == 0, "levels fixed_levels momentum nu"),
         ("with --fixed-levels", cfg.fixed_levels, "nu"),
-        ("with --l2norm", cfg.l2norm, "eval_l2norm")])
+        ("with --l2norm", cfg.l2norm, "eval_l2norm"),
+        *common.idle_shared(cfg)])
     return cfg
 
 

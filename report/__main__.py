@@ -7,6 +7,7 @@
     python -m report --list [--dataset ...]       the commands of every run, one a line
     python -m report --plan [--dataset ...]       what there is to do; on stdout the commands left
     python -m report --compare RUN RUN            one setting against another, paired by seed
+    python -m report --curves RUN ...             loss, unseen and seen R@1 by epoch, PNG or SVG
     python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each, a PNG
 To be started in the repository's folder.  --paper, --table and --seeds narrow or widen them.
 bash run_all.sh runs what is left and reports.
@@ -27,7 +28,8 @@ import common
 from report.claims import ledger
 from report.experiments import (EXPERIMENTS, NAMES, SAME_ON, all_runs, partial, plan, runs_of,
                                 selected)
-from report.figures import draw_epochs, draw_gains, draw_levels, draw_recall, draw_sweep
+from report.figures import (draw_epochs, draw_gains, draw_levels, draw_recall, draw_runs,
+                            draw_sweep)
 from report.pictures import draw_nearest, draw_sheet, draw_thumbnails, draw_tsne
 from report.tables import CHOSEN, compare, glyphs_table, real_table, table, write_csv
 from support.identity import some
@@ -210,6 +212,10 @@ def draw_figures(key, rows, args, most, folder, skipped):
 def main(args):
     if args.sheet:
         sheet(args)
+    elif args.curves:
+        path = args.to or Path(args.out, "curves.png")
+        draw_runs(path, args.out, args.curves)
+        print(f"wrote {path}")
     elif args.compare:
         print(compare(args.out, *args.compare))
     elif args.list or args.plan or args.dataset or partial(args):
@@ -267,8 +273,11 @@ def parse_args(argv=None):
     add("--again", action="store_true", help="with --plan: train anew what other code than this "
         "checkout's has made")
     add("--compare", metavar="RUN", nargs=2, help="folders of runs in --out, without -s0, -s1, ...")
+    add("--curves", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ... "
+        "or without: the mean of their seeds and its 95%% interval")
     add("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
-    add("--to", help="what to write (default: a report-... in --out; the sheet beside the run)")
+    add("--to", help="what to write (default: a report-... in --out; the sheet beside the run; "
+        "curves.png in --out)")
     add("--weights", metavar="FILE", help="pretrained weights that every command is to have: the "
         "runs with them, none else, are listed and reported")
     add("--out", default="runs", help="folder that holds the runs (default: runs)")

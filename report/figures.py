@@ -3,20 +3,21 @@
 Each draw_... makes a picture of rows: draw(path, rows, get), get(row) -> its finished runs.
 """
 import contextlib
+from pathlib import Path
 
 import numpy as np
 
 import common
 from eval import confidence_interval
 from report.experiments import LOSSES, NAMES
-from report.tables import COLUMNS, PERCENT, reading, readings
+from report.tables import COLUMNS, PERCENT, logged, reading, readings
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKS, LINES, HATCHES = "os^Dv*PX<>hpd8", ("-", "--", "-.", ":"), ("", "//", "..")
-AXES = {"R@1": "R@1 on test classes (%)", "seen R@1": "R@1 on training classes (%)",
-        "NMI": "NMI (%)", "lambda": "λ", "norm mean": "mean of ‖e‖ (log scale)",
-        "norm cv": "coefficient of variation of ‖e‖"}
+AXES = {"loss": "training loss", "R@1": "R@1 on test classes (%)",
+        "seen R@1": "R@1 on training classes (%)", "NMI": "NMI (%)", "lambda": "λ",
+        "norm mean": "mean of ‖e‖ (log scale)", "norm cv": "coefficient of variation of ‖e‖"}
 
 
 # ---------------------------------------------------------------------------- a picture
@@ -75,14 +76,17 @@ def draw_curves(path, found, marks=True):
         for name, points in curves.items():
             i, x = series.index(name), [x for x, _ in points]
             mean, half = intervals([values for _, values in points])
+            mark = MARKS[i] if marks else "o" if len(x) == 1 else None      # a line has two points
             axis.plot(x, mean, color=COLOURS[i % 7], ls=LINES[i % 4], lw=1.8, ms=5, label=name,
-                      marker=MARKS[i] if marks else None)
+                      marker=mark)
             axis.fill_between(x, mean - half, mean + half, color=COLOURS[i % 7], alpha=0.18, lw=0)
         axis.set(title=title, xlabel=x_label, ylabel=y_label)
         if y_label == AXES["norm mean"]:
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter("{x:g}")
+        if x_label == "epoch":
+            axis.xaxis.get_major_locator().set_params(integer=True)
         if x_label in ("K", "d"):
             axis.set_xscale("log", base=2)
             ticks = sorted({x for points in curves.values() for x, _ in points})
@@ -123,6 +127,26 @@ def draw_epochs(path, rows, get):
             for metric in COLUMNS[row.key]:
                 panel = (NAMES[row.dataset], "epoch", AXES[metric])
                 found.setdefault(panel, {})[row.name] = by_epoch(runs, metric)
+    draw_curves(path, found, marks=False)
+
+
+def draw_runs(path, out, names):
+    """--curves: loss, unseen and seen R@1 against the epoch, a curve a name, over its seeds.
+
+    names: folders of runs in `out`, finished or not, with -s0, -s1, ... or without: all the seeds.
+    Epochs without R@1 (--eval-every) are skipped, and a panel that no log has (JRD: seen R@1).
+    UserError: no such run, a damaged log, nothing logged yet, another suffix than .png and .svg.
+    """
+    if Path(path).suffix not in (".png", ".svg"):
+        raise common.UserError(f"--to {path} must end in .png or .svg")
+    logs = {name: logged(out, name) for name in names}
+    found = {}
+    for metric in ("loss", "R@1", "seen R@1"):
+        for name, runs in logs.items():
+            if points := by_epoch(runs, metric):
+                found.setdefault(("", "epoch", AXES[metric]), {})[name] = points
+    if not found:
+        raise common.UserError(f"no epoch is logged yet in {', '.join(names)}")
     draw_curves(path, found, marks=False)
 
 

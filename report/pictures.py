@@ -1,5 +1,5 @@
-"""Pictures of embeddings, from checkpoints: t-SNE, test images where it puts them, sheets of
-retrieved images (matplotlib, scikit-learn).
+"""Pictures of embeddings, from checkpoints: t-SNE, test images where it puts them (matplotlib,
+scikit-learn), sheets of retrieved images (Pillow alone).
 
 Each draw_... makes a picture of rows: draw(path, rows, get), get(row) -> its finished runs.
 """
@@ -15,6 +15,7 @@ import common
 from eval import load_run
 from report.experiments import NAMES
 from report.figures import COLOURS, MARKS, for_figures, panels
+from support import query
 
 
 @functools.cache
@@ -101,26 +102,22 @@ def draw_nearest(path, run, queries=6):
     parts, data = embedded(run.folder / "last.pt", run.cfg.data_root), images_of(run)
     x, labels, draw = parts["test"], parts["labels"], np.random.RandomState(0)
     base, base_labels = parts.get("gallery", x), parts.get("gallery_labels", labels)
-    base_images = (data.gallery or data.test).images
-    chosen = [draw.choice(np.flatnonzero(labels == c))
-              for c in draw.permutation(labels.unique())[:queries]]
-    figure, axes = panels(6 * len(chosen), 1.25, 1.3, columns=6)
-    for line, query in enumerate(chosen):
-        distances = (base - x[query]).norm(dim=1)
+    where = run.cfg.dataset, run.cfg.data_root
+    tests = query.split_entries(data.test, *where)
+    entries = query.split_entries(data.gallery, *where) if data.gallery else tests
+    rows = []
+    for chosen in [draw.choice(np.flatnonzero(labels == c))
+                   for c in draw.permutation(labels.unique())[:queries]]:
+        distances = (base - x[chosen]).norm(dim=1)
         if data.gallery is None:
-            distances[query] = math.inf
+            distances[chosen] = math.inf
         nearest = distances.topk(min(5, len(base) - 1), largest=False).indices.tolist()
-        shown = [(data.test.images[query], "black", "query")]
+        _, name, source = tests[chosen]
+        rows.append([(source, [name, "query"], "black")])
         for i in nearest:
-            if base_labels[i] == labels[query]:
-                shown.append((base_images[i], COLOURS[2], "right"))
-            else:
-                shown.append((base_images[i], COLOURS[1], "wrong"))
-        for axis, (image, colour, word) in zip(axes[6 * line:6 * line + 6], shown):
-            axis.imshow(square(image, 96))
-            axis.set(xticks=[], yticks=[])
-            axis.set_xlabel(word, color=colour, fontsize=9, labelpad=2)
-            for spine in axis.spines.values():
-                spine.set(visible=True, color=colour, linewidth=3)
-    figure.savefig(path, dpi=100)
-    PIL.Image.open(path).convert("RGB").quantize().save(path, optimize=True)    # a third of it
+            right = base_labels[i] == labels[chosen]
+            _, name, source = entries[i]
+            rows[-1].append((source, [name, "right" if right else "wrong"],
+                             COLOURS[2] if right else COLOURS[1]))
+    query.draw_found(path, rows)
+    PIL.Image.open(path).quantize().save(path, optimize=True)           # a third of it

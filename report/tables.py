@@ -2,6 +2,7 @@
 
 Figures are last-epoch means ± standard deviations over seeds; what was not run says so.
 """
+import argparse
 import csv
 import functools
 import json
@@ -275,6 +276,27 @@ def finished(out):
     if not groups:
         raise common.UserError(f"no finished run under {out}")
     return groups
+
+
+def logged(out, name):
+    """The run of a folder that has a name, or its seeds of that setting -> [Namespace(log=rows)].
+
+    UserError: there is none; a log that cannot be read.
+    """
+    there = {path.parent.name: path for path in sorted(Path(out).glob("*-s*/log.jsonl"))}
+    chosen = [there[name]] if name in there else [
+        path for folder, path in there.items() if re.fullmatch(re.escape(name) + r"-s\d+", folder)]
+    if not chosen:
+        raise common.UserError(f"no run {name} under {out}: there are "
+                               + (", ".join(there) or "none"))
+    runs = []
+    for path in chosen:
+        try:
+            rows = [dict(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+        except (ValueError, TypeError):
+            raise common.UserError(f"{path} is damaged")
+        runs.append(argparse.Namespace(log=rows))
+    return runs
 
 
 def table(out):

@@ -138,11 +138,15 @@ def settings(args, defaults, presets, brings):
 PLACE = ("data_root", "out", "device", "workers", "no_cache", "again")
 
 
-def refuse_idle(parser, args, cfg, rules):
+def idle_shared(cfg):
+    """Which of the shared flags do nothing with these settings, as rules of refuse_idle."""
+    return [("with --backbone small", cfg.backbone == "small", "resize size"),
+            ("without --val", not cfg.val, "patience")]
+
+
+def refuse_idle(parser, args, rules):
     """No flag that does nothing.  rules: [(when, whether that is so, flags that are idle then)]"""
-    shared = [("with --backbone small", cfg.backbone == "small", "resize size"),
-              ("without --val", not cfg.val, "patience")]
-    for when, true, names in rules + shared:
+    for when, true, names in rules:
         for name in names.split():
             if true and getattr(args, name) is not None:
                 parser.error(f"--{name.rstrip('_').replace('_', '-')} does nothing {when}")

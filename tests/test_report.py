@@ -156,7 +156,10 @@ def test_what_is_finished_is_not_left_and_what_is_begun_costs_less(out, capsys):
     ("--dataset birds", "invalid choice"), ("--seeds 0", "must be >= 1"),
     ("--paper jrd --table 2c", "there are jrd 1, jrd 2, jrd 3, jrd 4, jrd fig2, jrd fig4"),
     ("--quick --table 2c", "nothing to run for --dataset glyphs --table 2c --quick"),
-    ("--sheet nothing.pt", "no file nothing.pt")])
+    ("--sheet nothing.pt", "no file nothing.pt"),
+    ("--curves mdr-glyphs --out nowhere", "no run mdr-glyphs under nowhere: there are none"),
+    ("--curves mdr-glyphs --to curves.pdf", "--to curves.pdf must end in .png or .svg"),
+    ("--curves", "--curves: expected at least one argument")])
 def test_a_mistake_is_one_line(words, message, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["report", *words.split()])
     with pytest.raises(SystemExit) as stop:
@@ -500,6 +503,94 @@ def test_only_epochs_that_were_evaluated_are_drawn(out, tmp_path):
     assert drawn == ["mdr-fig3b.png", "mdr-fig4.png", "mdr-fig6.png"]
 
 
+def test_curves_of_any_runs(out, tmp_path, monkeypatch, capsys):
+    """A setting is the mean of its seeds, a folder itself, finished or not; epochs without R@1 are
+    left out of its panel alone; seeds that stand at different epochs share what both have."""
+    def write(name, *rows):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "log.jsonl").write_text("".join(
+            json.dumps(row) + "\n" for row in rows))
+
+    one = {"epoch": 1, "loss": 4.0}
+    write("mdr-glyphs-s0", one, {"epoch": 2, "loss": 2.0, "R@1": 0.5, "seen R@1": 0.75})
+    write("mdr-glyphs-s1", {"epoch": 1, "loss": 6.0}, {"epoch": 2, "loss": 4.0, "R@1": 0.25},
+          {"epoch": 3, "loss": 1.0, "R@1": 0.5})
+    write("mdr-glyphs-s1-s0", one | {"R@1": 0.125})                     # another setting's name
+    write("jrd-glyphs-s0")
+    drawn = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(figures, "draw_curves", lambda path, found, marks: drawn.update(found))
+        command.main(arguments("--curves", "mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0",
+                               "--out", out))
+    loss, r1, seen = drawn.values()
+    assert [label for _, _, label in drawn] == [
+        "training loss", "R@1 on test classes (%)", "R@1 on training classes (%)"]
+    assert loss["mdr-glyphs"] == [(1, [4.0, 6.0]), (2, [2.0, 4.0]), (3, [1.0])]
+    assert r1["mdr-glyphs"] == [(2, [50.0, 25.0]), (3, [50.0])]
+    assert r1["mdr-glyphs-s1"] == [(2, [25.0]), (3, [50.0])]
+    assert r1["mdr-glyphs-s1-s0"] == [(1, [12.5])] and seen == {"mdr-glyphs": [(2, [75.0])]}
+    for names, message in ((["jrd-glyphs"], "no epoch is logged yet in jrd-glyphs"),
+                           (["mdr-cub"], "no run mdr-cub under .*: there are jrd-glyphs-s0, mdr")):
+        with pytest.raises(common.UserError, match=message):
+            command.main(arguments("--curves", *names, "--out", out))
+
+    pytest.importorskip("matplotlib")
+    capsys.readouterr()
+    for words, path in (([], f"{out}/curves.png"), (["--to", f"{tmp_path}/c.svg"],
+                                                    f"{tmp_path}/c.svg")):
+        command.main(arguments("--curves", "mdr-glyphs", "mdr-glyphs-s1-s0", "--out", out, *words))
+        assert capsys.readouterr().out == f"wrote {path}\n"
+    with pictures.PIL.Image.open(f"{out}/curves.png") as image:
+        assert image.format == "PNG" and image.width > image.height
+    assert "<svg" in (tmp_path / "c.svg").read_text()
+    (tmp_path / "runs" / "jrd-glyphs-s0" / "log.jsonl").write_text('{"epoch": 1, "lo')
+    with pytest.raises(common.UserError, match="jrd-glyphs-s0/log.jsonl is damaged"):
+        command.main(arguments("--curves", "jrd-glyphs", "--out", out))
+
+
+def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
+    """Nearest first, the query not among them; with a gallery from that; photos from their files.
+
+    On a line: a0 0, b0 1, a1 3, b1 7; class 0 is a, class 1 is b."""
+    x, labels = torch.tensor([[0.0], [1.0], [3.0], [7.0]]), torch.tensor([0, 1, 0, 1])
+    names = ["a0.png", "b0.png", "a1.png", "b1.png"]
+    test = common.Split(None, labels, ["class a", "class b"], names)
+    parts = {"test": x, "labels": labels}
+    data = argparse.Namespace(gallery=None, test=test)
+    monkeypatch.setattr(pictures, "embedded", lambda *_: parts)
+    monkeypatch.setattr(pictures, "images_of", lambda run: data)
+    run = argparse.Namespace(cfg=argparse.Namespace(data_root=None, dataset=str(tmp_path)),
+                             folder=tmp_path)
+    for i, name in enumerate(names):
+        pictures.PIL.Image.new("RGB", (120, 80), (60 * i, 0, 0)).save(tmp_path / name)
+    told, draw = [], pictures.query.draw_found
+    monkeypatch.setattr(pictures.query, "draw_found",
+                        lambda path, rows: (told.append(rows), draw(path, rows)))
+
+    def lines():
+        pictures.draw_nearest(tmp_path / "sheet.png", run)
+        return {row[0][0].name: [(source.name, *words) for source, words, _ in row]
+                for row in told[-1]}
+
+    right, wrong = (figures.COLOURS[i] for i in (2, 1))
+    found = lines()
+    want = {"a0.png": "b0 a1 b1", "b0.png": "a0 a1 b1", "a1.png": "b0 a0 b1", "b1.png": "a1 b0 a0"}
+    assert len(found) == 2
+    for query, line in found.items():
+        assert line[0] == (query, f"class {query[0]}", "query")
+        assert line[1:] == [(f"{name}.png", f"class {name[0]}",
+                             "right" if name[0] == query[0] else "wrong")
+                            for name in want[query].split()]
+    assert all(colour == (right if words[1] == "right" else wrong)
+               for row in told[0] for _, words, colour in row[1:])
+    with pictures.PIL.Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width > 4 * 120 and sheet.height > 2 * 80
+
+    data.gallery, parts["gallery"], parts["gallery_labels"] = test, x, labels   # now with itself
+    for query, line in lines().items():
+        assert line[1] == (query, f"class {query[0]}", "right")
+
+
 def test_figures_of_embeddings(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")
@@ -509,8 +600,9 @@ def test_figures_of_embeddings(tmp_path, monkeypatch):
     images = torch.randint(0, 256, (60, 3, 20, 20), dtype=torch.uint8)
     monkeypatch.setattr(pictures, "embedded", lambda *_: parts)
     monkeypatch.setattr(pictures, "images_of", lambda run: argparse.Namespace(
-        gallery=None, test=argparse.Namespace(images=images)))
-    run = argparse.Namespace(cfg=argparse.Namespace(data_root="data"), folder=tmp_path)
+        gallery=None, test=common.Split(images, labels, [f"class {c}" for c in range(12)])))
+    run = argparse.Namespace(cfg=argparse.Namespace(data_root="data", dataset="glyphs"),
+                             folder=tmp_path)
     rows = [experiments.Row(("dml_da", "fig5"), name, "glyphs", "", 1) for name in ("one", "two")]
     for draw in (pictures.draw_sheet, pictures.draw_tsne, pictures.draw_thumbnails,
                  command.FIGURES["mdr", "fig5"]):

@@ -1,0 +1,163 @@
+"""The images behind embeddings: their paths and classes, those nearest to a photo, a sheet of them.
+
+An entry (name, class, source) stands for an image: name is its path, source that path, or the
+uint8 tensor (3, h, w) of an image that has no file.
+"""
+import argparse
+import contextlib
+from pathlib import Path
+
+import PIL.Image
+import torch
+from PIL import ImageDraw, ImageFont
+from torchvision.transforms.v2.functional import to_pil_image
+
+from support.files import UserError, atomic, digest, load_torch, sha256
+from support.identity import code_of
+from support.images import decode, through               # noqa: F401
+from support.layouts import COUNTS, SMALLER, find_dataset
+
+UNKNOWN = "–"                                           # the class of an image in no sub-folder
+SIDE, SMALL_SIDE, GAP, TEXT, LINE = 192, 96, 12, 13, 17         # of a sheet, in pixels
+
+
+# ---------------------------------------------------------------------------- which images
+def folder_entries(folder):
+    """A folder of images, in sub-folders or not -> entries, the class a sub-folder's name.
+
+    UserError: no such folder, no image in it.
+    """
+    folder, suffixes = Path(folder), set(PIL.Image.registered_extensions())
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}")
+    found = []
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder).parts
+        hidden = any(part.startswith(".") for part in inside)
+        if path.suffix.lower() in suffixes and path.is_file() and not hidden:
+            found.append((str(path), inside[0] if len(inside) > 1 else UNKNOWN, path))
+    if not found:
+        raise UserError(f"{folder} has no images")
+    return found
+
+
+def split_entries(split, dataset, root):
+    """A common.Split of load_dataset(dataset, root) -> entries"""
+    names = [split.classes[label] for label in split.labels.tolist()]
+    if split.files is None:
+        return [(f"image {i}", name, split.images[i]) for i, name in enumerate(names)]
+    own = SMALLER.get(dataset, dataset)
+    folder = find_dataset(own, root) if own in COUNTS else Path(own)
+    return [(str(folder / file), name, folder / file) for file, name in zip(split.files, names)]
+
+
+def kept_embeddings(checkpoint, cfg, entries, compute):
+    """compute() -> (n, d), the embeddings of the entries; kept in searched.pt beside the checkpoint
+    for the next query, and used while checkpoint, code and images are the same.
+
+    Images without files are not kept, nor is anything where the folder cannot be written.
+    """
+    if any(torch.is_tensor(source) for _, _, source in entries):
+        return compute()
+    path, stats = Path(checkpoint).with_name("searched.pt"), [p.stat() for _, _, p in entries]
+    key = digest(sha256(checkpoint), code_of(cfg.paper), cfg.device, torch.__version__, *(
+        f"{name} {s.st_size} {s.st_mtime_ns}" for (name, _, _), s in zip(entries, stats)))
+    with contextlib.suppress(UserError, KeyError, TypeError):
+        state = load_torch(path)
+        if state["key"] == key:
+            return state["embeddings"]
+    found = compute()
+    with contextlib.suppress(OSError), atomic(path, "wb") as file:
+        torch.save({"key": key, "embeddings": found}, file)
+    return found
+
+
+def nearest_entries(x, searched, entries, top):
+    """-> for each row of x the `top` entries nearest to it, [(distance, entry), ...].
+
+    x (q, d), searched (n, d), the embeddings of the n entries.  Euclidean distances of differences,
+    not of inner products, so that equal embeddings are at 0; in a tie the first in the list.
+    """
+    distances = torch.cdist(x, searched, compute_mode="donot_use_mm_for_euclid_dist")   # (q, n)
+    distances, places = (part[:, :top].tolist() for part in distances.sort(dim=1, stable=True))
+    return [[(distance, entries[i]) for distance, i in zip(*row)]
+            for row in zip(distances, places)]
+
+
+# ---------------------------------------------------------------------------- what people see
+def print_found(query, found):
+    """The images nearest to a query as an aligned table."""
+    wide = max(len("class"), *(len(kind) for _, (_, kind, _) in found))
+    print(f"\nquery {query}\n{'distance':>12}  {'class':<{wide}}  image")
+    for place, (distance, (name, kind, _)) in enumerate(found, 1):
+        print(f"{place:>3} {distance:8.4f}  {kind:<{wide}}  {name}")
+
+
+def line_of(query, found):
+    """A query and the images nearest to it as a line of draw_found's sheet."""
+    cells = [(Path(query), ["query", Path(query).name], "black")]
+    for distance, (_, kind, source) in found:
+        cells.append((source, ["" if kind == UNKNOWN else kind, f"{distance:.4f}"], "dimgray"))
+    return cells
+
+
+def picture_file(text):
+    """An argparse type: the name of a file that Pillow can write as a picture."""
+    if PIL.Image.registered_extensions().get(Path(text).suffix.lower()) not in PIL.Image.SAVE:
+        raise argparse.ArgumentTypeError(f"'{text}' must end in .png or .jpg")
+    return text
+
+
+def draw_found(path, rows):
+    """A sheet, a line of images for each of rows: [(source, lines of text, colour), ...].
+
+    Up to SIDE pixels images are shown as they are, larger ones reduced to that; very small ones
+    enlarged by a whole factor, so that no pixel is invented.  colour: of the frame and the text.
+    """
+    cells = [[(_thumbnail(source), *rest) for source, *rest in row] for row in rows]
+    font = _font()
+    side = max(max(image.size) for row in cells for image, _, _ in row)
+    across, text = max(side, SMALL_SIDE) + GAP, max(len(c[1]) for row in cells for c in row)
+    down = side + text * LINE + GAP
+    sheet = PIL.Image.new("RGB", (across * max(map(len, cells)) + GAP, down * len(cells) + GAP),
+                          "white")
+    pen = ImageDraw.Draw(sheet)
+    for line, row in enumerate(cells):
+        for column, (image, lines, colour) in enumerate(row):
+            left, top = GAP + column * across, GAP + line * down
+            x = left + (across - GAP - image.width) // 2
+            y = top + side - image.height
+            pen.rectangle((x - 3, y - 3, x + image.width + 2, y + image.height + 2), colour)
+            sheet.paste(image, (x, y))
+            for i, words in enumerate(lines):
+                words = _shortened(words, font, across - GAP)
+                pen.text((left + (across - GAP - font.getlength(words)) / 2,
+                          top + side + 4 + i * LINE), words, colour, font)
+    path = Path(path)
+    with atomic(path, "wb") as file:
+        sheet.save(file, PIL.Image.registered_extensions()[path.suffix.lower()])
+
+
+def _thumbnail(source):
+    image = to_pil_image(source) if torch.is_tensor(source) else decode(source)
+    if max(image.size) > SIDE:
+        image.thumbnail((SIDE, SIDE), PIL.Image.Resampling.LANCZOS)
+    factor = max(1, SMALL_SIDE // max(image.size))
+    return image.resize((factor * image.width, factor * image.height), PIL.Image.Resampling.NEAREST)
+
+
+def _font():
+    """A font of this machine: Pillow's own, the last resort, has the letters of ASCII alone."""
+    for name in ("DejaVuSans.ttf", "Arial.ttf", "arial.ttf"):
+        with contextlib.suppress(OSError):
+            return ImageFont.truetype(name, TEXT)
+    return ImageFont.load_default(TEXT)
+
+
+def _shortened(words, font, width):
+    """Text that fits into a width, its end left out where it must."""
+    if font.getlength(words) <= width:
+        return words
+    while words and font.getlength(words + "…") > width:
+        words = words[:-1]
+    return words + "…"

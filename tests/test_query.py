@@ -1,0 +1,259 @@
+"""A trained network in use: eval.py --query, the sheet, docs/use.md's examples, torch.export."""
+import re
+import sys
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+
+import common
+import eval as evaluation
+import jrd
+from conftest import ROOT, make_folder
+from support import glyphs, query
+
+PAGE = (ROOT / "docs" / "use.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with runs/jrd-glyphs-epochs1-s0/last.pt, trained for an epoch on ten classes."""
+    place = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(glyphs.GLYPHS, "train", (range(400, 410), 4))
+        patch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 4))
+        jrd.train(jrd.parse_args(["--epochs", "1", "--batch", "8", "--out", str(place / "runs")]))
+    return place
+
+
+@pytest.fixture
+def checkpoint(trained, monkeypatch):
+    """Its last.pt; the test images are the ten classes here too."""
+    monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 410), 4))
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 4))
+    (path,) = trained.glob("runs/*/last.pt")
+    return path
+
+
+def typed(*words):
+    evaluation.main(evaluation.parse_args(list(map(str, words))))
+
+
+def table(text):
+    """What eval.py printed -> {query: [(distance, class, image), ...]}"""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("query "):
+            rows = found.setdefault(line.removeprefix("query "), [])
+        elif re.match(r" +\d+ ", line):
+            _, distance, kind, image = re.split(r"\s{2,}|(?<=\d) (?=[ \d])", line.strip(), maxsplit=3)
+            rows.append((float(distance), kind, image))
+    return found
+
+
+# ---------------------------------------------------------------------------- what is found
+def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, capsys):
+    """Against plain loops over the same images, in order of distance; a photo finds itself at 0."""
+    folder = make_folder(tmp_path / "g", [2, 3, 2])
+    PIL.Image.open(folder / "class01" / "1.png").save(folder / "lone.png")
+    asked = [folder / "class00" / "0.png", folder / "class02" / "1.png"]
+    typed(checkpoint, "--query", *asked, "--gallery", folder, "--top", 3)
+    text = capsys.readouterr().out
+    found = table(text)
+    assert list(found) == [str(path) for path in asked]
+    assert f"{checkpoint}: 8 images are searched" in text
+
+    network, cfg = common.load(checkpoint)
+    _, _, transform = jrd.transforms(cfg)
+    paths = sorted(folder.rglob("*.png"))
+    with torch.inference_mode():
+        x = {path: network.embed(query.through(transform, query.decode(path))[None])[0].double()
+             for path in paths}                                         # each alone in its batch
+    for path in asked:
+        distances = {other: (x[path] - x[other]).square().sum().sqrt().item() for other in paths}
+        want = sorted(distances, key=distances.get)[:3]
+        assert [image for _, _, image in found[str(path)]] == [str(other) for other in want]
+        assert [d for d, _, _ in found[str(path)]] == pytest.approx(
+            [distances[other] for other in want], abs=2e-4)
+        assert found[str(path)][0] == (0.0, path.parent.name, str(path))
+
+
+def test_the_runs_own_test_images_are_searched(checkpoint, tmp_path, capsys):
+    """A glyph of the test set, saved as a photo, finds itself; a glyph has a number for a path."""
+    images, labels = glyphs.glyphs("test")
+    PIL.Image.fromarray(images[13].permute(1, 2, 0).numpy()).save(tmp_path / "photo.png")
+    typed(checkpoint, "--query", tmp_path / "photo.png")
+    text = capsys.readouterr().out
+    ((_, rows),) = table(text).items()
+    assert "40 images are searched" in text and len(rows) == 5
+    distance, kind, image = rows[0]
+    assert distance < 1e-3 and kind == f"glyph {450 + labels[13]}" and image == "image 13"
+    assert [row[0] for row in rows] == sorted(row[0] for row in rows)
+
+
+def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, capsys):
+    """Test images and gallery of --dataset FOLDER, by their paths, cached or not; --top of more
+    than there are shows all; --l2norm changes nothing for a network on the unit sphere."""
+    make_folder(tmp_path / "f" / "train", [2, 2])
+    make_folder(tmp_path / "f" / "test", [2, 2])
+    make_folder(tmp_path / "f" / "gallery", [3, 3], seed=1)
+    photo = tmp_path / "f" / "gallery" / "class01" / "2.png"
+    said = []
+    for more in ([], ["--no-cache"], ["--l2norm"]):
+        typed(checkpoint, "--dataset", tmp_path / "f", "--data-root", tmp_path, "--top", 50,
+              "--query", photo, *more)
+        said.append(table(capsys.readouterr().out))
+    assert said[0] == said[1] == said[2]
+    ((_, rows),) = said[0].items()
+    paths = sorted([*(tmp_path / "f" / "test").rglob("*.png"),
+                    *(tmp_path / "f" / "gallery").rglob("*.png")])
+    assert sorted(image for _, _, image in rows) == [str(path) for path in paths]
+    assert rows[0] == (0.0, "class01", str(photo))
+
+
+def test_embeddings_are_kept_while_nothing_changes(checkpoint, tmp_path, monkeypatch, capsys):
+    """Not embedded again for the same images; anew for another file, other code, a damaged file."""
+    folder, own = make_folder(tmp_path / "g", [2, 2]), tmp_path / "last.pt"
+    own.write_bytes(checkpoint.read_bytes())
+    photo, counted, embed = folder / "class01" / "1.png", [], common.embed
+    monkeypatch.setattr(common, "embed", lambda function, split, *args, **kwargs: (
+        counted.append(len(split.images)), embed(function, split, *args, **kwargs))[1])
+
+    def images_embedded(*more):
+        counted.clear()
+        typed(own, "--query", photo, "--gallery", folder, *more)
+        ((_, rows),) = table(capsys.readouterr().out).items()
+        assert rows[0] == (0.0, "class01", str(photo))
+        return counted
+
+    assert images_embedded() == [1, 4] and images_embedded() == [1]
+    assert images_embedded("--no-cache") == [1, 4] and images_embedded("--l2norm") == [1]
+    PIL.Image.new("RGB", (50, 50)).save(folder / "class00" / "0.png")
+    assert images_embedded() == [1, 4] and images_embedded() == [1]
+    with monkeypatch.context() as patch:
+        patch.setattr(query, "code_of", lambda paper: "other")
+        assert images_embedded() == [1, 4]
+    (tmp_path / "searched.pt").write_bytes(b"no")
+    assert images_embedded() == [1, 4] and images_embedded() == [1]
+
+
+def test_the_nearest_by_hand():
+    entries = [("a", "x", None), ("b", "x", None), ("c", "y", None)]
+    searched = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
+    found = query.nearest_entries(torch.zeros(1, 2), searched, entries, 3)
+    assert found == [[(0.0, entries[1]), (0.0, entries[2]), (5.0, entries[0])]]     # ties in order
+    assert len(query.nearest_entries(torch.zeros(2, 2), searched, entries, 2)[1]) == 2
+
+
+def test_a_class_is_the_first_sub_folder(tmp_path):
+    make_folder(tmp_path / "deep" / "under", [1])
+    make_folder(tmp_path, [1])
+    make_folder(tmp_path / ".cache", [1])
+    (tmp_path / "notes.txt").write_text("no image")
+    PIL.Image.new("RGB", (4, 4)).save(tmp_path / "lone.JPG")
+    found = [(name, kind) for name, kind, _ in query.folder_entries(tmp_path)]
+    assert found == [(str(tmp_path / "class00" / "0.png"), "class00"),
+                     (str(tmp_path / "deep" / "under" / "class00" / "0.png"), "deep"),
+                     (str(tmp_path / "lone.JPG"), "–")]
+
+
+# ---------------------------------------------------------------------------- the sheet
+def test_the_sheet_shows_images_as_they_are(tmp_path):
+    """Two large images reduced to 192, one of 100 × 80 as it is, one of 20 × 30 three times."""
+    draw = np.random.RandomState(0)
+    sizes = {"wide": (400, 200), "tall": (96, 384), "own": (100, 80), "small": (20, 30)}
+    for name, (width, height) in sizes.items():
+        pixels = draw.randint(0, 256, (height, width, 3), dtype=np.uint8)
+        PIL.Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    shown = {name: query._thumbnail(tmp_path / f"{name}.png") for name in sizes}
+    assert {name: image.size for name, image in shown.items()} == {
+        "wide": (192, 96), "tall": (48, 192), "own": (100, 80), "small": (60, 90)}
+    own, small = (np.asarray(PIL.Image.open(tmp_path / f"{name}.png")) for name in ("own", "small"))
+    assert (np.asarray(shown["own"]) == own).all()
+    assert (np.asarray(shown["small"])[1::3, 1::3] == small).all()
+
+    row = [(tmp_path / f"{name}.png", [name, "a name that is much too long to stand below it"],
+            "black") for name in sizes]
+    query.draw_found(tmp_path / "sheet.png", [row, row[:1]])
+    sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png"))
+    windows = np.lib.stride_tricks.sliding_window_view(sheet, (80, 100, 3))[:, :, 0]
+    at = np.argwhere((windows[:, :, 0, 0] == own[0, 0]).all(-1))
+    assert any((windows[y, x] == own).all() for y, x in at), "the image itself is on the sheet"
+    assert list(tmp_path.glob(".*")) == []
+
+
+@pytest.mark.parametrize("name", ["sheet.png", "sheet.JPG"])
+def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, capsys):
+    photo = make_folder(tmp_path / "g", [2, 1]) / "class00" / "0.png"
+    typed(checkpoint, "--query", photo, photo, "--top", 2, "--to", tmp_path / name)
+    assert capsys.readouterr().out.endswith(f"wrote {tmp_path / name}\n")
+    with PIL.Image.open(tmp_path / name) as sheet:
+        assert sheet.format == ("PNG" if name.endswith("png") else "JPEG")
+        width, height = sheet.size
+        assert 300 < width < 400 and 240 < height < 400             # three columns, two lines
+
+
+# ---------------------------------------------------------------------------- mistakes
+@pytest.mark.parametrize("words, message", [
+    ("{run} --query none.jpg", "cannot read the image none.jpg"),
+    ("{run} --query {tmp}/broken.png", "cannot read the image {tmp}/broken.png"),
+    ("{run} --query {tmp}/p.png --gallery {tmp}/nowhere", "no folder {tmp}/nowhere"),
+    ("{run} --query {tmp}/p.png --gallery {tmp}/empty", "{tmp}/empty has no images"),
+    ("{run} --query {tmp}/p.png --gallery {tmp}", "cannot read the image {tmp}/broken.png"),
+    ("{tmp}/none.pt --query {tmp}/p.png", "no file {tmp}/none.pt"),
+    ("{tmp}/none.pt --query {tmp}/p.png --gallery {tmp}/good", "no file {tmp}/none.pt"),
+    ("{tmp}/p.png --query {tmp}/p.png", "it is damaged, or no file of tensors"),
+    ("{run} --query", "expected at least one argument"),
+    ("{run} --query {tmp}/p.png --top 0", "--top: 0 must be >= 1"),
+    ("{run} --query {tmp}/p.png --to {tmp}/sheet.txt", "must end in .png or .jpg"),
+    ("{run} --query {tmp}/p.png --to {tmp}/no/sheet.png", "No such file or directory"),
+    ("{run} --gallery {tmp}", "--gallery does nothing without --query"),
+    ("{run} --to a.png", "--to does nothing without --query"),
+    ("{run} --top 3", "--top does nothing without --query"),
+    ("e.npz --query {tmp}/p.png", "--query does nothing with an .npz"),
+    ("{run} --query {tmp}/p.png --ks 1", "--ks does nothing with --query"),
+    ("{run} --query {tmp}/p.png --export e.npz", "--export does nothing with --query"),
+    ("{run} --query {tmp}/p.png --gallery {tmp}/good --data-root {tmp}",
+     "--data-root does nothing with --gallery")])
+def test_a_mistake_is_one_line(words, message, checkpoint, tmp_path, monkeypatch, capsys):
+    make_folder(tmp_path / "good", [1])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG")
+    PIL.Image.new("RGB", (40, 40)).save(tmp_path / "p.png")
+    places = {"run": checkpoint, "tmp": tmp_path}
+    monkeypatch.setattr(sys, "argv", ["eval.py", *words.format(**places).split()])
+    with pytest.raises(SystemExit) as stop:
+        common.main(evaluation.main, evaluation.parse_args)
+    stderr = capsys.readouterr().err
+    assert stop.value.code == 2 and stderr.count("\n") == 1 and stderr.startswith("eval.py: ")
+    assert message.format(**places) in stderr
+
+
+# ---------------------------------------------------------------------------- docs/use.md
+def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capsys):
+    """Both snippets as they stand there: the search agrees with eval.py's, and what is exported
+    embeds like the network, whatever the number of images."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "jrd-glyphs-s0").mkdir(parents=True)
+    (tmp_path / "runs" / "jrd-glyphs-s0" / "last.pt").write_bytes(checkpoint.read_bytes())
+    (tmp_path / "photos").mkdir()
+    for i, path in enumerate(sorted(make_folder(tmp_path / "g", [2] * 4).rglob("*.png"))):
+        PIL.Image.open(path).save(tmp_path / "photos" / f"{i}.jpg")
+    (tmp_path / "query.jpg").write_bytes((tmp_path / "photos" / "5.jpg").read_bytes())
+
+    use, export = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    names = {}
+    exec(use, names)
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert len(printed) == 5 and printed[0][1] == "photos/5.jpg" and float(printed[0][0]) < 1e-3
+    typed(checkpoint, "--query", "query.jpg", "--gallery", "photos")
+    ((_, rows),) = table(capsys.readouterr().out).items()
+    assert [image for _, _, image in rows] == [image for _, image in printed]
+    assert all(kind == "–" for _, kind, _ in rows)
+
+    exec(export, names)
+    images = torch.randint(0, 256, (7, 3, 32, 32), dtype=torch.uint8)
+    exported = torch.export.load("embed.pt2").module()
+    with torch.inference_mode():
+        torch.testing.assert_close(exported(images), names["network"].embed(images))
