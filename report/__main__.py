@@ -237,6 +237,8 @@ def sheet(args):
     checkpoint = Path(args.sheet)
     state = common.read_checkpoint(checkpoint)
     path = Path(args.to or checkpoint.with_name("sheet.png"))
+    if path.suffix != ".png":
+        raise common.UserError(f"--to {path} must end in .png")
     draw_nearest(path, argparse.Namespace(
         paper=state["paper"], cfg=argparse.Namespace(**state["config"]), folder=checkpoint.parent))
     print(f"wrote {path}")

@@ -120,4 +120,6 @@ def draw_nearest(path, run, queries=6):
             rows[-1].append((source, [name, "right" if right else "wrong"],
                              COLOURS[2] if right else COLOURS[1]))
     query.draw_found(path, rows)
-    PIL.Image.open(path).quantize().save(path, optimize=True)           # a third of it
+    sheet = PIL.Image.open(path)                # 256 colours are a third of it, mixed by dots
+    sheet.quantize(palette=sheet.quantize(method=PIL.Image.Quantize.MAXCOVERAGE)).save(
+        path, optimize=True)
