@@ -66,7 +66,8 @@ def test_an_edit_of_prose_changes_nothing(file, pattern, replacement, edited):
 def run(tmp_path, monkeypatch, capsys):
     """run(*flags): a training of a second -> what it printed"""
     from support import glyphs
-    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
+    monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 404), 2))
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 454), 2))
     monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8))])
 
     def train(*flags):
