@@ -32,7 +32,7 @@ from support.datasets import Data, Split, check, iterations_for, load_dataset   
 from support.files import (NonFiniteLoss, UserError, atomic, load_torch,          # noqa: F401
                            reason, sha256)
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
-from support.identity import other_images, some                                  # noqa: F401
+from support.identity import other_images, same_classes, some                    # noqa: F401
 from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
 from support.layouts import COUNTS
 from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
@@ -126,6 +126,14 @@ def features(backbone, images, precision):
     images = images.contiguous(memory_format=torch.channels_last)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
         return backbone(images).to(images.dtype)
+
+
+def freeze_batch_norm(network):
+    """Put the batch norms of network.backbone into eval mode; their affine parameters learn on."""
+    for module in network.backbone.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    return network
 
 
 class Preprocess(nn.Module):

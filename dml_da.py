@@ -81,11 +81,7 @@ class Network(nn.Module):
     def train(self, mode=True):
         """Batch norm stays in eval mode (U8), as fits a model without it; its affine parameters
         learn."""
-        super().train(mode)
-        for module in self.backbone.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eval()
-        return self
+        return common.freeze_batch_norm(super().train(mode))
 
     def pool(self, images):
         return common.features(self.backbone, self.preprocess(images), self.precision)  # (B, D)
@@ -377,6 +373,7 @@ def train(cfg):
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
+    run = common.Run("dml_da", cfg, data, weights)
     data.prepare(cache=not cfg.no_cache)        # minutes on a large dataset: after what may fail
     common.to_device(network, cfg)
     targets = TargetDensities(len(data.train.classes)).to(device)
@@ -387,7 +384,7 @@ def train(cfg):
                                  cfg, device)
     adaptive = cfg.regularizer in ("da", "da-") and cfg.lambda_ > 0
 
-    with common.Run("dml_da", cfg, data, weights) as run:
+    with run:
         run.restore(network=network, optimizer=optimizer, targets=targets)
         network.eval()
         run.untrained = run.untrained or test_recall(lambda images: F.normalize(

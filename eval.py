@@ -319,8 +319,7 @@ def rebuild(path, args):
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not args.no_cache, val=val)
     images = getattr(cfg, "images", None) or {}
-    trained = images.get("train", {})
-    known = [name for name in data.test.classes if name in trained]
+    known = list(common.same_classes(images.get("train", {}), data.identity.get("test", {})))
     if known:
         print(f"warning: the network was trained on {len(known)} of the {len(data.test.classes)} "
               f"test classes: {common.some(known)}")

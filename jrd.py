@@ -88,11 +88,7 @@ class Network(nn.Module):
     def train(self, mode=True):
         """Batch norm stays in eval mode (5.1: frozen); its affine parameters learn, as in the
         release (U10)."""
-        super().train(mode)
-        for module in self.backbone.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eval()
-        return self
+        return common.freeze_batch_norm(super().train(mode))
 
     def pool(self, images):
         return common.features(self.backbone, self.preprocess(images), self.precision)  # x⁻ (B, D)
@@ -284,6 +280,7 @@ def train(cfg):
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
+    run = common.Run("jrd", cfg, data, weights)
     data.prepare(cache=not cfg.no_cache)        # minutes on a large dataset: after what may fail
     common.to_device(network, cfg)
     model = [*network.backbone.parameters(), *network.embedding.parameters()]
@@ -293,7 +290,7 @@ def train(cfg):
     loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
                                  cfg, device)
 
-    with common.Run("jrd", cfg, data, weights) as run:
+    with run:
         run.restore(network=network, optimizer=optimizer)
         network.eval()
         run.untrained = run.untrained or test_recall(lambda images: F.normalize(

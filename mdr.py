@@ -80,11 +80,7 @@ class Network(nn.Module):
 
     def train(self, mode=True):
         """Batch norm stays in eval mode; its affine parameters learn, as in the release (U4)."""
-        super().train(mode)
-        for module in self.backbone.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eval()
-        return self
+        return common.freeze_batch_norm(super().train(mode))
 
     def pool(self, images):
         return common.features(self.backbone, self.preprocess(images), self.precision)  # (B, D)
@@ -345,6 +341,7 @@ def train(cfg):
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
+    run = common.Run("mdr", cfg, data, weights)
     data.prepare(cache=not cfg.no_cache)        # minutes on a large dataset: after what may fail
     common.to_device(network, cfg)
     mdr = MDR(cfg.levels, cfg.momentum, not cfg.fixed_levels).to(device)
@@ -356,7 +353,7 @@ def train(cfg):
     loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
                                  cfg, device)
 
-    with common.Run("mdr", cfg, data, weights) as run:
+    with run:
         run.restore(network=network, optimizer=optimizer, mdr=mdr, margin_loss=margin_loss)
         network.eval()
         run.untrained = run.untrained or test_recall(lambda images: F.normalize(
@@ -403,8 +400,7 @@ def parse_args(argv=None):
     add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, inshop, "
         "cub128, or a folder")
     add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 7; 0 is the loss alone")
-    add("--loss", choices=("triplet", "contrastive", "margin"), help="what MDR "
-        "regularizes (Table 2b)")
+    add("--loss", choices=("triplet", "contrastive", "margin"), help="L_DML of Eq. 7 (Table 2b)")
     add("--margin", type=number(float, 0), help="m of Eq. 6")
     add("--levels", type=number(float), nargs="+", help="initial levels")
     add("--fixed-levels", action="store_const", const=True, help="do not learn them (Table 2c)")

@@ -106,7 +106,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
 
     data = Data(preset if real else folder.resolve().name, **parts,
                 remarks=() if real else tuple(remarks(folder, splits)),
-                identity={part: images_of(rows, folder, with_sizes=not real)
+                identity={part: images_of(rows, with_sizes=not real)
                           for part, rows in splits.items()}, prepare=prepare)
     if cache is not None:
         prepare(cache)

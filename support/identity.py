@@ -78,18 +78,18 @@ def some(names, most=4):
 
 
 # ---------------------------------------------------------------------------- images
-def images_of(rows, folder, with_sizes):
+def images_of(rows, with_sizes):
     """[(path, class)] -> {class: digest of its images' names and sizes}, or {"all": digest} where
     there are many classes.
 
-    Names are relative to the dataset's folder, so that it may move.  Of the papers' datasets the
-    names identify the images (their archives do not change); looking at the size of each of 120,000
-    files takes minutes on a network's file system.
+    Names are those of the files, so that the dataset may move and a class that was renamed is
+    known again.  Of the papers' datasets the names alone identify the images (their archives do not
+    change): to look at the size of each of 120,000 files takes minutes on a network's file system.
     """
     words = {}
     for path, name in rows:
         size = f" {path.stat().st_size}" if with_sizes else ""
-        words.setdefault(str(name), []).append(path.relative_to(folder).as_posix() + size)
+        words.setdefault(str(name), []).append(path.name + size)
     if len(words) > SPELLED_OUT:
         return {"all": digest(*(f"{name} {word}" for name, list_ in words.items()
                                 for word in list_))[:12]}
@@ -103,21 +103,33 @@ def other_images(old, new):
     """
     if not isinstance(old, dict) or not all(isinstance(part, dict) for part in old.values()):
         return ""
-    words = []
+    words, left, arrived = [], set(), set()
     for a, b in (("train", "test"), ("test", "train")):
-        moved = [name for name in old.get(a, {}) if name in new.get(b, {})
-                 and name not in old.get(b, {})]
+        moved = {name: now for name, now in same_classes(old.get(a, {}), new.get(b, {})).items()
+                 if now not in old.get(b, {})}
         if moved:
-            words.append(f"moved from {a} to {b}: {some(moved)}")
+            names = [name if name == now else f"{name} (now {now})" for name, now in moved.items()]
+            words.append(f"moved from {a} to {b}: {some(names)}")
+        left |= {(a, name) for name in moved}
+        arrived |= {(b, name) for name in moved.values()}
     for part in dict.fromkeys([*old, *new]):
         before, now = old.get(part, {}), new.get(part, {})
-        gone = [name for name in before if name not in now]
-        come = [name for name in now if name not in before]
+        gone = [name for name in before if name not in now and (part, name) not in left]
+        come = [name for name in now if name not in before and (part, name) not in arrived]
         changed = [name for name in now if name in before and before[name] != now[name]]
         for names, what in ((gone, "no longer in"), (come, "new in"), (changed, "other images in")):
             if names:
                 words.append(f"{what} {part}: {some(names)}")
     return "; ".join(words)
+
+
+def same_classes(one, other):
+    """{class of one: the same class in other}, by its name or, where no second class of either has
+    such files, by its files."""
+    files = [*one.values(), *other.values()]
+    renamed = {value: name for name, value in other.items() if files.count(value) == 2}
+    return {name: name if name in other else renamed[value] for name, value in one.items()
+            if name in other or value in renamed}
 
 
 def twice(splits):
