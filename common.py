@@ -88,12 +88,12 @@ def send(device, *tensors):
 @torch.inference_mode()
 def embed(function, split, cfg, batch=200):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
-    images, place = split.images, device(cfg)
+    images, where = split.images, device(cfg)
     batches = images.split(batch) if torch.is_tensor(images) else torch.utils.data.DataLoader(
-        images, batch, num_workers=_workers(cfg, images), pin_memory=place.type == "cuda",
+        images, batch, num_workers=_workers(cfg, images), pin_memory=where.type == "cuda",
         worker_init_fn=_start_worker, generator=torch.Generator())
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
-    found = torch.cat([function(x.to(place, non_blocking=True)).float() for x in bar])
+    found = torch.cat([function(x.to(where, non_blocking=True)).float() for x in bar])
     if not torch.isfinite(found).all():
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
                             "of the run holds the last good epoch")
@@ -250,8 +250,8 @@ def load_weights(backbone, name, source=None):
     wrong = [k for k in own | state if k not in own or not torch.is_tensor(state.get(k))
              or own[k].shape != state[k].shape]
     if wrong:
-        raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ, "
-                        f"{wrong[0]} first")
+        raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ: "
+                        f"{some(wrong)}")
     backbone.load_state_dict(state)
     if path.name != file:
         print(f"{path} is not a published file: SHA-256 {found}")

@@ -152,8 +152,8 @@ def _halves(labels, generator):
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]                  # shuffled within each class
     _, counts = labels.unique(return_counts=True)
-    place = torch.cat([torch.arange(c) for c in counts.tolist()])
-    return order[place % 2 == 0], order[place % 2 == 1]
+    number = torch.cat([torch.arange(c) for c in counts.tolist()])
+    return order[number % 2 == 0], order[number % 2 == 1]
 
 
 def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
@@ -379,8 +379,8 @@ def main(args):
         return search(args)
     path, names = Path(args.file), {}
     if path.suffix == ".npz":
-        place, ks = common.device(args), [1, 2, 4, 8]
-        inputs = {k: v if k.endswith("labels") else v.to(place)
+        where, ks = common.device(args), [1, 2, 4, 8]
+        inputs = {k: v if k.endswith("labels") else v.to(where)
                   for k, v in load_npz(path).items()}
     else:
         network, cfg, data = rebuild(path, args)

@@ -86,22 +86,22 @@ def _starts(shapes):
     return [0, *np.cumsum([3 * h * w for h, w in shapes]).tolist()]
 
 
-def cache_images(files, sources, title, place):
-    """ImageFiles -> CachedImages of a file in `place`, which is built first where need be.
+def cache_images(files, sources, title, folder):
+    """ImageFiles -> CachedImages of a file in `folder`, which is built first where need be.
 
     The name of the file stands for the transform and for the version of PIL.  The .json beside it
     has `sources`, a text that identifies the image files, and the shapes: where the sources are
     other ones, the cache is built anew.  Of several processes one builds and the others wait; on
     machines whose locks do not reach each other each builds its own, and whichever is ready last
     stays: the file appears whole or not at all.
-    UserError: an image that cannot be read, a place that cannot be written, too little disk.
+    UserError: an image that cannot be read, a folder that cannot be written, too little disk.
     """
     made_by = digest(repr(files.prefix), PIL.__version__)[:12]
-    data = place / f"{title}-{made_by}.images"
+    data = folder / f"{title}-{made_by}.images"
     shapes = _cache_shapes(data, sources, len(files))
     if shapes is None:
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             with _alone(data):
                 shapes = _cache_shapes(data, sources, len(files)) or _build_cache(
                     files, data, sources)

@@ -122,11 +122,11 @@ def remarks(folder, splits):
     empty, others = [], []
     for top in tops:
         filled = {path.relative_to(top).parts[0] for path in used if path.is_relative_to(top)}
-        for place in sorted(top.iterdir()):
-            if place.is_dir() and not place.name.startswith("."):
-                if place.name not in filled:
-                    empty.append(place.relative_to(folder))
-                others += [path.relative_to(folder) for path in sorted(place.rglob("*"))
+        for entry in sorted(top.iterdir()):
+            if entry.is_dir() and not entry.name.startswith("."):
+                if entry.name not in filled:
+                    empty.append(entry.relative_to(folder))
+                others += [path.relative_to(folder) for path in sorted(entry.rglob("*"))
                            if path.is_file() and path not in used and path.name[0] != "."]
     found, same = [], twice(splits)
     if empty:

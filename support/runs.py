@@ -113,11 +113,11 @@ class Run:
                             f"{'differ' if len(functions) > 1 else 'differs'}; {ways}")
 
     def _header(self, data, weights):
-        place = device(self.cfg)
+        where = device(self.cfg)
         kind = f"{torch.get_num_threads()} threads"
-        if place.type == "cuda":
-            kind = torch.cuda.get_device_name(place)
-        print(f"{self.paper} on {data.name} · {place} ({kind}) · torch {torch.__version__}")
+        if where.type == "cuda":
+            kind = torch.cuda.get_device_name(where)
+        print(f"{self.paper} on {data.name} · {where} ({kind}) · torch {torch.__version__}")
         gallery = f" · gallery {data.gallery}" if data.gallery else ""
         shared = data.shared_classes()
         known = f"{len(shared):,} of them in train (closed-set retrieval)" if shared else \

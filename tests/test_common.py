@@ -207,7 +207,7 @@ def test_a_weights_file_that_is_not_the_published_one(published, tmp_path):
     state["conv1.weight"] = state.pop("conv1_7x7_s2.weight")
     torch.save(state, path)
     accept(path)
-    refused("2 names or shapes differ, conv1_7x7_s2.weight first")
+    refused("2 names or shapes differ: conv1_7x7_s2.weight, conv1.weight")
     with pytest.raises(common.UserError, match="no weights file"):
         common.load_weights(backbone, "bn_inception", tmp_path / "nowhere.pth")
 
@@ -337,6 +337,15 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path, monkeypatch):
             run_of(tmp_path).__enter__()
     with run_of(tmp_path):
         pass
+
+
+def test_finish_may_be_called_twice(tmp_path):
+    with run_of(tmp_path) as run:
+        run.history = [{"epoch": 1, "R@1": 0.5, "R@2": 0.6, "R@4": 0.7, "R@8": 0.8, "seconds": 2}]
+        run.finish({"R@1": 0.5})
+        first = run.result
+        run.finish({"R@1": 0.5})
+        assert run.result == first and first["best on test"]["epoch"] == 1
 
 
 def test_what_a_killed_process_was_writing_goes(tmp_path):

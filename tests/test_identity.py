@@ -1,4 +1,5 @@
 """A run is code × images × settings × seed: no other is shown or continued as if it were it."""
+import argparse
 import json
 import re
 import shutil
@@ -10,7 +11,7 @@ import common
 import eval as evaluation
 import jrd
 from conftest import ROOT, make_folder
-from report import tables
+from report import experiments, tables
 from support import identity, runs
 
 
@@ -220,6 +221,26 @@ def test_a_comparison_names_the_functions_that_differ(run, monkeypatch, tmp_path
     run("--name", "my-idea")
     said = tables.compare(tmp_path / "runs", "jrd-glyphs-epochs2-my-idea", "jrd-glyphs-epochs2")
     assert said.endswith("The code differs in jrd.jrs.")
+
+
+def test_the_plan_counts_runs_of_other_code(run, monkeypatch, tmp_path, capsys):
+    """They count as finished; --again lists them to be trained anew, and the header names them."""
+    run()
+    other = identity.code_of("jrd") | {"jrd.jrs": "edited"}
+    monkeypatch.setattr(experiments, "code_of", lambda paper: other)
+    args = argparse.Namespace(dataset="glyphs", paper="jrd", table="1", quick=False, seeds=1,
+                              out=str(tmp_path / "runs"), weights=None, again=False)
+    monkeypatch.setitem(experiments.EXPERIMENTS, ("jrd", "1"), ("", "cub", 1, {
+        "JRD": "--epochs 2"}))
+    rows = experiments.selected(args)
+    assert experiments.plan(rows, args) == 0
+    out, err = capsys.readouterr()
+    assert "1 finished" in err and out == ""
+    assert ("1 of the finished runs are of other code than this (jrd.jrs changed since): they "
+            "count; --again trains them anew") in err
+    args.again = True
+    assert experiments.plan(rows, args) == 0
+    assert capsys.readouterr().out.endswith(" --again\n")
 
 
 def test_what_is_left_out_is_said(photos):
