@@ -111,6 +111,10 @@ def header(args, rows, folder):
         functions = some(list(dict.fromkeys(name for run in other for name in run.other_code)), 8)
         finished += (f" ({len(other)} of them by other code than this report's checkout: "
                      f"{functions} changed since)")
+    own = {"jrd": "bn_inception", "mdr": "bn_inception", "dml_da": "googlenet"}
+    others = sorted({run.cfg.backbone for run in runs if run.cfg.backbone != own[run.paper]})
+    if others:
+        finished += f"; backbones that are not the papers': {', '.join(others)}"
     images = sum(run.images_left() for run in runs)
     made_with = ", ".join(f"{name} {version}" for name, version in versions().items())
     where = "the papers' datasets" if args.dataset == "real" else args.dataset
