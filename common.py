@@ -175,8 +175,11 @@ def backbone(name, size=None):
     """`small`, or a model of torchvision without its 1000-way layer -> module, width of its output
 
     Without dropout and stochastic depth, which the papers do not have.
-    UserError: a model that cannot take images of size × size.
+    UserError: a model that cannot take images of size × size; bn_inception, which only the papers
+    that use it have in their scripts.
     """
+    if name == "bn_inception":
+        raise UserError("--backbone bn_inception is for jrd.py and mdr.py, whose papers use it")
     if name == "small":
         return SmallNet(), 128
     inception = dict(aux_logits=False, init_weights=False, transform_input=True)
@@ -265,7 +268,8 @@ def unwrapped(state, name):
             state = state[key]
     if not isinstance(state, dict):
         return {}
-    prefixes = sorted((key.removesuffix(name) for key in state if str(key).endswith("." + name)),
+    state = {str(key): value for key, value in state.items()}
+    prefixes = sorted((key.removesuffix(name) for key in state if key.endswith("." + name)),
                       key=len)
     if name not in state and prefixes:
         state = {key.removeprefix(prefixes[0]): value for key, value in state.items()

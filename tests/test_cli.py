@@ -57,6 +57,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --backbone resnet51": "no classification model of torchvision",
     "mdr.py --dataset cars --data-root {tmp}/empty": "no cars under",
     "mdr.py --weights {tmp}/none.pth": "no weights file",
+    "dml_da.py --backbone bn_inception": "is for jrd.py and mdr.py",
     "dml_da.py --regularizer l2": "choose from",
     "dml_da.py --loss npair --margin 1": "--margin does nothing",
     "dml_da.py --m -1": "--m: -1 must be >= 0",

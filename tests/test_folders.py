@@ -236,6 +236,15 @@ def test_own_weights_that_do_not_fit_say_which_names(tmp_path):
         common.load_weights(network, "squeezenet1_1", tmp_path / "other.pth")
 
 
+@pytest.mark.parametrize("content", [[1, 2], {1: torch.ones(2)}, {"state_dict": {}}, torch.ones(3)])
+def test_files_that_are_no_weights_are_one_line(content, tmp_path):
+    torch.save(content, tmp_path / "none.pth")
+    network, _ = common.backbone("squeezenet1_1")
+    with pytest.raises(common.UserError, match="does not fit squeezenet1_1") as error:
+        common.load_weights(network, "squeezenet1_1", tmp_path / "none.pth")
+    assert "\n" not in str(error.value)
+
+
 def test_an_input_that_a_backbone_cannot_take_is_one_line(train, tmp_path):
     make_folder(tmp_path / "photos", [2] * 4, side=40)
     with pytest.raises(common.UserError, match="vit_b_16 cannot take images of 64 × 64"):
