@@ -1,4 +1,4 @@
-"""Somebody's own photos: train/ and test/ folders, held-out classes, lengths, backbones, weights."""
+"""Photos of one's own: train/ and test/ folders, held-out classes, lengths, backbones, weights."""
 import json
 import math
 import shutil
