@@ -555,8 +555,8 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     x, labels = torch.tensor([[0.0], [1.0], [3.0], [7.0]]), torch.tensor([0, 1, 0, 1])
     names = ["a0.png", "b0.png", "a1.png", "b1.png"]
     test = common.Split(None, labels, ["class a", "class b"], names)
-    parts = {"test": x, "labels": labels}
-    data = argparse.Namespace(gallery=None, test=test)
+    parts = {"test": x, "labels": labels, "seen": x + 5, "seen_labels": labels}
+    data = argparse.Namespace(gallery=None, test=test, seen=test)
     monkeypatch.setattr(pictures, "embedded", lambda *_: parts)
     monkeypatch.setattr(pictures, "images_of", lambda run: data)
     run = argparse.Namespace(cfg=argparse.Namespace(data_root=None, dataset=str(tmp_path)),
@@ -567,8 +567,8 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures.query, "draw_found",
                         lambda path, rows: (told.append(rows), draw(path, rows)))
 
-    def lines():
-        pictures.draw_nearest(tmp_path / "sheet.png", run)
+    def lines(unseen=2, seen=0):
+        pictures.draw_nearest(tmp_path / "sheet.png", run, unseen, seen)
         return {row[0][0].name: [(source.name, *words) for source, words, _ in row]
                 for row in told[-1]}
 
@@ -577,7 +577,7 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     want = {"a0.png": "b0 a1 b1", "b0.png": "a0 a1 b1", "a1.png": "b0 a0 b1", "b1.png": "a1 b0 a0"}
     assert len(found) == 2
     for query, line in found.items():
-        assert line[0] == (query, f"class {query[0]}", "query")
+        assert line[0] == (query, f"class {query[0]}", "unseen query")
         assert line[1:] == [(f"{name}.png", f"class {name[0]}",
                              "right" if name[0] == query[0] else "wrong")
                             for name in want[query].split()]
@@ -585,6 +585,10 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
                for row in told[0] for _, words, colour in row[1:])
     with pictures.PIL.Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 4 * 120 and sheet.height > 2 * 80
+
+    for query, line in lines(0, 2).items():                 # training classes, found in the same way
+        assert line[0] == (query, f"class {query[0]}", "seen query")
+        assert [name for name, *_ in line[1:]] == [f"{name}.png" for name in want[query].split()]
 
     data.gallery, parts["gallery"], parts["gallery_labels"] = test, x, labels   # now with itself
     for query, line in lines().items():
