@@ -659,7 +659,7 @@ def run_all(tmp_path):
         *--plan*) echo "plan: 3 runs" >&2
                   printf 'python %s\\n' 'jrd.py --seed 0' 'mdr.py --seed 0' 'jrd.py --seed 1'
                   exit "${{PLAN:-0}}" ;;
-        *--list*) echo listed ;;
+        *report.experiments*) echo "python listed" ;;
         "-m report"*) echo the report ;;
         mdr.py*) echo "mdr.py: trouble" >&2; exit 2 ;;
         *) [ -z "${{SLOW:-}}" ] || exec sleep 60; echo "last epoch fine" ;;
@@ -701,7 +701,7 @@ def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all):
         stdout, stderr = process.communicate(timeout=60)
         assert process.returncode == 2 and stdout == "" and stderr.count("\n") == 1
     process = start("--list", "--dataset", "glyphs")
-    assert process.communicate(timeout=60) == ("listed\n", "")
+    assert process.communicate(timeout=60) == (f"{log.with_name('python')} listed\n", "")
 
 
 def test_run_all_passes_on_what_the_report_takes(run_all):
