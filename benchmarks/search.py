@@ -117,19 +117,24 @@ def table(dataset):
             print(f"| {paper}'s baselines together | " + " | ".join(cells) + " |")
 
 
+def main(words):
+    """words: of the command line"""
+    if words[:1] == ["run"]:
+        run(*words[1:])
+        return
+    parser = argparse.ArgumentParser("benchmarks/search.py", allow_abbrev=False)
+    parser.add_argument("what", nargs="?", choices=["list"])
+    parser.add_argument("--dataset", choices=sorted(RATES), default="cub128")
+    args, extra = parser.parse_known_args(words)
+    if args.what is None:
+        table(args.dataset)
+        return
+    for seed in range(SEEDS[args.dataset]):
+        for baseline in BASELINES.values():
+            for rate in RATES[args.dataset]:
+                print("benchmarks/search.py run", command(baseline, args.dataset, rate, seed),
+                      *extra)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["run"]:
-        run(*sys.argv[2:])
-    else:
-        parser = argparse.ArgumentParser("benchmarks/search.py", allow_abbrev=False)
-        parser.add_argument("what", nargs="?", choices=["list"])
-        parser.add_argument("--dataset", choices=sorted(RATES), default="cub128")
-        args, extra = parser.parse_known_args()
-        if args.what == "list":
-            for seed in range(SEEDS[args.dataset]):
-                for baseline in BASELINES.values():
-                    for rate in RATES[args.dataset]:
-                        words = [command(baseline, args.dataset, rate, seed), *extra]
-                        print("benchmarks/search.py run", *words)
-        else:
-            table(args.dataset)
+    main(sys.argv[1:])

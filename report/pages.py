@@ -8,22 +8,28 @@ A page says so in comments, which no reader of the page sees:
                                                 above 0), perhaps on, say which, a column without
                                                 a head is free
     <!-- results/glyphs/claims.csv: J1 | JRD - AMSoftmax; J2 | JRD - MRD -->
-    <!-- results/glyphs/tables.csv: jrd 1 | JRD | R@1 -->
+    <!-- results/glyphs/tables.csv: jrd 1 | JRD | R@1; jrd 1 | JRD | best R@1 -->
                                                 in a paragraph, a list's item or a table: its
                                                 figures are those of these rows
     <!-- elsewhere: 5.6, 0.25: WHY -->          these numbers are from elsewhere; all: every other
 
-Whole numbers are exempt (seeds, classes, sizes, times), and so is what stands in code.
+Exempt are whole numbers (seeds, classes, sizes, times), what a paper's symbol is set to (α = 0.5)
+and what stands in code.
 """
 import csv
+import math
 import re
 from pathlib import Path
 
 import common
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?!\w|\.\d)")
+NO_RESULT = re.compile(r"`[^`]*`|\]\([^)]*\)|[α-ω]\S* = [\d.]*\d")      # code, links, settings
 COMMENT = re.compile(r"<!-- (.*?) -->", re.DOTALL)
 ITEM = re.compile(r"\s*([-*]|\d+\.) ")
+KINDS = {"": ("ours", "our std"), "best ": ("best on test, not to report", "best on test's std"),
+         "paper's ": ("paper's figure", "paper's std", "paper's 95% interval"),
+         "pretrained ": ("before training",)}
 KEYS = ("table", "row", "claim", "must be above 0", "on")
 
 
@@ -45,19 +51,19 @@ def rows_of(path, key):
 def number(row, column):
     """A cell of a row as a number, None where it is none."""
     try:
-        return float(row[column])
-    except (KeyError, ValueError):
+        return float(row.get(column) or "none")
+    except ValueError:
         return None
 
 
-def figures(row):
-    """All numbers of a row: its cells, the ends of its interval, a bound in its verdict."""
-    found = [number(row, column) for column in row]
-    found += [float(text) for text in NUMBER.findall(row.get("verdict", ""))]
-    middle, half = number(row, "estimate"), number(row, "half-width")
-    if half is not None:
-        found += [middle - half, middle + half]
-    return [figure for figure in found if figure is not None]
+def place(rows, head):
+    """Rows that differ in their metric, a column's head -> (row, its columns of numbers); (None, ())
+    where there is none.  heads: R@1, best R@1, paper's R@1, pretrained R@1, or the file's own."""
+    if head in rows[0]:
+        return rows[0], (head,)
+    kind, metric = re.fullmatch(r"(best |paper's |pretrained |)(.*?)\*?", head).groups()
+    row = next((row for row in rows if row["metric"] == metric), None)
+    return row, KINDS[kind] if row else ()
 
 
 def referred(reference):
@@ -65,14 +71,23 @@ def referred(reference):
     path, _, names = reference.partition(": ")
     found, complaints = [], []
     for name in names.split("; "):
-        cells = [cell.strip() for cell in name.split(" | ")]
-        columns = ("claim", "must be above 0") if len(cells) == 2 else ("table", "row", "metric")
-        rows = rows_of(path, dict(zip(columns, cells)))
-        if not rows or len(cells) > 3:
+        *key, last = name.split(" | ")
+        if len(key) == 1:                                               # a claim
+            rows = rows_of(path, {"claim": key[0], "must be above 0": last})
+            for row in rows:
+                middle, half = number(row, "estimate"), number(row, "half-width")
+                found += [middle, half, number(row, "p"), number(row, "Holm-adjusted p")]
+                found += map(float, NUMBER.findall(row["verdict"]))
+                if half is not None:
+                    found += [middle - half, middle + half]
+        else:
+            rows = rows_of(path, dict(zip(("table", "row"), key)))
+            for on in dict.fromkeys(row["on"] for row in rows):         # of each dataset
+                row, columns = place([row for row in rows if row["on"] == on], last)
+                found += [number(row, column) for column in columns]
+        if not rows:
             complaints.append(f"{path} has no {name}")
-        for row in rows:
-            found += figures(row)
-    return found, complaints
+    return [x for x in found if x is not None], complaints
 
 
 # ---------------------------------------------------------------------------- tables
@@ -90,27 +105,22 @@ def spread(mean, std, metric):
 
 def cell(rows, head):
     """What stands below a head of a table, from the rows that its key has; None: it is not there."""
-    if "claim" in rows[0]:
-        (row,) = rows
-        if head == "estimate" and number(row, "estimate") is not None:
-            middle, half = number(row, "estimate"), number(row, "half-width")
-            return f"{middle:+.2f} ({middle - half:+.2f} to {middle + half:+.2f})"
-        return row.get("Holm-adjusted verdict" if head == "Holm-adjusted" else head)
-    if head in ("seeds", "rate", "command"):
-        return rows[0].get(head)
-    kind, metric = re.fullmatch(r"(best |paper's |)(.*?)\*?", head).groups()
-    row = next((row for row in rows if row["metric"] == metric), None)
-    if row is None:
+    row = rows[0]
+    if "claim" in row:
+        middle, half = number(row, "estimate"), number(row, "half-width")
+        if head == "estimate" and middle is not None:
+            interval = f" ({middle - half:+.2f} to {middle + half:+.2f})"
+            return f"{middle:+.2f}" + ("" if math.isnan(half) else interval)
+        head = "Holm-adjusted verdict" if head == "Holm-adjusted" else head
+        return (row[head] or "–") if head in row else None
+    if head == "command":
+        return f"`{row[head]}`"
+    row, columns = place(rows, head)
+    if not {*columns[:2]} <= {*(row or ())} or not columns:
         return None
-    if kind == "paper's ":
-        return row["paper's figure"] or "–"
-    mean, std = ("ours", "our std") if not kind else ("best on test, not to report",
-                                                      "best on test's std")
-    if number(row, mean) is None:
-        return row[mean] or "–"
-    if kind and std not in row:
-        return None
-    return spread(number(row, mean), number(row, std), metric)
+    if len(columns) == 1 or columns == KINDS["paper's "] or number(row, columns[0]) is None:
+        return row[columns[0]] or "–"
+    return spread(number(row, columns[0]), number(row, columns[1]), head)
 
 
 def filled(path, lines):
@@ -155,37 +165,42 @@ def blocks(lines):
     return found
 
 
+def unknown(text, known):
+    """The numbers with decimals in a text that are none of the known ones, as written"""
+    return {written for written in NUMBER.findall(NO_RESULT.sub("", text))
+            if written.replace(",", "") not in {
+                f"{abs(x):.{len(written.partition('.')[2])}f}" for x in known}}
+
+
 def checked(block):
     """The lines of a block -> the same with a marked table's cells filled, complaints."""
-    comments = [" ".join(c.split()) for c in COMMENT.findall("\n".join(block))]
-    sources = [c.removeprefix("from ") for c in comments if c.startswith("from ")]
-    complaints, elsewhere, known = [], [], []
-    if sources:
-        start = next((i for i, line in enumerate(block) if line.startswith("|")), len(block))
-        end = next((i for i in range(start, len(block)) if not block[i].startswith("|")), None)
-        table, complaints = filled(sources[0], block[start:end])
-        block = block[:start] + table + (block[end:] if end else [])
+    text = "\n".join(block)
+    comments = [" ".join(c.split()) for c in COMMENT.findall(text)]
+    text = COMMENT.sub("", text)
+    complaints, elsewhere, known, source = [], [], [], None
     for comment in comments:
-        if comment.startswith("elsewhere: "):
+        if comment.startswith("from "):
+            source = comment.removeprefix("from ")
+        elif comment.startswith("elsewhere: "):
             elsewhere += comment.split(": ")[1].split(", ")
         elif ".csv: " in comment:
             numbers, missing = referred(comment)
             known += numbers
             complaints += missing
-    needed = set()
-    if not sources:
-        text = re.sub(r"`[^`]*`|\]\([^)]*\)", "", COMMENT.sub("", "\n".join(block)))
-        for written in NUMBER.findall(text):
-            digits = len(written.partition(".")[2])
-            if written.replace(",", "") not in {f"{abs(x):.{digits}f}" for x in known}:
-                needed.add(written)
-    complaints += [f"{n} is of no row that is named" for n in sorted(needed - {*elsewhere})]
-    if "all" in elsewhere:
-        idle = [] if complaints else ["all"]
-        complaints = []
+    table = [i for i, line in enumerate(block) if line.startswith("|")]
+    if source and not table:
+        complaints.append(f"no table stands right below <!-- from {source} -->")
+    elif source:
+        block, lines = list(block), slice(table[0], table[-1] + 1)
+        block[lines], missing = filled(source, block[lines])
+        complaints += missing
     else:
-        idle = [n for n in elsewhere if n not in needed]
-    return block, complaints + [f"elsewhere: {n} is idle" for n in idle]
+        complaints += [f"{written} is of no row that is named"
+                       for written in sorted(unknown(text, known) - {*elsewhere})]
+    if "all" in elsewhere:
+        return block, [] if complaints else ["elsewhere: all is idle"]
+    return block, complaints + [f"elsewhere: {written} is not here" for written in elsewhere
+                                if written not in NUMBER.findall(text)]
 
 
 def held(text):

@@ -145,6 +145,7 @@ def cells(row, args, most):
                      paper_numbers().get(row.key, {}).items() if name == label(row)}
     for metric in metrics_of(row.key, row.dataset):
         values, best = readings(runs, metric, row), readings(runs, metric, row, "best on test")
+        before = readings(runs, metric, row, "untrained backbone")
         entry = paper.get(metric, {})
         digits = digits_of(row.key, metric)
         difference = None
@@ -169,6 +170,7 @@ def cells(row, args, most):
             **{f"paper's on {d}": e[metric]["value"] for d, e in elsewhere.items() if metric in e},
             "rate": runs[0].cfg.lr if runs else None,
             "best on test's std": statistics.stdev(best) if len(best) > 1 else None,
+            "before training": statistics.mean(before) if before else None,
             "digits": digits, "text": spread(values, digits), "best": spread(best, digits)})
     return rows
 
