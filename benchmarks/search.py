@@ -1,4 +1,4 @@
-"""The learning rates of glyphs and cub128, from each paper's baselines on held-out training classes.
+"""Learning rates for glyphs and cub128, from each paper's baselines on held-out training classes.
 
     python benchmarks/search.py list [--dataset glyphs] [--weights FILE ...]
                                                            the commands, one a line

@@ -3,9 +3,11 @@
 Every number with decimals that stands on a page is a figure of a report or says that it is none.
 A page says so in comments, which no reader of the page sees:
 
-    <!-- from results/glyphs/tables.csv -->     before a table: its cells are the file's; the columns
-                                                table and row (of claims.csv: claim and must be
-                                                above 0), perhaps on, say which, a column without
+    <!-- from results/glyphs/tables.csv -->     right above a table: its cells are the file's; the
+                                                columns table and row (of claims.csv: claim and
+                                                must be above 0), perhaps on, say which; the others
+                                                have a metric as head (R@1, best R@1*, paper's R@1,
+                                                pretrained R@1) or a column of the file; one without
                                                 a head is free
     <!-- results/glyphs/claims.csv: J1 | JRD - AMSoftmax; J2 | JRD - MRD -->
     <!-- results/glyphs/tables.csv: jrd 1 | JRD | R@1; jrd 1 | JRD | best R@1 -->
@@ -57,8 +59,10 @@ def number(row, column):
 
 
 def place(rows, head):
-    """Rows that differ in their metric, a column's head -> (row, its columns of numbers); (None, ())
-    where there is none.  heads: R@1, best R@1, paper's R@1, pretrained R@1, or the file's own."""
+    """Rows that differ in their metric, a column's head -> (row, its columns of numbers).
+
+    head: R@1, best R@1, paper's R@1, pretrained R@1, or one of the file.  (None, ()): none there.
+    """
     if head in rows[0]:
         return rows[0], (head,)
     kind, metric = re.fullmatch(r"(best |paper's |pretrained |)(.*?)\*?", head).groups()
@@ -104,7 +108,7 @@ def spread(mean, std, metric):
 
 
 def cell(rows, head):
-    """What stands below a head of a table, from the rows that its key has; None: it is not there."""
+    """What stands below a head of a table, from its key's rows; None: they do not have it."""
     row = rows[0]
     if "claim" in row:
         middle, half = number(row, "estimate"), number(row, "half-width")

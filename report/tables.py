@@ -256,7 +256,7 @@ def glyphs_table(rows, args, most):
     shown = [next(c for c in row if c["metric"] == first) for row in found]
     any_best = any(c["best"] != "–" for c in shown)
     elsewhere = list(dict.fromkeys(k for c in shown for k in c if k.startswith("paper's on")))
-    rates = len({c["rate"] for c in shown if c["rate"]}) > 1            # a column, where they differ
+    rates = len({c["rate"] for c in shown if c["rate"]}) > 1            # they have a column
     heads = ["", "seeds", *["rate"] * rates, *metrics]
     if any_best:
         heads.append(f"best {first}*")

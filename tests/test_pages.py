@@ -1,5 +1,4 @@
 """Figures on Markdown pages are those of the reports' CSV files (report/pages.py)."""
-import re
 import subprocess
 import sys
 
@@ -11,9 +10,8 @@ from report import pages
 
 HELD = ["README.md", "docs/glyphs.md",
         *(str(path.relative_to(ROOT)) for path in ROOT.glob("results/*/notes.md"))]
-MARKED = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *ROOT.glob("docs/*.md"),
-                                                         *ROOT.glob("results/*/notes.md")]
-                if "<!-- from " in path.read_text(encoding="utf-8"))
+MARKED = sorted(page for page in {*HELD, *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))}
+                if "<!-- from " in (ROOT / page).read_text(encoding="utf-8"))
 
 
 # ---------------------------------------------------------------------------- our pages
@@ -30,17 +28,6 @@ def test_marked_tables_are_filled(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     text = (ROOT / page).read_text(encoding="utf-8")
     assert pages.held(text)[0] == text
-
-
-@pytest.mark.parametrize("page, true, false", [
-    ("README.md", "| 67.9, not run", "| 67.8, not run"), ("docs/glyphs.md", "(50.9;", "(50.7;"),
-    ("results/glyphs/notes.md", "0.912 to 0.821", "0.912 to 0.812")])
-def test_a_wrong_figure_is_found(page, true, false, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    text = (ROOT / page).read_text(encoding="utf-8")
-    assert text.count(true) == 1
-    ((_, said),) = pages.held(text.replace(true, false))[1]
-    assert said == f"{re.search('[0-9.]+$', false.rstrip(';, notru'))[0]} is of no row that is named"
 
 
 # ---------------------------------------------------------------------------- how it works
@@ -93,7 +80,8 @@ Before.
 """
     text, complaints = pages.held(page)
     assert [line for line in text.splitlines() if line.startswith(("| mine", "| mdr", "| J"))] == [
-        "| mine | jrd 1 | JRD | 5 | `python jrd.py` | 53.8 ± 0.6 | 54.6 ± 0.2 | 0.066 ± 0.001 | 46.9 |",
+        "| mine | jrd 1 | JRD | 5 | `python jrd.py` | 53.8 ± 0.6 | 54.6 ± 0.2 | 0.066 ± 0.001 "
+        "| 46.9 |",
         "| mine | jrd 1 | AMSoftmax | 0 | `python jrd.py --alpha 0` | not run | – | kept | – |",
         "| mdr 1a | Triplet, λ = 2 | cars | 88.5 | 6.43 |",
         "| J1 | JRD - AMSoftmax | -0.25 (-0.75 to +0.25) | 20 | no larger than 0.26 | "
