@@ -5,7 +5,7 @@ import math
 import statistics
 
 import numpy as np
-import scipy.stats
+from scipy.special import stdtr
 
 from eval import confidence_interval
 from report.experiments import (DECIDING, LEVELS, LOSSES, NAMES, STAND_INS, THREE_TIMES, VARIANTS,
@@ -243,10 +243,10 @@ def p_value(values):
     differences within a seed; nan for one, 1 where all are 0."""
     if len(values) < 2:
         return math.nan
-    mean, error = statistics.mean(values), scipy.stats.sem(values)
+    mean, error = statistics.mean(values), statistics.stdev(values) / len(values) ** 0.5
     if error == 0:
         return float(mean == 0)
-    return float(2 * scipy.stats.t.sf(abs(mean) / error, len(values) - 1))
+    return float(2 * stdtr(len(values) - 1, -abs(mean) / error))
 
 
 def holm(p):
