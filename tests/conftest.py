@@ -13,6 +13,23 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 
+POSIX_ONLY = {  # tests of what Windows has not, or of how Linux does it: why
+    "test_a_worker_that_outlives_its_run_does_not_keep_the_folder": "os.fork",
+    "test_a_killed_build_leaves_nothing_that_is_taken_for_a_cache": "os.fork",
+    "test_machines_whose_locks_do_not_reach_each_other": "os.fork",
+    "test_two_at_once_build_one_cache": "os.fork",
+    "test_a_file_system_without_locks": "fcntl",
+    "test_a_cache_that_does_not_fit_is_replaced": "replacing of a file that is mapped"}
+
+
+def pytest_collection_modifyitems(items):
+    """On Windows, and where tests/simulated plays it, leave these out."""
+    for item in items:
+        why = POSIX_ONLY.get(getattr(item, "originalname", item.name))
+        if why and not hasattr(os, "fork"):
+            item.add_marker(pytest.mark.skip(reason=f"there is no {why}"))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def interrupts():
     """Ctrl-C reaches the processes that tests start, even where the suite runs in the background:
