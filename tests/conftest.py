@@ -19,6 +19,7 @@ POSIX_ONLY = {  # tests of what Windows has not, or of how Linux does it: why
     "test_machines_whose_locks_do_not_reach_each_other": "os.fork",
     "test_two_at_once_build_one_cache": "os.fork",
     "test_a_file_system_without_locks": "fcntl",
+    "test_an_old_python_is_refused_before_anything_is_made": "bash",
     "test_a_cache_that_does_not_fit_is_replaced": "replacing of a file that is mapped"}
 
 
