@@ -229,13 +229,11 @@ def machine(monkeypatch):
     return play
 
 
-TOO_OLD = ("CUDA initialization: The NVIDIA driver on your system is too old (found version 11040). "
-           "Please update your GPU driver by downloading and installing a new version from ...")
+OLD = "CUDA initialization: The NVIDIA driver on your system is too old (found version 11040)"
 
 
 @pytest.mark.parametrize("driver, cuda, warning, said", [
-    (True, "13.2", TOO_OLD, "CUDA initialization: The NVIDIA driver on your system is too old (found "
-                            "version 11040)"),
+    (True, "13.2", f"{OLD}. Please update your GPU driver by downloading and ...", OLD),
     (True, None, None, f"torch {torch.__version__} is built without CUDA"),
     (True, "13.2", None, "torch finds no GPU, though NVIDIA's driver is installed"),
     (False, "13.2", None, None), (False, None, None, None)])

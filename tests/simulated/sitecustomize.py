@@ -1,4 +1,5 @@
-"""Windows, as far as Linux can play it: Python runs this at every start with this folder on its path.
+"""Windows, as far as Linux can play it; Python runs this at every start with this folder on its
+path.
 
     PYTHONPATH=tests/simulated python -m pytest -q tests
 
@@ -19,7 +20,7 @@ import warnings
 MODULES = "fcntl grp pwd resource syslog termios tty pty"
 FUNCTIONS = "fork forkpty getloadavg killpg mkfifo pread pwrite sched_getaffinity setsid"
 SIGNALS = "SIGALRM SIGCONT SIGHUP SIGPIPE SIGQUIT SIGSTOP SIGTSTP SIGUSR1 SIGUSR2"
-OTHERWISE = ("tempfile", "filelock")        # who delete open files here, and do otherwise on Windows
+OTHERWISE = ("tempfile", "filelock")        # who delete open files here and not on Windows
 ENCODING = "cp1252"
 
 
