@@ -214,7 +214,7 @@ def device(cfg):
 @functools.cache
 def automatic_device():
     """cuda where torch can use a GPU, else cpu; where there is a GPU all the same, says why not."""
-    with warnings.catch_warnings(record=True) as said:      # torch warns of a driver that is too old
+    with warnings.catch_warnings(record=True) as said:      # of a driver that is too old
         warnings.simplefilter("always")
         if torch.cuda.is_available():
             return "cuda"
