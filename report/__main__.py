@@ -9,6 +9,8 @@
     python -m report --compare RUN RUN            one setting against another, paired by seed
     python -m report --curves RUN ...             loss, unseen and seen R@1 by epoch, PNG or SVG
     python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each, a PNG
+    python -m report --fill README.md ...         tables of Markdown pages filled from the reports'
+                                                  CSV files, figures that stand in none named
 To be started in the repository's folder.  --paper, --table and --seeds narrow or widen them.
 bash run_all.sh runs what is left and reports.
 
@@ -30,6 +32,7 @@ from report.experiments import (EXPERIMENTS, NAMES, SAME_ON, add_selection, all_
                                 print_list, runs_of, selected)
 from report.figures import (draw_epochs, draw_gains, draw_levels, draw_recall, draw_runs,
                             draw_sweep)
+from report.pages import fill
 from report.pictures import draw_nearest, draw_sheet, draw_thumbnails, draw_tsne
 from report.tables import CHOSEN, compare, glyphs_table, real_table, table, write_csv
 from support.identity import some
@@ -149,7 +152,7 @@ def write_report(rows, args, folder):
     claim_lines, claim_rows = ledger(rows, args, most)
     lines, table_rows, drawn, skipped = header(args, rows, folder) + claim_lines, [], [], {}
     if (folder / "notes.md").exists():
-        lines += [(folder / "notes.md").read_text().strip(), ""]
+        lines += [(folder / "notes.md").read_text(encoding="utf-8").strip(), ""]
     same = SAME_ON.get(args.dataset, {})
     for key in dict.fromkeys(row.key for row in rows):
         of_table = [row for row in rows if row.key == key]
@@ -216,6 +219,10 @@ def draw_figures(key, rows, args, most, folder, skipped):
 def main(args):
     if args.sheet:
         sheet(args)
+    elif args.fill:
+        said = fill(args.fill)
+        print("\n".join(said or ["every figure is that of a report"]))
+        sys.exit(1 if said else 0)
     elif args.curves:
         path = args.to or Path(args.out, "curves.png")
         draw_runs(path, args.out, args.curves)
@@ -244,11 +251,22 @@ def sheet(args):
     print(f"wrote {path}")
 
 
+def refuse_another(args, folder):
+    """UserError if a report on something else is there: it would lose its tables and claims."""
+    there = folder / "report.md"
+    text = there.read_text(encoding="utf-8") if there.exists() else ""
+    found = re.search(r"made by `(python -m report .*?)`", text)
+    asked = re.compile(r"--(?:dataset|paper|table) \S+|--quick")
+    if found and set(asked.findall(found[1])) != set(asked.findall(own_command(args, folder))):
+        raise common.UserError(f"{there} is that of `{found[1]}`: --to another folder")
+
+
 def make_report(rows, args):
     """Write the report and say so; a part of one is printed too."""
     name = "quick" if args.quick else args.dataset
     name = "-".join(filter(None, [name, args.paper, args.table]))
     folder = Path(args.to or Path(args.out, f"report-{name}"))
+    refuse_another(args, folder)
     text, drawn = write_report(rows, args, folder)
     if partial(args):
         print(re.sub(r"(<details>.*?</details>|!\[.*?\))\s*", "", text, flags=re.DOTALL))
@@ -267,6 +285,8 @@ def parse_args(argv=None):
     add("--curves", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ... "
         "or without: the mean of their seeds and its 95%% interval")
     add("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
+    add("--fill", metavar="FILE", nargs="+", help="Markdown pages (report/pages.py says how tables "
+        "and figures are marked)")
     add("--to", help="what to write (default: a report-... in --out; the sheet beside the run; "
         "curves.png in --out)")
     return parser.parse_args(argv)

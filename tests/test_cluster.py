@@ -63,12 +63,12 @@ def with_torch(args):
     return list(lines.values())
 
 
-@pytest.mark.parametrize("dataset, runs", [("glyphs", 395), ("cub128", 303), ("real", 935)])
-def test_the_list_needs_no_torch_and_makes_no_environment(dataset, runs, checkout):
+@pytest.mark.parametrize("dataset", ["glyphs", "cub128", "real"])
+def test_the_list_needs_no_torch_and_makes_no_environment(dataset, checkout):
     done = checkout("--dataset", dataset, "--list")
     assert done.returncode == 0 and done.stderr == ""
     args = command.parse_args(["--dataset", dataset])
-    assert done.stdout.splitlines() == with_torch(args) and done.stdout.count("\n") == runs
+    assert done.stdout.splitlines() == with_torch(args) and done.stdout.count("\n") > 300
     assert not (checkout.folder / ".venv").exists()
     probe = subprocess.run([checkout.folder / "bin" / "python3", "-c", "import torch"],
                            capture_output=True, text=True)
