@@ -3,6 +3,7 @@ job array, several GPUs, a scheduler's SIGTERM."""
 import importlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,10 +34,9 @@ def executable(path, text):
 def checkout(tmp_path):
     """checkout(*words, **env): run_all.sh in a folder that no environment was made in, where
     `python3` has the standard library alone -> the finished process."""
-    for name in ("run_all.sh", "report", "support", "common.py", "jrd.py", "mdr.py", "dml_da.py"):
+    for name in ("report", "support"):
         (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "run_all.sh").unlink()
-    (tmp_path / "run_all.sh").write_text((ROOT / "run_all.sh").read_text())
+    shutil.copy(ROOT / "run_all.sh", tmp_path)
     executable(tmp_path / "bin" / "python3", f'exec {sys.executable} -S "$@"\n')
 
     def run(*words, **env):
