@@ -10,6 +10,7 @@
     python common.py sheet          draws glyphs.png, a sheet of the embedded dataset
     python common.py pretrain       makes the small backbone's weights again (about a minute)
     python common.py check cub      reads every image of a dataset and lists those it cannot
+    python common.py prepare cub    fetches weights and builds caches, ahead of a job array
 
 How each is done stands in support/.  Images are uint8 RGB tensors (3, h, w) until `Preprocess`, on
 the device, turns a batch of them into what the backbone was trained on.
@@ -35,6 +36,7 @@ from support.glyphs import SMALL_TRANSFORMS, SmallNet                           
 from support.identity import other_images, same_classes, some                    # noqa: F401
 from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
 from support.layouts import COUNTS
+from support.prepare import commands_of, get_ready
 from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
 
 
@@ -310,6 +312,16 @@ def load(checkpoint, device="cpu"):
 
 
 # ---------------------------------------------------------------------------- command line
+def ahead(args):
+    """`common.py prepare`: the weights and caches of datasets, or of a file of commands."""
+    runs, papers = [], [args.paper] if args.paper else PAPERS
+    for target in args.target:
+        for paper, words in commands_of(target, papers, args.data_root):
+            script = importlib.import_module(paper)
+            runs.append((script, script.parse_args(["--data-root", args.data_root, *words])))
+    get_ready(runs, load_weights)
+
+
 def parse_args(argv=None):
     parser = Parser("common.py", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -321,8 +333,15 @@ def parse_args(argv=None):
     checker = commands.add_parser("check")
     checker.set_defaults(run=lambda args: check(args.dataset, args.data_root))
     checker.add_argument("dataset", help=f"{', '.join(COUNTS)}, or a folder of images")
-    checker.add_argument("--data-root", metavar="DIR", default=data_root(),
-                         help="folder that holds the datasets (default: $DML_DATA, else ./data)")
+    preparer = commands.add_parser("prepare")
+    preparer.set_defaults(run=ahead)
+    preparer.add_argument("target", nargs="+", help=f"{', '.join(COUNTS)}, cub128, a folder of "
+                          "images: as the presets see them; or a file of the commands that "
+                          "run_all.sh --list prints")
+    preparer.add_argument("--paper", choices=PAPERS, help="for this one alone")
+    for command in (checker, preparer):
+        command.add_argument("--data-root", metavar="DIR", default=data_root(), help="folder that "
+                             "holds the datasets (default: $DML_DATA, else ./data)")
     return parser.parse_args(argv)
 
 

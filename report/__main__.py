@@ -28,8 +28,8 @@ from pathlib import Path
 
 import common
 from report.claims import ledger
-from report.experiments import (EXPERIMENTS, NAMES, SAME_ON, all_runs, partial, plan, runs_of,
-                                selected)
+from report.experiments import (EXPERIMENTS, NAMES, SAME_ON, add_selection, all_runs, partial, plan,
+                                print_list, runs_of, selected)
 from report.figures import (draw_epochs, draw_gains, draw_levels, draw_recall, draw_runs,
                             draw_sweep)
 from report.pages import fill
@@ -229,16 +229,12 @@ def main(args):
         print(f"wrote {path}")
     elif args.compare:
         print(compare(args.out, *args.compare))
-    elif args.list or args.plan or args.dataset or partial(args):
-        args.dataset = args.dataset or ("glyphs" if args.quick else "real")
-        rows = selected(args)
-        if args.list:
-            for run in all_runs(rows, args):
-                print(run.command)
-        elif args.plan:
-            sys.exit(plan(rows, args))
-        else:
-            make_report(rows, args)
+    elif args.list:
+        print_list(args)
+    elif args.plan:
+        sys.exit(plan(selected(args), args))
+    elif args.dataset or partial(args):
+        make_report(selected(args), args)
     else:
         print(table(args.out))
 
@@ -277,21 +273,10 @@ def make_report(rows, args):
     print(f"wrote {folder}/report.md, " + ", ".join(["tables.csv", "claims.csv", *drawn]))
 
 
-def table_name(text):
-    """An argparse type: 'Table I', 'Fig. 3a', 'figure 4', ... -> i, fig3a, fig4"""
-    return re.sub(r"^table|[\s.]", "", text.lower()).replace("figure", "fig")
-
-
 def parse_args(argv=None):
     parser = common.Parser("python -m report", __doc__)
+    add_selection(parser)
     add = parser.add_argument
-    add("--dataset", choices=("glyphs", "cub128", "real", *common.COUNTS), help="glyphs: in "
-        "miniature; cub128: CUB at 128 × 128; real: all of the papers' (default of --list, --plan)")
-    add("--paper", choices=common.PAPERS)
-    add("--table", type=table_name, help="1, 2a, I, fig4, ...")
-    add("--seeds", type=common.number(int, 1), help="runs a row (5; in sweeps on glyphs and on "
-        "cub128 3)")
-    add("--quick", action="store_true", help="three methods, their baselines, on glyphs, two seeds")
     add("--list", action="store_true", help="print the commands, one a line")
     add("--plan", action="store_true", help="print what there is to do")
     add("--again", action="store_true", help="with --plan: train anew what other code than this "
@@ -304,9 +289,6 @@ def parse_args(argv=None):
         "and figures are marked)")
     add("--to", help="what to write (default: a report-... in --out; the sheet beside the run; "
         "curves.png in --out)")
-    add("--weights", metavar="FILE", help="pretrained weights that every command is to have: the "
-        "runs with them, none else, are listed and reported")
-    add("--out", default="runs", help="folder that holds the runs (default: runs)")
     return parser.parse_args(argv)
 
 

@@ -1,10 +1,14 @@
 """The experiment list: what to run for every table and figure, and what is there of it.
 
-EXPERIMENTS is the one source of the commands and of the tables.  A row's run is found by the paper
-script's own parse_args and the run folder's name, so that rows that share a run share it here too.
+EXPERIMENTS is the one source of the commands and of the tables.  A row's settings are found by the
+paper script's own parse_args, so that rows that share a run share it here too.
+
+`python -m report.experiments --dataset cub ...` prints the commands, as `run_all.sh --list` does.
+The standard library is enough for that: what looks into run folders is imported where it does.
 """
+import argparse
+import ast
 import functools
-import importlib
 import itertools
 import json
 import re
@@ -12,11 +16,9 @@ import shlex
 import sys
 from collections import namedtuple
 
-import common
-from support import glyphs
+from support import command_line
+from support.files import ROOT, UserError
 from support.identity import code_of, other_code, some
-from support.layouts import SMALLER, read_dataset
-from support.runs import other_settings, read_config, run_folder, settings_of
 
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
          "cub": "CUB", "cars": "Cars", "sop": "SOP", "inshop": "In-Shop"}
@@ -185,8 +187,31 @@ def rates_of(key, dataset, quick):
     return ("",)
 
 
+def table_name(text):
+    """An argparse type: 'Table I', 'Fig. 3a', 'figure 4', ... -> i, fig3a, fig4"""
+    return re.sub(r"^table|[\s.]", "", text.lower()).replace("figure", "fig")
+
+
+def add_selection(parser):
+    """The flags that say which runs are meant."""
+    add = parser.add_argument
+    add("--dataset", choices=("glyphs", "cub128", "real", "cub", "cars", "sop", "inshop"),
+        help="glyphs: in miniature; cub128: CUB at 128 × 128; real: all of the papers' (default "
+        "of --list, --plan)")
+    add("--paper", choices=list(dict.fromkeys(paper for paper, _ in EXPERIMENTS)))
+    add("--table", type=table_name, help="1, 2a, I, fig4, ...")
+    add("--seeds", type=command_line.number(int, 1), help="runs a row (5; on glyphs 20 for the "
+        "headline claims, 3 in sweeps; on cub128 3)")
+    add("--quick", action="store_true", help="three methods, their baselines, on glyphs, two seeds")
+    add("--weights", metavar="FILE", help="pretrained weights that every command is to have: the "
+        "runs with them, none else, are listed and reported")
+    add("--out", default="runs", help="folder that holds the runs (default: runs)")
+
+
 def selected(args):
-    """The rows that the command line selects.  UserError if there are none."""
+    """The rows that the command line selects; args.dataset is filled in where it is not given.
+    UserError if there are none."""
+    args.dataset = args.dataset or ("glyphs" if args.quick else "real")
     rows = []
     for key, (_, datasets, on_glyphs, row_flags) in EXPERIMENTS.items():
         if args.paper not in (None, key[0]) or args.table not in (None, key[1].lower()):
@@ -208,7 +233,7 @@ def selected(args):
         if args.quick:
             asked += " --quick"
         known = [" ".join(key) for key in EXPERIMENTS if args.paper in (None, key[0])]
-        raise common.UserError(f"nothing to run for {asked}: there are {', '.join(known)}")
+        raise UserError(f"nothing to run for {asked}: there are {', '.join(known)}")
     return rows
 
 
@@ -219,8 +244,23 @@ def read_result(path):
         result = json.loads(path.read_text(encoding="utf-8"))
         return {part: result[part] for part in ("last epoch", "best on test", "untrained backbone")}
     except (ValueError, KeyError, TypeError):
-        raise common.UserError(f"{path} is not the result of a run: delete {path.parent} to train "
-                               "anew")
+        raise UserError(f"{path} is not the result of a run: delete {path.parent} to train anew")
+
+
+@functools.cache
+def parser_of(paper):
+    """A paper script's parse_args without what the script imports.
+
+    Its defaults, presets and parse_args are read from the script and work as they stand there; what
+    they use of common.py is support/command_line.py's, and any word is a backbone.
+    """
+    script = ROOT / f"{paper}.py"
+    tree = ast.parse(script.read_text(encoding="utf-8"))
+    tree.body = [part for part in tree.body if isinstance(part, ast.Assign)
+                 or isinstance(part, ast.FunctionDef) and part.name == "parse_args"]
+    names = {"common": argparse.Namespace(**vars(command_line), backbone_name=str), "__doc__": ""}
+    exec(compile(tree, script, "exec"), names)
+    return names["parse_args"]
 
 
 class Training:
@@ -233,17 +273,28 @@ class Training:
         if out != "runs":
             words += ["--out", out]
         self.paper, self.command = paper, shlex.join(["python", f"{paper}.py", *words])
-        self.cfg = importlib.import_module(paper).parse_args(words)
-        self.folder = run_folder(paper, self.cfg)
+        self.cfg = parser_of(paper)(words)
+
+    @property
+    def settings(self):
+        """What the run is made of, as text: equal for the same folder, and for no other."""
+        return json.dumps([self.paper, vars(self.cfg)])
+
+    @functools.cached_property
+    def folder(self):
+        from support.runs import run_folder
+        return run_folder(self.paper, self.cfg)
 
     @functools.cached_property
     def config(self):
         """config.json, None where there is none."""
+        from support.runs import read_config
         return read_config(self.folder)
 
     @functools.cached_property
     def state(self):
         """'finished', 'begun', 'to do', or 'stale' where the folder holds other settings."""
+        from support.runs import other_settings, settings_of
         if self.config is None:
             return "to do"
         own = settings_of(self.cfg)
@@ -271,13 +322,14 @@ class Training:
 
     def images_left(self):
         """Training images still to process; what the evaluations embed comes on top."""
+        from support import glyphs, layouts
         if getattr(self.cfg, "iterations", None):
             an_epoch = self.cfg.iterations * self.cfg.batch
         elif self.cfg.dataset == "glyphs":
             classes, per_class = glyphs.GLYPHS["train"]
             an_epoch = len(classes) * per_class
         else:
-            an_epoch, _ = common.COUNTS[photographs(self.cfg.dataset)]["train"]
+            an_epoch, _ = layouts.COUNTS[photographs(self.cfg.dataset)]["train"]
         epochs = {"finished": self.cfg.epochs, "begun": len(self.log)}.get(self.state, 0)
         return (self.cfg.epochs - epochs) * an_epoch
 
@@ -287,6 +339,7 @@ training = functools.cache(Training)        # of the same arguments the same one
 
 def photographs(dataset):
     """The dataset whose images these are: cub for cub128."""
+    from support.layouts import SMALLER
     return SMALLER.get(dataset, dataset)
 
 
@@ -315,19 +368,26 @@ def all_runs(rows, args):
             for row in rows:
                 if turn(row) == now:
                     for run in runs_of(row, args)[seed:seed + 1]:
-                        runs.setdefault(run.folder, run)
+                        runs.setdefault(run.settings, run)
     return list(runs.values())
+
+
+def print_list(args):
+    """The commands of the runs that are asked for, one a line."""
+    for run in all_runs(selected(args), args):
+        print(run.command)
 
 
 def plan(rows, args):
     """The plan on stderr, the commands that are left on stdout -> status, 1: some cannot start"""
+    from support.layouts import read_dataset
     runs = all_runs(rows, args)
     missing = {}                                                        # dataset: why
     for dataset, root in {run.cfg.dataset: run.cfg.data_root for run in runs}.items():
         if dataset != "glyphs":
             try:
                 read_dataset(photographs(dataset), root)
-            except common.UserError as error:
+            except UserError as error:
                 missing[dataset] = f"missing: {error}"
 
     states, other = [run.state for run in runs], [run for run in runs if run.other_code]
@@ -353,3 +413,14 @@ def plan(rows, args):
         if run.cfg.dataset not in missing:
             print(run.command + (" --again" if run in again else ""))
     return 1 if missing else 0
+
+
+def parse_args(argv=None):
+    parser = command_line.Parser("python -m report.experiments", __doc__)
+    add_selection(parser)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.argv[0] = "python -m report.experiments"        # what errors begin with
+    command_line.main(print_list, parse_args)

@@ -2,14 +2,14 @@
 import argparse
 import contextlib
 import ctypes
+import functools
 import math
 import os
 import re
 import signal
 import sys
+import threading
 from pathlib import Path
-
-import torch
 
 from support.files import NonFiniteLoss, UserError, reason
 
@@ -156,21 +156,48 @@ def refuse_idle(parser, args, rules):
                 parser.error(f"--{name.rstrip('_').replace('_', '-')} does nothing {when}")
 
 
+def interrupt(number, _):
+    """A signal's handler: end as by Ctrl-C, with files and locks left in order."""
+    raise KeyboardInterrupt(number)
+
+
+def interrupt_again(dropped):
+    """sys.unraisablehook: Python drops what is raised in a __del__ or while it forks a worker; an
+    interrupt comes again a moment later."""
+    if dropped.exc_type is not KeyboardInterrupt:
+        return sys.__unraisablehook__(dropped)
+    number, = dropped.exc_value.args or [signal.SIGINT]
+    threading.Timer(0.05, os.kill, [os.getpid(), number]).start()
+
+
 def main(function, parse_args):
     """Run a script; what a user can cause ends in one line on stderr and a status."""
+    signal.signal(signal.SIGTERM, interrupt)
+    if hasattr(os, "register_at_fork"):
+        sys.unraisablehook = interrupt_again
+        # A scheduler tells every process of a job: a loader's workers leave that to their parent.
+        os.register_at_fork(after_in_child=functools.partial(
+            signal.pthread_sigmask, signal.SIG_BLOCK, [signal.SIGTERM]))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="replace")        # a console that has no λ shows a ?
     keep_freed_memory()
     try:
         function(parse_args())
-    except (UserError, NonFiniteLoss, OSError, torch.OutOfMemoryError) as error:
+    except user_errors() as error:
         message = str(error).rpartition("files.UserError: ")[2].strip()      # a loader's worker
         print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)     # put its trace before
         sys.exit(1 if isinstance(error, NonFiniteLoss) else 2)
-    except KeyboardInterrupt:                  # die of the signal: a calling shell script stops too
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt as stop:          # die of the signal: a calling shell script stops too
+        number, = stop.args or [signal.SIGINT]
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def user_errors():
+    """What a user can cause; of torch's errors one, where torch has been imported at all."""
+    torch = sys.modules.get("torch")
+    return (UserError, NonFiniteLoss, OSError, *([torch.OutOfMemoryError] if torch else []))
 
 
 def keep_freed_memory():
@@ -184,6 +211,8 @@ def keep_freed_memory():
 
 def device(cfg):
     """The torch.device that --device names; auto is the GPU where there is one."""
+    import torch            # here, for `run_all.sh --list` runs without it
+
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -7,9 +7,6 @@ import socket
 import time
 from pathlib import Path
 
-import filelock
-import torch
-
 ROOT = Path(__file__).resolve().parent.parent           # of this project
 
 
@@ -80,6 +77,8 @@ def lock(path, seconds):
     Waits `seconds` (None: as long as it takes) and then raises filelock.Timeout.  Where a file
     system has no locks of its own, filelock makes do with the file's existence.
     """
+    import filelock         # here, as torch below: `run_all.sh --list` runs without either
+
     found = filelock.FileLock(path, timeout=-1 if seconds is None else seconds)
     try:
         found.acquire()
@@ -112,6 +111,8 @@ def sha256(path):
 
 def load_torch(path):
     """torch.load of tensors and plain values, never of code.  UserError if the file is no such."""
+    import torch
+
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:

@@ -526,8 +526,8 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     x, labels = torch.tensor([[0.0], [1.0], [3.0], [7.0]]), torch.tensor([0, 1, 0, 1])
     names = ["a0.png", "b0.png", "a1.png", "b1.png"]
     test = common.Split(None, labels, ["class a", "class b"], names)
-    parts = {"test": x, "labels": labels}
-    data = argparse.Namespace(gallery=None, test=test)
+    parts = {"test": x, "labels": labels, "seen": x + 5, "seen_labels": labels}
+    data = argparse.Namespace(gallery=None, test=test, seen=test)
     monkeypatch.setattr(pictures, "embedded", lambda *_: parts)
     monkeypatch.setattr(pictures, "images_of", lambda run: data)
     run = argparse.Namespace(cfg=argparse.Namespace(data_root=None, dataset=str(tmp_path)),
@@ -538,8 +538,8 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures.query, "draw_found",
                         lambda path, rows: (told.append(rows), draw(path, rows)))
 
-    def lines():
-        pictures.draw_nearest(tmp_path / "sheet.png", run)
+    def lines(unseen=2, seen=0):
+        pictures.draw_nearest(tmp_path / "sheet.png", run, unseen, seen)
         return {row[0][0].name: [(source.name, *words) for source, words, _ in row]
                 for row in told[-1]}
 
@@ -548,7 +548,7 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     want = {"a0.png": "b0 a1 b1", "b0.png": "a0 a1 b1", "a1.png": "b0 a0 b1", "b1.png": "a1 b0 a0"}
     assert len(found) == 2
     for query, line in found.items():
-        assert line[0] == (query, f"class {query[0]}", "query")
+        assert line[0] == (query, f"class {query[0]}", "unseen query")
         assert line[1:] == [(f"{name}.png", f"class {name[0]}",
                              "right" if name[0] == query[0] else "wrong")
                             for name in want[query].split()]
@@ -556,6 +556,10 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
                for row in told[0] for _, words, colour in row[1:])
     with pictures.PIL.Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 4 * 120 and sheet.height > 2 * 80
+
+    for query, line in lines(0, 2).items():                 # training classes, found in the same way
+        assert line[0] == (query, f"class {query[0]}", "seen query")
+        assert [name for name, *_ in line[1:]] == [f"{name}.png" for name in want[query].split()]
 
     data.gallery, parts["gallery"], parts["gallery_labels"] = test, x, labels   # now with itself
     for query, line in lines().items():
@@ -654,7 +658,7 @@ def run_all(tmp_path):
         *--plan*) echo "plan: 3 runs" >&2
                   printf 'python %s\\n' 'jrd.py --seed 0' 'mdr.py --seed 0' 'jrd.py --seed 1'
                   exit "${{PLAN:-0}}" ;;
-        *--list*) echo listed ;;
+        *report.experiments*) echo "python listed" ;;
         "-m report"*) echo the report ;;
         mdr.py*) echo "mdr.py: trouble" >&2; exit 2 ;;
         *) [ -z "${{SLOW:-}}" ] || exec sleep 60; echo "last epoch fine" ;;
@@ -696,7 +700,7 @@ def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all):
         stdout, stderr = process.communicate(timeout=60)
         assert process.returncode == 2 and stdout == "" and stderr.count("\n") == 1
     process = start("--list", "--dataset", "glyphs")
-    assert process.communicate(timeout=60) == ("listed\n", "")
+    assert process.communicate(timeout=60) == (f"{log.with_name('python')} listed\n", "")
 
 
 def test_run_all_passes_on_what_the_report_takes(run_all):
