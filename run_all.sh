@@ -53,7 +53,14 @@ if [ "$mode" = list ]; then
 fi
 
 if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
-    [ -x .venv/bin/python ] || { echo "making .venv" >&2; python3 -m venv .venv; }
+    if [ ! -x .venv/bin/python ]; then
+        found=$(python3 --version 2> /dev/null) || found="no python3"
+        python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null ||
+            fail "Python 3.10 or newer is needed, found $found: make .venv with another one" \
+                "(python3.12 -m venv .venv) and call again"
+        echo "making .venv" >&2
+        python3 -m venv .venv
+    fi
     PYTHON=$PWD/.venv/bin/python
     stamp=.venv/installed                       # a copy of what was installed last
     if ! cat requirements.txt report/requirements.txt | cmp -s - "$stamp"; then

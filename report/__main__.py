@@ -152,7 +152,7 @@ def write_report(rows, args, folder):
     claim_lines, claim_rows = ledger(rows, args, most)
     lines, table_rows, drawn, skipped = header(args, rows, folder) + claim_lines, [], [], {}
     if (folder / "notes.md").exists():
-        lines += [(folder / "notes.md").read_text().strip(), ""]
+        lines += [(folder / "notes.md").read_text(encoding="utf-8").strip(), ""]
     same = SAME_ON.get(args.dataset, {})
     for key in dict.fromkeys(row.key for row in rows):
         of_table = [row for row in rows if row.key == key]

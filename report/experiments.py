@@ -180,13 +180,6 @@ def partial(args):
     return bool(args.paper or args.table or args.quick)
 
 
-def rates_of(key, dataset, quick):
-    """The rates at which an experiment is run: "", the preset's, and perhaps THREE_TIMES."""
-    if dataset == "glyphs" and key in AT_BOTH_RATES and not quick:
-        return "", THREE_TIMES
-    return ("",)
-
-
 def table_name(text):
     """An argparse type: 'Table I', 'Fig. 3a', 'figure 4', ... -> i, fig3a, fig4"""
     return re.sub(r"^table|[\s.]", "", text.lower()).replace("figure", "fig")
@@ -206,6 +199,13 @@ def add_selection(parser):
     add("--weights", metavar="FILE", help="pretrained weights that every command is to have: the "
         "runs with them, none else, are listed and reported")
     add("--out", default="runs", help="folder that holds the runs (default: runs)")
+
+
+def rates_of(key, dataset, quick):
+    """The rates at which an experiment is run: "", the preset's, and perhaps THREE_TIMES."""
+    if dataset == "glyphs" and key in AT_BOTH_RATES and not quick:
+        return "", THREE_TIMES
+    return ("",)
 
 
 def selected(args):
@@ -320,18 +320,35 @@ class Training:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         return [json.loads(line) for line in text.splitlines()]
 
-    def images_left(self):
-        """Training images still to process; what the evaluations embed comes on top."""
+    def images(self):
+        """How many images the dataset has to train with, and how many to test, gallery included."""
         from support import glyphs, layouts
+        if self.cfg.dataset == "glyphs":
+            counts = {part: len(classes) * n for part, (classes, n) in glyphs.GLYPHS.items()}
+            return counts["train"], counts["test"]
+        counts = {part: n for part, (n, _) in layouts.COUNTS[photographs(self.cfg.dataset)].items()}
+        return counts["train"], sum(counts.values()) - counts["train"]
+
+    def epochs_done(self):
+        return {"finished": self.cfg.epochs, "begun": len(self.log)}.get(self.state, 0)
+
+    def images_left(self):
+        """Training images still to process."""
+        an_epoch, _ = self.images()
         if getattr(self.cfg, "iterations", None):
             an_epoch = self.cfg.iterations * self.cfg.batch
-        elif self.cfg.dataset == "glyphs":
-            classes, per_class = glyphs.GLYPHS["train"]
-            an_epoch = len(classes) * per_class
-        else:
-            an_epoch, _ = layouts.COUNTS[photographs(self.cfg.dataset)]["train"]
-        epochs = {"finished": self.cfg.epochs, "begun": len(self.log)}.get(self.state, 0)
-        return (self.cfg.epochs - epochs) * an_epoch
+        return (self.cfg.epochs - self.epochs_done()) * an_epoch
+
+    def images_to_embed(self):
+        """Images that are still to be embedded: test images before training, at every evaluation
+        and at the end, training images at the end and, but for JRD, at every evaluation."""
+        if self.state == "finished":
+            return 0
+        (train, test), cfg = self.images(), self.cfg
+        evaluations = sum(epoch % cfg.eval_every == 0 or epoch == cfg.epochs
+                          for epoch in range(self.epochs_done() + 1, cfg.epochs + 1))
+        each = test if self.paper == "jrd" else test + train
+        return test * (self.epochs_done() == 0) + evaluations * each + test + train
 
 
 training = functools.cache(Training)        # of the same arguments the same one
@@ -403,8 +420,9 @@ def plan(rows, args):
     again = set(other) if args.again else set()
     left = [run for run in runs if run.state != "finished" or run in again]
     for dataset in dict.fromkeys(run.cfg.dataset for run in left):
-        images = [run.images_left() for run in left if run.cfg.dataset == dataset]
-        line = f"  {dataset}: {len(images)} runs, {sum(images):,} training images"
+        of_it = [run for run in left if run.cfg.dataset == dataset]
+        line = (f"  {dataset}: {len(of_it)} runs, {sum(run.images_left() for run in of_it):,} "
+                f"training images, {sum(run.images_to_embed() for run in of_it):,} to embed")
         lines.append(line + ", cannot start" if dataset in missing else line)
     lines += [f"  {run.folder} holds other settings: delete it to train anew"
               for run in left if run.state == "stale"]

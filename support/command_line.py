@@ -6,9 +6,13 @@ import functools
 import math
 import os
 import re
+import shlex
+import shutil
 import signal
+import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 from support.files import NonFiniteLoss, UserError, reason
@@ -110,7 +114,7 @@ def add_shared_arguments(parser, backbone_name):
     add("--out", metavar="DIR", help="folder that holds the runs")
     add("--device", help="auto, cpu, cuda, cuda:1, ...")
     add("--workers", type=number(int, 0), help="processes that load images (default: one a core, "
-        "at most 8; none for glyphs)")
+        "at most 8; none for glyphs, nor to evaluate cached images)")
     add("--no-cache", action="store_const", const=True, help="decode and resize the images anew in "
         "every epoch: the same tensors, slower")
 
@@ -190,6 +194,8 @@ def main(function, parse_args):
         sys.exit(1 if isinstance(error, NonFiniteLoss) else 2)
     except KeyboardInterrupt as stop:          # die of the signal: a calling shell script stops too
         number, = stop.args or [signal.SIGINT]
+        if os.name == "nt":                    # where signals do not end a process
+            sys.exit(128 + number)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -198,6 +204,11 @@ def user_errors():
     """What a user can cause; of torch's errors one, where torch has been imported at all."""
     torch = sys.modules.get("torch")
     return (UserError, NonFiniteLoss, OSError, *([torch.OutOfMemoryError] if torch else []))
+
+
+def typed(words):
+    """A command as one types it: cmd.exe knows no single quotes."""
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
 
 
 def keep_freed_memory():
@@ -210,16 +221,45 @@ def keep_freed_memory():
 
 
 def device(cfg):
-    """The torch.device that --device names; auto is the GPU where there is one."""
+    """The torch.device that --device names; auto is the GPU where there is one.
+
+    UserError: no such device, or one that is neither a CPU nor CUDA's.
+    """
     import torch            # here, for `run_all.sh --list` runs without it
 
-    name = cfg.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+    name = automatic_device() if cfg.device == "auto" else cfg.device
     try:
-        return torch.empty(0, device=name).device
+        kind = torch.device(name).type
+        if kind in ("cpu", "cuda"):
+            return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {name}: {reason(error)}")
+    why = "torch's gradients of batch norm are wrong there in the layout that is used here" \
+        if kind == "mps" else "nothing here was made for it"
+    raise UserError(f"--device {name}: {why} (docs/platforms.md); use --device cpu")
+
+
+@functools.cache
+def automatic_device():
+    """cuda where torch can use a GPU, else cpu; where there is a GPU all the same, says why not."""
+    import torch
+
+    with warnings.catch_warnings(record=True) as said:      # of a driver that is too old
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            return "cuda"
+    there = Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi")
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    why = None
+    if said:
+        why = str(said[0].message).partition(". ")[0].replace("\n", " ")
+    elif there and not torch.version.cuda:
+        why = f"torch {torch.__version__} is built without CUDA"
+    elif there and not hidden:
+        why = "torch finds no GPU, though NVIDIA's driver is installed"
+    if why:
+        print(f"note: --device auto takes the CPU and not the GPU: {why}", file=sys.stderr)
+    return "cpu"
 
 
 def cores():

@@ -39,9 +39,19 @@ def atomic(path, mode="w"):
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+        replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def replace(part, path):
+    """os.replace, tried for a second and a half: Windows refuses while any program, often one that
+    looks for viruses, has one of the two files open."""
+    for wait in (0.05, 0.1, 0.2, 0.4, 0.8):
+        with contextlib.suppress(PermissionError):
+            return os.replace(part, path)
+        time.sleep(wait)
+    os.replace(part, path)
 
 
 def remove_leftovers(folder):
@@ -52,7 +62,7 @@ def remove_leftovers(folder):
     """
     for part in folder.glob(".*.part"):
         who, _, number = part.name.removesuffix(".part").rpartition(".")
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, PermissionError):      # it is gone, or open
             ours = who.endswith("." + socket.gethostname()) and number.isdecimal()
             if ours and not is_running(int(number)) or time.time() - part.stat().st_mtime > 86400:
                 part.unlink()
@@ -105,8 +115,11 @@ def digest(*parts):
 
 
 def sha256(path):
+    found = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while part := file.read(2 ** 20):
+            found.update(part)
+    return found.hexdigest()
 
 
 def load_torch(path):

@@ -1,7 +1,6 @@
 """The run folder: settings, log, checkpoint and result of one training; how it is resumed."""
 import contextlib
 import json
-import shlex
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import torch
 import torchvision
 from tqdm import tqdm
 
-from support.command_line import PLACE, device
+from support.command_line import PLACE, device, typed
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, load_torch, lock, read_json,
                            reason, remove_leftovers, write_json)
 from support.identity import code_of, other_code, other_images, some
@@ -153,7 +152,7 @@ class Run:
     def __exit__(self, kind, error, traceback):
         self.lock.release()
         if kind is KeyboardInterrupt:
-            command = shlex.join(["python", *(word for word in sys.argv if word != "--again")])
+            command = typed(["python", *(word for word in sys.argv if word != "--again")])
             print(f"\nstopped: {self.folder} holds {len(self.history)} of {self.cfg.epochs} epochs."
                   f"  To continue: {command}", file=sys.stderr)
         if isinstance(error, torch.OutOfMemoryError):

@@ -69,5 +69,5 @@ def test_nothing_else_stands_at_the_top():
         pytest.skip("not a git checkout")
     assert {line.split("/")[0] for line in tracked.stdout.splitlines()} == {
         *(f"{paper}.py" for paper in PAPERS), "common.py", "eval.py", "tests", "run_all.sh",
-        "README.md", "requirements.txt", ".gitignore", ".ci", "support", "report", "docs",
-        "results", "benchmarks"}
+        "README.md", "requirements.txt", ".gitignore", ".gitattributes", ".ci", "support", "report",
+        "docs", "results", "benchmarks"}

@@ -147,6 +147,12 @@ def test_what_is_finished_is_not_left_and_what_is_begun_costs_less(out, capsys):
     assert runs[0].images_left() == 0
     assert runs[1].images_left() == 750 * (runs[1].cfg.epochs - 10)
     assert runs[3].images_left() == runs[3].cfg.epochs * runs[3].cfg.iterations * runs[3].cfg.batch
+    assert runs[0].images_to_embed() == 0
+    assert runs[3].images_to_embed() == 2000 + runs[3].cfg.epochs * 2750 + 2750     # each epoch both
+    sop = experiments.Training("jrd", "sop", "", 0)         # evaluated every tenth of 80 epochs
+    assert sop.images_to_embed() == 60502 + 8 * 60502 + 60502 + 59551
+    inshop = experiments.Training("mdr", "inshop", "--eval-every 30", 0)        # 30, 60, 90, 100
+    assert inshop.images_to_embed() == 26830 + 4 * (26830 + 25882) + 26830 + 25882
 
 
 @pytest.mark.parametrize("words, message", [
@@ -574,8 +580,9 @@ def test_figures_of_embeddings(tmp_path, monkeypatch):
     parts = {"test": x, "labels": labels, "seen": x, "seen_labels": labels}
     images = torch.randint(0, 256, (60, 3, 20, 20), dtype=torch.uint8)
     monkeypatch.setattr(pictures, "embedded", lambda *_: parts)
+    split = common.Split(images, labels, [f"class {c}" for c in range(12)])
     monkeypatch.setattr(pictures, "images_of", lambda run: argparse.Namespace(
-        gallery=None, test=common.Split(images, labels, [f"class {c}" for c in range(12)])))
+        gallery=None, test=split, seen=split))
     run = argparse.Namespace(cfg=argparse.Namespace(data_root="data", dataset="glyphs"),
                              folder=tmp_path)
     rows = [experiments.Row(("dml_da", "fig5"), name, "glyphs", "", 1) for name in ("one", "two")]
