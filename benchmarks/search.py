@@ -69,8 +69,8 @@ def found(dataset):
         for name, baseline in BASELINES.items():
             paper = importlib.import_module(baseline.split()[0])
             cfg = paper.parse_args(command(baseline, dataset, config["lr"]).split()[1:])
-            ours = {k: v for k, v in vars(cfg).items()
-                    if k not in ("weights", "changed", "seed", *PLACE)}
+            any_will_do = ("weights", "changed", "seed", "eval_every", *PLACE)
+            ours = {k: v for k, v in vars(cfg).items() if k not in any_will_do}
             if config["paper"] == paper.__name__ and all(
                     config.get(k) == v for k, v in json.loads(json.dumps(ours)).items()):
                 runs.setdefault(config["lr"], {}).setdefault(name, []).append(

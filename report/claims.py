@@ -345,11 +345,12 @@ def ledger_lines(deciding, companions, family, args):
                   str(row["seeds"]), row["verdict"], row["Holm-adjusted verdict"]] for row in rows]
     lines = ["## Claims", "", "Each claim is one inequality or several: a difference within a seed "
              "(in points of R@1 where nothing else is named) and its 95% Student-t interval over "
-             "seeds.  Above 0: *holds*; below 0: *does not hold*; else *undecided*.", "",
-             "Holm-adjusted: what is left of that at a family-wise error rate of 5%, by Holm's "
-             "procedure on the p-values of two-sided paired t-tests.  The family is all "
-             f"{family} inequalities of this ledger with two seeds or more; a difference that "
-             "several claims need counts in each.", ""]
+             "seeds.  Above 0: *holds*; below 0: *does not hold*; else *undecided*.", ""]
+    if family:
+        lines += ["Holm-adjusted: what is left of that at a family-wise error rate of 5%, by "
+                  "Holm's procedure on the p-values of two-sided paired t-tests.  The family is "
+                  f"all {family} inequalities of this ledger with two seeds or more; a difference "
+                  "that several claims need counts in each.", ""]
     if args.dataset == "glyphs" and not args.quick and args.seeds is None:
         lines += [f"The headline claims ({', '.join(HEADLINE_CLAIMS)}) are judged from {DECIDING} "
                   "seeds, the same number for every setting that they need, fixed beforehand and "

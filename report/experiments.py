@@ -193,8 +193,8 @@ def add_selection(parser):
         "of --list, --plan)")
     add("--paper", choices=list(dict.fromkeys(paper for paper, _ in EXPERIMENTS)))
     add("--table", type=table_name, help="1, 2a, I, fig4, ...")
-    add("--seeds", type=command_line.number(int, 1), help="runs a row (5; in sweeps on glyphs and "
-        "on cub128 3)")
+    add("--seeds", type=command_line.number(int, 1), help="runs a row (5; on glyphs 20 for the "
+        "headline claims, 3 in sweeps; on cub128 3)")
     add("--quick", action="store_true", help="three methods, their baselines, on glyphs, two seeds")
     add("--weights", metavar="FILE", help="pretrained weights that every command is to have: the "
         "runs with them, none else, are listed and reported")
