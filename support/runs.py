@@ -183,7 +183,7 @@ class Run:
             state = read_checkpoint(path)
             try:
                 for name, part in parts.items():
-                    if not (name == "optimizer" and self.result):       # dropped by finish
+                    if state[name] is not None:                         # dropped by finish
                         part.load_state_dict(state[name])
                 self.history, self.untrained = state["history"], state["untrained"]
                 self._keep_best(state)
@@ -290,7 +290,7 @@ class Run:
         """best.pt is last.pt where the last epoch is the best on the held-out classes; also where a
         kill came between the two."""
         if self.best("val R@1") is self.history[-1]:
-            self._save("best.pt", {k: v for k, v in state.items() if k != "optimizer"})
+            self._save("best.pt", state | {"optimizer": None})
 
     def _save(self, name, state):
         with atomic(self.folder / name, "wb") as file:
@@ -311,9 +311,7 @@ class Run:
             result["best on held-out classes"] = {
                 k: chosen[k] for k in ("epoch", "val R@1", *self.ks)}
         write_json(self.folder / "result.json", result)
-        state = self._state()
-        state.pop("optimizer", None)                # two thirds of the file, for nothing any more
-        self._save("last.pt", state)
+        self._save("last.pt", self._state() | {"optimizer": None})      # two thirds of the file
 
 
 def versions():
