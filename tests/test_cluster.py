@@ -36,7 +36,7 @@ def checkout(tmp_path):
     for name in ("run_all.sh", "report", "support", "common.py", "jrd.py", "mdr.py", "dml_da.py"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "run_all.sh").unlink()
-    (tmp_path / "run_all.sh").write_text((ROOT / "run_all.sh").read_text())
+    (tmp_path / "run_all.sh").write_bytes((ROOT / "run_all.sh").read_bytes())
     executable(tmp_path / "bin" / "python3", f'exec {sys.executable} -S "$@"\n')
 
     def run(*words, **env):
