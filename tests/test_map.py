@@ -31,7 +31,7 @@ def names(cell):
 def test_every_name_exists(name):
     module, _, function = name.partition(".")
     if module.startswith("test_"):
-        source = (ROOT / "tests" / f"{module}.py").read_text()
+        source = (ROOT / "tests" / f"{module}.py").read_text(encoding="utf-8")
         assert re.search(rf"^def {function}\(", source, re.M)
     else:
         pkgutil.resolve_name(name)
@@ -71,7 +71,7 @@ def test_every_deviation_has_a_place_and_a_test():
 @pytest.mark.parametrize("script", EQUATIONS)
 def test_every_silent_point_is_marked_in_the_script(script):
     """Once in the docstring and again where it acts, unless that is in common.py or eval.py."""
-    source = (ROOT / f"{script}.py").read_text().split('"""', 2)[2]
+    source = (ROOT / f"{script}.py").read_text(encoding="utf-8").split('"""', 2)[2]
     for cells in sections()[script]:
         if re.fullmatch(r"U\d+", cells[0]) and any(n.startswith(script) for n in names(cells[2])):
             assert re.search(rf"\b{cells[0]}\b", source), cells[0]
