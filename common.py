@@ -10,6 +10,7 @@
     python common.py sheet          draws glyphs.png, a sheet of the embedded dataset
     python common.py pretrain       makes the small backbone's weights again (about a minute)
     python common.py check cub      reads every image of a dataset and lists those it cannot
+    python common.py prepare cub    fetches weights and builds caches, ahead of a job array
 
 How each is done stands in support/.  Images are uint8 RGB tensors (3, h, w) until `Preprocess`, on
 the device, turns a batch of them into what the backbone was trained on.
@@ -35,6 +36,7 @@ from support.glyphs import SMALL_TRANSFORMS, SmallNet                           
 from support.identity import other_images, same_classes, some                    # noqa: F401
 from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
 from support.layouts import COUNTS
+from support.prepare import commands_of, get_ready
 from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
 
 
@@ -86,12 +88,17 @@ def send(device, *tensors):
 
 
 @torch.inference_mode()
-def embed(function, split, cfg, batch=200):
-    """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
+def embed(function, split, cfg):
+    """function(uint8 images on the device) for every image of a split -> (n, d) float32.
+
+    Cached images need no workers: to read one takes 0.3 ms, to start a process that imports torch
+    seconds (macOS, Windows), at every evaluation.
+    """
     images, where = split.images, device(cfg)
+    batch = 200 if where.type == "cuda" else 25         # a CPU is faster with what its cache holds
     batches = images.split(batch) if torch.is_tensor(images) else torch.utils.data.DataLoader(
-        images, batch, num_workers=_workers(cfg, images), pin_memory=where.type == "cuda",
-        worker_init_fn=_start_worker, generator=torch.Generator())
+        images, batch, num_workers=0 if images.cached else _workers(cfg, images),
+        pin_memory=where.type == "cuda", worker_init_fn=_start_worker, generator=torch.Generator())
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
     found = torch.cat([function(x.to(where, non_blocking=True)).float() for x in bar])
     if not torch.isfinite(found).all():
@@ -112,18 +119,29 @@ def embeddings(function, data, cfg, splits=("test", "gallery", "seen")):
 
 # ---------------------------------------------------------------------------- backbones
 def to_device(network, cfg):
-    """Move a network to --device, in channels_last, and allow what --precision allows.
+    """Move a network to --device, and allow what --precision and --compile allow.
 
     TF32 is allowed in convolutions alone: the losses, which have none, stay in float32.
     """
+    where = device(cfg)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
-    return network.to(device(cfg), memory_format=torch.channels_last)
+    torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
+    if cfg.compile:
+        network.backbone.compile()
+    return network.to(where, memory_format=memory_format(where, cfg.precision))
+
+
+def memory_format(device, precision):
+    """channels_last, but for float32 on a GPU, whose kernels of that format are those of TF32 and
+    bfloat16."""
+    plain = device.type == "cuda" and precision == "fp32"
+    return torch.contiguous_format if plain else torch.channels_last
 
 
 def features(backbone, images, precision):
     """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> images' own dtype"""
-    images = images.contiguous(memory_format=torch.channels_last)
+    images = images.contiguous(memory_format=memory_format(images.device, precision))
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
         return backbone(images).to(images.dtype)
 
@@ -285,7 +303,7 @@ def load(checkpoint, device="cpu"):
     """
     state = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**state["config"])
-    cfg.device = device
+    cfg.device, cfg.compile = device, False
     cfg.paper = state["paper"]
     paper = importlib.import_module(cfg.paper)         # the one of jrd, mdr, dml_da that it names
     try:
@@ -298,6 +316,16 @@ def load(checkpoint, device="cpu"):
 
 
 # ---------------------------------------------------------------------------- command line
+def ahead(args):
+    """`common.py prepare`: the weights and caches of datasets, or of a file of commands."""
+    runs, papers = [], [args.paper] if args.paper else PAPERS
+    for target in args.target:
+        for paper, words in commands_of(target, papers, args.data_root):
+            script = importlib.import_module(paper)
+            runs.append((script, script.parse_args(["--data-root", args.data_root, *words])))
+    get_ready(runs, load_weights)
+
+
 def parse_args(argv=None):
     parser = Parser("common.py", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -309,8 +337,15 @@ def parse_args(argv=None):
     checker = commands.add_parser("check")
     checker.set_defaults(run=lambda args: check(args.dataset, args.data_root))
     checker.add_argument("dataset", help=f"{', '.join(COUNTS)}, or a folder of images")
-    checker.add_argument("--data-root", metavar="DIR", default=data_root(),
-                         help="folder that holds the datasets (default: $DML_DATA, else ./data)")
+    preparer = commands.add_parser("prepare")
+    preparer.set_defaults(run=ahead)
+    preparer.add_argument("target", nargs="+", help=f"{', '.join(COUNTS)}, cub128, a folder of "
+                          "images: as the presets see them; or a file of the commands that "
+                          "run_all.sh --list prints")
+    preparer.add_argument("--paper", choices=PAPERS, help="for this one alone")
+    for command in (checker, preparer):
+        command.add_argument("--data-root", metavar="DIR", default=data_root(), help="folder that "
+                             "holds the datasets (default: $DML_DATA, else ./data)")
     return parser.parse_args(argv)
 
 

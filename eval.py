@@ -26,10 +26,10 @@ import importlib
 from pathlib import Path
 
 import numpy as np
-import scipy.stats
 import torch
 import torch.nn.functional as F
 from scipy.spatial.distance import cdist
+from scipy.special import entr, stdtrit       # scipy.stats would add a second to every start
 
 import common
 from support import query, ranks
@@ -140,7 +140,7 @@ def nmi(assignments, labels):
     if a.shape != b.shape or a.ndim != 1 or not len(a):
         raise ValueError(f"assignments {a.shape} and labels {b.shape} must be two equal (n,)")
     n_joint = np.unique(a * len(n_b) + b, return_counts=True)[1]        # of the pairs that occur
-    h_a, h_b, h_joint = map(scipy.stats.entropy, (n_a, n_b, n_joint))
+    h_a, h_b, h_joint = (entr(n / n.sum()).sum() for n in (n_a, n_b, n_joint))      # -Σ p ln p
     if h_a + h_b == 0:
         return 1.0
     return float(max(0.0, 2 * (h_a + h_b - h_joint) / (h_a + h_b)))
@@ -208,7 +208,7 @@ def confidence_interval(values, level=0.95):
         raise ValueError(f"needs a value and 0 < level < 1, not {len(values)} values and {level}")
     if len(values) == 1:
         return float(values[0]), float("nan")
-    t = scipy.stats.t.ppf((1 + level) / 2, len(values) - 1)
+    t = stdtrit(len(values) - 1, (1 + level) / 2)                       # Student's quantile
     return float(values.mean()), float(t * values.std(ddof=1) / np.sqrt(len(values)))
 
 
@@ -357,8 +357,8 @@ def search(args):
         splits = [common.Split(images, None, None)]
     asked = torch.stack([query.through(transform, photo) for photo in photos])
 
-    def embedded(splits):                           # batches of 200 take twice the time on a CPU
-        return torch.cat([common.embed(network.embed, s, cfg, batch=25).cpu() for s in splits])
+    def embedded(splits):
+        return torch.cat([common.embed(network.embed, s, cfg).cpu() for s in splits])
 
     x = embedded([common.Split(asked, None, None)])
     searched = embedded(splits) if args.no_cache else query.kept_embeddings(

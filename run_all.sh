@@ -9,9 +9,13 @@
 #   --weights FILE                     a pretrained file of your own for every run
 #   --out DIR                          folder of the runs and the report (runs); both paths as seen
 #                                      from the folder of run_all.sh
-#   --jobs N                           N runs at a time (on a CPU each gets its share of the cores)
+#   --jobs N                           N runs at a time (on a CPU each gets its share of the cores,
+#                                      of several GPUs one)
 #   --again                            train anew what other code than this checkout's has made
 #   --list                             only print the commands, one a line: for xargs, SLURM, ...
+#                                      (docs/cluster.md); Python's standard library is enough.  They
+#                                      name $PYTHON, or .venv/bin/python where there is one and no
+#                                      environment is active, else python
 # Makes .venv and installs what is missing, unless a virtual environment is active or PYTHON is set.
 # The plan comes first.  A finished run is skipped, a broken one continued, a failed one reported at
 # the end.  Exit status: 0, 1 where a run failed or a dataset is missing, 2 for a wrong argument.
@@ -37,8 +41,26 @@ while [ $# -gt 0 ]; do
     shift
 done
 
+if [ "$mode" = list ]; then
+    lister=python3 runner=python
+    if [ -n "${VIRTUAL_ENV:-}" ]; then lister=python
+    elif [ -x .venv/bin/python ]; then runner=.venv/bin/python
+    fi
+    printf -v runner %q "${PYTHON:-$runner}"
+    listed=$("${PYTHON:-$lister}" -m report.experiments "${select[@]}")
+    while read -r _ words; do printf '%s\n' "$runner $words"; done <<< "$listed"
+    exit
+fi
+
 if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
-    [ -x .venv/bin/python ] || { echo "making .venv" >&2; python3 -m venv .venv; }
+    if [ ! -x .venv/bin/python ]; then
+        found=$(python3 --version 2> /dev/null) || found="no python3"
+        python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null ||
+            fail "Python 3.10 or newer is needed, found $found: make .venv with another one" \
+                "(python3.12 -m venv .venv) and call again"
+        echo "making .venv" >&2
+        python3 -m venv .venv
+    fi
     PYTHON=$PWD/.venv/bin/python
     stamp=.venv/installed                       # a copy of what was installed last
     if ! cat requirements.txt report/requirements.txt | cmp -s - "$stamp"; then
@@ -53,26 +75,31 @@ if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
 fi
 export PYTHON=${PYTHON:-python}
 
-case $mode in
-    test) exec "$PYTHON" -m pytest -q tests ;;
-    list) exec "$PYTHON" -m report --list "${select[@]}" ;;
-esac
+[ "$mode" != test ] || exec "$PYTHON" -m pytest -q tests
 
 # The plan goes to the terminal, the commands that are left come back; status 1: a dataset is missing.
 status=0
 left=$("$PYTHON" -m report --plan $again "${select[@]}") || status=$?
 [ "$status" -le 1 ] || exit "$status"
 
-cores=$(getconf _NPROCESSORS_ONLN)
+cores=$(env -u OMP_NUM_THREADS nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)     # a job's share
 export jobs=${jobs:-$([ -n "$quick" ] && [ "$cores" -gt 1 ] && echo 2 || echo 1)} main=$$ failed
 failed=$(mktemp)
+export gpus=""                                  # where jobs share several: their names
 if [ "$jobs" -gt 1 ]; then
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
+    if found=$(nvidia-smi --query-gpu=index --format=csv,noheader 2> /dev/null); then
+        gpus=${CUDA_VISIBLE_DEVICES-$found}
+        gpus=${gpus//,/ }
+    fi
 fi
 
 one() {                                         # one command; with others beside it, its last lines
     kill -0 "$main" 2> /dev/null || exit 255    # run_all.sh was killed: xargs starts no more
-    local said
+    local said there=($gpus)
+    if [ ${#there[@]} -gt 1 ]; then             # slot: xargs counts those that run at once
+        export CUDA_VISIBLE_DEVICES=${there[slot % ${#there[@]}]}
+    fi
     if [ "$jobs" = 1 ]; then
         echo; echo "== $*"
         "$PYTHON" "${@:2}" || echo "$*" >> "$failed"
@@ -87,7 +114,7 @@ export -f one
 
 if [ -n "$left" ]; then
     set -m                                      # a process group of its own, to stop it as one
-    xargs -L 1 -P "$jobs" bash -c 'one "$@"' one <<< "$left" &
+    xargs ${gpus:+--process-slot-var=slot} -L 1 -P "$jobs" bash -c 'one "$@"' one <<< "$left" &
     stop() { kill -"$1" -- -$!; wait; rm -f "$failed"; trap - "$1"; kill -"$1" $$; }
     trap 'stop INT' INT
     trap 'stop TERM' TERM HUP

@@ -10,6 +10,8 @@
     python -m report --curves RUN ...             loss, unseen and seen R@1 by epoch, PNG or SVG
     python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each, a PNG
     python -m report --lecture RUN ...            what JRD, MDR or DML-DA did in its runs, a PNG
+    python -m report --fill README.md ...         tables of Markdown pages filled from the reports'
+                                                  CSV files, figures that stand in none named
 To be started in the repository's folder.  --paper, --table and --seeds narrow or widen them.
 bash run_all.sh runs what is left and reports.
 
@@ -27,11 +29,12 @@ from pathlib import Path
 
 import common
 from report.claims import ledger
-from report.experiments import (EXPERIMENTS, NAMES, SAME_ON, all_runs, partial, plan, runs_of,
-                                selected)
+from report.experiments import (EXPERIMENTS, NAMES, SAME_ON, add_selection, all_runs, partial, plan,
+                                print_list, runs_of, selected)
 from report.figures import (draw_epochs, draw_gains, draw_levels, draw_recall, draw_runs,
                             draw_sweep)
 from report.lectures import draw_lecture
+from report.pages import fill
 from report.pictures import draw_nearest, draw_sheet, draw_thumbnails, draw_tsne
 from report.tables import CHOSEN, compare, glyphs_table, real_table, table, write_csv
 from support.identity import some
@@ -151,7 +154,7 @@ def write_report(rows, args, folder):
     claim_lines, claim_rows = ledger(rows, args, most)
     lines, table_rows, drawn, skipped = header(args, rows, folder) + claim_lines, [], [], {}
     if (folder / "notes.md").exists():
-        lines += [(folder / "notes.md").read_text().strip(), ""]
+        lines += [(folder / "notes.md").read_text(encoding="utf-8").strip(), ""]
     same = SAME_ON.get(args.dataset, {})
     for key in dict.fromkeys(row.key for row in rows):
         of_table = [row for row in rows if row.key == key]
@@ -218,6 +221,10 @@ def draw_figures(key, rows, args, most, folder, skipped):
 def main(args):
     if args.sheet:
         sheet(args)
+    elif args.fill:
+        said = fill(args.fill)
+        print("\n".join(said or ["every figure is that of a report"]))
+        sys.exit(1 if said else 0)
     elif args.curves:
         path = args.to or Path(args.out, "curves.png")
         draw_runs(path, args.out, args.curves)
@@ -228,16 +235,12 @@ def main(args):
         print(f"wrote {path}")
     elif args.compare:
         print(compare(args.out, *args.compare))
-    elif args.list or args.plan or args.dataset or partial(args):
-        args.dataset = args.dataset or ("glyphs" if args.quick else "real")
-        rows = selected(args)
-        if args.list:
-            for run in all_runs(rows, args):
-                print(run.command)
-        elif args.plan:
-            sys.exit(plan(rows, args))
-        else:
-            make_report(rows, args)
+    elif args.list:
+        print_list(args)
+    elif args.plan:
+        sys.exit(plan(selected(args), args))
+    elif args.dataset or partial(args):
+        make_report(selected(args), args)
     else:
         print(table(args.out))
 
@@ -254,32 +257,32 @@ def sheet(args):
     print(f"wrote {path}")
 
 
+def refuse_another(args, folder):
+    """UserError if a report on something else is there: it would lose its tables and claims."""
+    there = folder / "report.md"
+    text = there.read_text(encoding="utf-8") if there.exists() else ""
+    found = re.search(r"made by `(python -m report .*?)`", text)
+    asked = re.compile(r"--(?:dataset|paper|table) \S+|--quick")
+    if found and set(asked.findall(found[1])) != set(asked.findall(own_command(args, folder))):
+        raise common.UserError(f"{there} is that of `{found[1]}`: --to another folder")
+
+
 def make_report(rows, args):
     """Write the report and say so; a part of one is printed too."""
     name = "quick" if args.quick else args.dataset
     name = "-".join(filter(None, [name, args.paper, args.table]))
     folder = Path(args.to or Path(args.out, f"report-{name}"))
+    refuse_another(args, folder)
     text, drawn = write_report(rows, args, folder)
     if partial(args):
         print(re.sub(r"(<details>.*?</details>|!\[.*?\))\s*", "", text, flags=re.DOTALL))
     print(f"wrote {folder}/report.md, " + ", ".join(["tables.csv", "claims.csv", *drawn]))
 
 
-def table_name(text):
-    """An argparse type: 'Table I', 'Fig. 3a', 'figure 4', ... -> i, fig3a, fig4"""
-    return re.sub(r"^table|[\s.]", "", text.lower()).replace("figure", "fig")
-
-
 def parse_args(argv=None):
     parser = common.Parser("python -m report", __doc__)
+    add_selection(parser)
     add = parser.add_argument
-    add("--dataset", choices=("glyphs", "cub128", "real", *common.COUNTS), help="glyphs: in "
-        "miniature; cub128: CUB at 128 × 128; real: all of the papers' (default of --list, --plan)")
-    add("--paper", choices=common.PAPERS)
-    add("--table", type=table_name, help="1, 2a, I, fig4, ...")
-    add("--seeds", type=common.number(int, 1), help="runs a row (5; in sweeps on glyphs and on "
-        "cub128 3)")
-    add("--quick", action="store_true", help="three methods, their baselines, on glyphs, two seeds")
     add("--list", action="store_true", help="print the commands, one a line")
     add("--plan", action="store_true", help="print what there is to do")
     add("--again", action="store_true", help="with --plan: train anew what other code than this "
@@ -290,11 +293,10 @@ def parse_args(argv=None):
     add("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
     add("--lecture", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ...: "
         "the picture of docs/lectures, a column a run")
+    add("--fill", metavar="FILE", nargs="+", help="Markdown pages (report/pages.py says how tables "
+        "and figures are marked)")
     add("--to", help="what to write (default: a report-... in --out; the sheet beside the run; "
         "curves.png, lecture.png in --out)")
-    add("--weights", metavar="FILE", help="pretrained weights that every command is to have: the "
-        "runs with them, none else, are listed and reported")
-    add("--out", default="runs", help="folder that holds the runs (default: runs)")
     return parser.parse_args(argv)
 
 

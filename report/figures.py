@@ -119,13 +119,14 @@ def by_epoch(runs, metric):
 
 
 def draw_epochs(path, rows, get):
-    """A panel a dataset and metric, a curve a row over the epochs of its logs."""
+    """A panel a dataset, rate and metric, a curve a row over the epochs of its logs."""
     found = {}
     for row in rows:
         runs = get(row)
         if runs:
             for metric in COLUMNS[row.key]:
-                panel = (NAMES[row.dataset], "epoch", AXES[metric])
+                title = f"{NAMES[row.dataset]}, {row.rate}" if row.rate else NAMES[row.dataset]
+                panel = (title, "epoch", AXES[metric])
                 found.setdefault(panel, {})[row.name] = by_epoch(runs, metric)
     draw_curves(path, found, marks=False)
 

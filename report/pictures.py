@@ -97,29 +97,43 @@ def draw_sheet(path, rows, get):
     draw_nearest(path, runs[0])
 
 
-def draw_nearest(path, run, queries=6):
-    """Test images of random classes and the five images nearest to each, right and wrong framed."""
+def draw_nearest(path, run, unseen=4, seen=2):
+    """Images of random classes and the five images nearest to each, right and wrong framed: first
+    of test classes, which the network has never seen, then of training classes."""
     parts, data = embedded(run.folder / "last.pt", run.cfg.data_root), images_of(run)
-    x, labels, draw = parts["test"], parts["labels"], np.random.RandomState(0)
-    base, base_labels = parts.get("gallery", x), parts.get("gallery_labels", labels)
     where = run.cfg.dataset, run.cfg.data_root
-    tests = query.split_entries(data.test, *where)
-    entries = query.split_entries(data.gallery, *where) if data.gallery else tests
-    rows = []
+    tests = parts["test"], parts["labels"], query.split_entries(data.test, *where)
+    searched, draw = tests, np.random.RandomState(0)
+    if data.gallery:
+        searched = (parts["gallery"], parts["gallery_labels"],
+                    query.split_entries(data.gallery, *where))
+    rows = nearest_rows(tests, searched, unseen, "unseen", draw)
+    trained = parts["seen"], parts["seen_labels"], query.split_entries(data.seen, *where)
+    rows += nearest_rows(trained, trained, seen, "seen", draw)
+    query.draw_found(path, rows)
+    sheet = PIL.Image.open(path)                # 256 colours are a third of it, mixed by dots
+    sheet.quantize(palette=sheet.quantize(method=PIL.Image.Quantize.MAXCOVERAGE)).save(
+        path, optimize=True)
+
+
+def nearest_rows(asked, searched, queries, kind, draw):
+    """A query of each of some random classes and its five nearest, as rows of query.draw_found.
+
+    asked, searched: (embeddings (n, d), labels (n,), entries); where they are the same ones a query
+    does not find itself.
+    """
+    (x, labels, tests), (base, base_labels, entries), rows = asked, searched, []
     for chosen in [draw.choice(np.flatnonzero(labels == c))
                    for c in draw.permutation(labels.unique())[:queries]]:
         distances = (base - x[chosen]).norm(dim=1)
-        if data.gallery is None:
+        if searched is asked:
             distances[chosen] = math.inf
         nearest = distances.topk(min(5, len(base) - 1), largest=False).indices.tolist()
         _, name, source = tests[chosen]
-        rows.append([(source, [name, "query"], "black")])
+        rows.append([(source, [name, f"{kind} query"], "black")])
         for i in nearest:
             right = base_labels[i] == labels[chosen]
             _, name, source = entries[i]
             rows[-1].append((source, [name, "right" if right else "wrong"],
                              COLOURS[2] if right else COLOURS[1]))
-    query.draw_found(path, rows)
-    sheet = PIL.Image.open(path)                # 256 colours are a third of it, mixed by dots
-    sheet.quantize(palette=sheet.quantize(method=PIL.Image.Quantize.MAXCOVERAGE)).save(
-        path, optimize=True)
+    return rows

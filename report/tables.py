@@ -24,6 +24,12 @@ COLUMNS = {  # what a figure's table shows, where it is not R@1 alone
     ("mdr", "fig4"): ("norm mean", "norm cv"), ("dml_da", "fig1"): ("R@1", "seen R@1"),
     ("dml_da", "fig4"): ("NMI",), ("dml_da", "fig6"): ("NMI",),
     ("dml_da", "fig3"): tuple(f"R@{2 ** i}" for i in range(8))}
+BESIDE = {  # on glyphs and cub128: what a table has beside the paper's columns; no figure draws it
+    ("jrd", "1"): ("MAP@R", "NMI", "seen R@1"), ("mdr", "1a"): ("MAP@R", "NMI", "seen R@1"),
+    ("mdr", "2b"): ("MAP@R", "NMI", "seen R@1"),
+    ("dml_da", "I"): ("MAP@R", "seen R@1", "D_avg mean"),
+    ("dml_da", "fig3"): ("alpha min", "alpha mean", "alpha max"),
+    ("dml_da", "fig6"): ("D_avg mean",), ("jrd", "fig4"): ("jrs",)}
 IN_RUNS = {"R@1 (fraction)": "R@1", "lambda_NN": "lambda", "H-divergence_NN": "d_H"}
 PERCENT = re.compile(r"(seen )?R@\d+(, l2-normalized)?|NMI|MAP@R")
 
@@ -46,15 +52,16 @@ def numbers_on(key, dataset):
 
 
 def metrics_of(key, dataset):
-    """A table's columns: the paper's; on glyphs those of them that are measured there."""
+    """A table's columns: the paper's; on glyphs those of them that are measured there; on glyphs
+    and cub128 those of BESIDE too."""
     columns = {}
     for (_, where), entries in paper_numbers().get(key, {}).items():
         if dataset == "glyphs" or where == photographs(dataset):
             columns |= dict.fromkeys(entries)
     columns = list(columns) or COLUMNS.get(key, ("R@1",))
     if dataset == "glyphs":
-        return [metric for metric in columns if not re.search(r"R@\d\d", metric)]
-    return list(columns)
+        columns = [metric for metric in columns if not re.search(r"R@\d\d", metric)]
+    return [*columns, *(BESIDE.get(key, ()) if dataset in STAND_INS else ())]
 
 
 def reading(run, metric, row=None, part="last epoch"):
@@ -112,12 +119,13 @@ def digits_of(key, metric):
     return 2 if key[0] == "dml_da" else 1
 
 
-def label(name):
-    """A row's name as text."""
-    if isinstance(name, str):
-        return name
-    series, symbol, value = name
-    return f"{series}, {symbol} = {value:g}"
+def label(row):
+    """A row's name as text, with its rate where that is not the preset's."""
+    name = row.name
+    if not isinstance(name, str):
+        series, symbol, value = name
+        name = f"{series}, {symbol} = {value:g}"
+    return f"{name}, {row.rate}" if row.rate else name
 
 
 def markdown(rows):
@@ -130,13 +138,14 @@ def markdown(rows):
 def cells(row, args, most):
     """What stands in each column of a row -> a CSV row (dict) a metric."""
     runs, rows = runs_of(row, args, most), []
-    paper = numbers_on(row.key, row.dataset).get(row.name, {})
+    paper = numbers_on(row.key, row.dataset).get(label(row), {})
     elsewhere = {}                                  # on glyphs: {a dataset of the paper: entries}
     if row.dataset == "glyphs":
         elsewhere = {where: entries for (name, where), entries in
-                     paper_numbers().get(row.key, {}).items() if name == row.name}
+                     paper_numbers().get(row.key, {}).items() if name == label(row)}
     for metric in metrics_of(row.key, row.dataset):
         values, best = readings(runs, metric, row), readings(runs, metric, row, "best on test")
+        before = readings(runs, metric, row, "untrained backbone")
         entry = paper.get(metric, {})
         digits = digits_of(row.key, metric)
         difference = None
@@ -144,10 +153,12 @@ def cells(row, args, most):
             ours = statistics.mean(values)
             if entry and same_protocol(row.dataset):
                 difference = ours - entry["value"]
+        elif any(run.result for run in runs):
+            ours = None                             # DML-DA's α without DML-DA
         else:
             ours = "not run" if runs else STAND_INS[row.dataset]
         rows.append({
-            "paper": row.key[0], "table": row.key[1], "row": label(row.name),
+            "paper": row.key[0], "table": row.key[1], "row": label(row),
             "dataset": row.dataset, "metric": metric, "reported by": entry.get("reported_by"),
             "paper's figure": entry.get("value"), "paper's std": entry.get("std"),
             "paper's 95% interval": entry.get("ci95"),
@@ -157,6 +168,9 @@ def cells(row, args, most):
             "million images to run": sum(r.images_left() for r in runs[:row.seeds]) / 1e6,
             "command": runs[0].command.replace(" --seed 0", "") if runs else None,
             **{f"paper's on {d}": e[metric]["value"] for d, e in elsewhere.items() if metric in e},
+            "rate": runs[0].cfg.lr if runs else None,
+            "best on test's std": statistics.stdev(best) if len(best) > 1 else None,
+            "before training": statistics.mean(before) if before else None,
             "digits": digits, "text": spread(values, digits), "best": spread(best, digits)})
     return rows
 
@@ -205,7 +219,7 @@ def others_row(key, name, dataset, metrics, entries):
 
 def row_lines(row, found, metrics, in_paper):
     """A row of ours, found: its cells -> up to four lists of cells, one below the other."""
-    lines, name = [], label(row.name)
+    lines, name = [], label(row)
     if in_paper:
         spreads = {"paper's std": "std", "paper's 95% interval": "95% interval"}
         there = [text for k, text in spreads.items() if any(c[k] is not None for c in found)]
@@ -242,14 +256,18 @@ def glyphs_table(rows, args, most):
     shown = [next(c for c in row if c["metric"] == first) for row in found]
     any_best = any(c["best"] != "–" for c in shown)
     elsewhere = list(dict.fromkeys(k for c in shown for k in c if k.startswith("paper's on")))
-    heads = ["", "seeds", *metrics]
+    rates = len({c["rate"] for c in shown if c["rate"]}) > 1            # they have a column
+    heads = ["", "seeds", *["rate"] * rates, *metrics]
     if any_best:
         heads.append(f"best {first}*")
     heads += [f"paper's {first} on {NAMES[k.split()[-1]]}" for k in elsewhere]
     lines = [heads]
     for row, one in zip(found, shown):
         n = max(c["seeds"] for c in row)
-        line = [one["row"], str(n), *(c["text"] if n else c["ours"] for c in row)]
+        line = [one["row"], str(n)]
+        if rates:
+            line.append(f"{one['rate']:g}" if one["rate"] else "–")
+        line += [c["text"] if n else c["ours"] for c in row]
         if any_best:
             line.append(one["best"])
         lines.append(line + [published(one.get(k), one["digits"]) for k in elsewhere])

@@ -119,6 +119,10 @@ class _Part:
     def __init__(self, split, index):
         self.split, self.index = split, index
 
+    @property
+    def cached(self):
+        return self.split.images.cached
+
     def __len__(self):
         return len(self.index)
 

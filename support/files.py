@@ -7,9 +7,6 @@ import socket
 import time
 from pathlib import Path
 
-import filelock
-import torch
-
 ROOT = Path(__file__).resolve().parent.parent           # of this project
 
 
@@ -42,9 +39,19 @@ def atomic(path, mode="w"):
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+        replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def replace(part, path):
+    """os.replace, tried for a second and a half: Windows refuses while any program, often one that
+    looks for viruses, has one of the two files open."""
+    for wait in (0.05, 0.1, 0.2, 0.4, 0.8):
+        with contextlib.suppress(PermissionError):
+            return os.replace(part, path)
+        time.sleep(wait)
+    os.replace(part, path)
 
 
 def remove_leftovers(folder):
@@ -55,7 +62,7 @@ def remove_leftovers(folder):
     """
     for part in folder.glob(".*.part"):
         who, _, number = part.name.removesuffix(".part").rpartition(".")
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, PermissionError):      # it is gone, or open
             ours = who.endswith("." + socket.gethostname()) and number.isdecimal()
             if ours and not is_running(int(number)) or time.time() - part.stat().st_mtime > 86400:
                 part.unlink()
@@ -80,6 +87,8 @@ def lock(path, seconds):
     Waits `seconds` (None: as long as it takes) and then raises filelock.Timeout.  Where a file
     system has no locks of its own, filelock makes do with the file's existence.
     """
+    import filelock         # here, as torch below: `run_all.sh --list` runs without either
+
     found = filelock.FileLock(path, timeout=-1 if seconds is None else seconds)
     try:
         found.acquire()
@@ -106,12 +115,17 @@ def digest(*parts):
 
 
 def sha256(path):
+    found = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while part := file.read(2 ** 20):
+            found.update(part)
+    return found.hexdigest()
 
 
 def load_torch(path):
     """torch.load of tensors and plain values, never of code.  UserError if the file is no such."""
+    import torch
+
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:

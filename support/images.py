@@ -35,6 +35,7 @@ def through(prefix, image):
 
 class ImageFiles:
     """Indexable images from files, through the deterministic part of a transform."""
+    cached = False
 
     def __init__(self, paths, prefix):
         self.paths, self.prefix = paths, prefix
@@ -65,6 +66,7 @@ CACHE_FORMAT, CHUNK = 2, 256               # CHUNK: images in memory at once whi
 
 class CachedImages:
     """Indexable images from a cache file: uint8 (3, h, w), in PIL's memory layout, h × w × 3."""
+    cached = True
 
     def __init__(self, path, shapes):
         self.path, self.shapes, self.starts = path, shapes, _starts(shapes)

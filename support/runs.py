@@ -1,7 +1,6 @@
 """The run folder: settings, log, checkpoint and result of one training; how it is resumed."""
 import contextlib
 import json
-import shlex
 import subprocess
 import sys
 import time
@@ -13,10 +12,11 @@ import torch
 import torchvision
 from tqdm import tqdm
 
-from support.command_line import PLACE, device
+from support.command_line import PLACE, device, typed
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, load_torch, lock, read_json,
                            reason, remove_leftovers, write_json)
 from support.identity import code_of, other_code, other_images, some
+from support.memory import step_bytes
 
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
@@ -152,9 +152,23 @@ class Run:
     def __exit__(self, kind, error, traceback):
         self.lock.release()
         if kind is KeyboardInterrupt:
-            command = shlex.join(["python", *(word for word in sys.argv if word != "--again")])
+            command = typed(["python", *(word for word in sys.argv if word != "--again")])
             print(f"\nstopped: {self.folder} holds {len(self.history)} of {self.cfg.epochs} epochs."
                   f"  To continue: {command}", file=sys.stderr)
+        if isinstance(error, torch.OutOfMemoryError):
+            raise UserError(self._too_large()) from error
+        if error and isinstance(error, torch._dynamo.exc.TorchDynamoException):
+            raise UserError(f"--compile: {reason(error)}") from error
+
+    def _too_large(self):
+        """What to say when the GPU's memory is not enough."""
+        cfg, backbone = self.cfg, self.parts["network"].backbone
+        gib = {precision: step_bytes(backbone, cfg.batch, cfg.size, precision) / 2 ** 30
+               for precision in ("fp32", "bf16")}
+        return (f"out of GPU memory: a step of {cfg.backbone} with --batch {cfg.batch} at "
+                f"{cfg.size} × {cfg.size} keeps about {gib['fp32']:.1f} GiB for the backward pass, "
+                f"with --precision bf16 {gib['bf16']:.1f}; a smaller --batch needs less, but is no "
+                "longer the paper's")
 
     @property
     def result(self):
@@ -169,7 +183,8 @@ class Run:
             state = read_checkpoint(path)
             try:
                 for name, part in parts.items():
-                    part.load_state_dict(state[name])
+                    if state[name] is not None:                         # dropped by finish
+                        part.load_state_dict(state[name])
                 self.history, self.untrained = state["history"], state["untrained"]
                 self._keep_best(state)
             except (KeyError, RuntimeError, ValueError) as error:
@@ -237,12 +252,16 @@ class Run:
         row = {"epoch": self.epoch + 1, **self.means, **row,
                "images/s": self.images / self.seconds, "seconds": self.seconds}
         self.history.append(row)
-        state = {"paper": self.paper, "config": self.config, "history": self.history,
-                 "untrained": self.untrained, **{k: v.state_dict() for k, v in self.parts.items()}}
+        state = self._state()
         self._save("last.pt", state)
         self._keep_best(state)
         self._write_log()
         self._print(row)
+
+    def _state(self):
+        """What a checkpoint holds."""
+        return {"paper": self.paper, "config": self.config, "history": self.history,
+                "untrained": self.untrained, **{k: v.state_dict() for k, v in self.parts.items()}}
 
     def _print(self, row):
         """A row of the table on the console, the names of its columns first where they changed."""
@@ -271,7 +290,7 @@ class Run:
         """best.pt is last.pt where the last epoch is the best on the held-out classes; also where a
         kill came between the two."""
         if self.best("val R@1") is self.history[-1]:
-            self._save("best.pt", state)
+            self._save("best.pt", state | {"optimizer": None})
 
     def _save(self, name, state):
         with atomic(self.folder / name, "wb") as file:
@@ -292,6 +311,7 @@ class Run:
             result["best on held-out classes"] = {
                 k: chosen[k] for k in ("epoch", "val R@1", *self.ks)}
         write_json(self.folder / "result.json", result)
+        self._save("last.pt", self._state() | {"optimizer": None})      # two thirds of the file
 
 
 def versions():

@@ -136,7 +136,8 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
     for switch in (True, False):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", switch)
         network = common.SmallNet().eval()
-        common.to_device(network, argparse.Namespace(precision=precision, device="cpu"))
+        common.to_device(network, argparse.Namespace(
+            precision=precision, device="cpu", compile=False))
         assert torch.backends.cudnn.allow_tf32 == tf32
         assert torch.get_float32_matmul_precision() == "highest"
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -341,6 +342,7 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path, monkeypatch):
 
 def test_finish_may_be_called_twice(tmp_path):
     with run_of(tmp_path) as run:
+        run.restore()
         run.history = [{"epoch": 1, "R@1": 0.5, "R@2": 0.6, "R@4": 0.7, "R@8": 0.8, "seconds": 2}]
         run.finish({"R@1": 0.5})
         first = run.result

@@ -232,6 +232,7 @@ def test_the_plan_counts_runs_of_other_code(run, monkeypatch, tmp_path, capsys):
                               out=str(tmp_path / "runs"), weights=None, again=False)
     monkeypatch.setitem(experiments.EXPERIMENTS, ("jrd", "1"), ("", "cub", 1, {
         "JRD": "--epochs 2"}))
+    monkeypatch.setattr(experiments, "AT_BOTH_RATES", ())
     rows = experiments.selected(args)
     assert experiments.plan(rows, args) == 0
     out, err = capsys.readouterr()

@@ -11,8 +11,8 @@ FLOORS = [  # each imports from those above it in this list, report/ from itself
     ["support.files"], ["support.command_line", "support.identity"],
     ["support.layouts", "support.images", "support.ranks", "support.npz",
      "support.tables"],
-    ["support.glyphs", "support.runs", "support.query"], ["support.datasets"], ["common"], ["eval"],
-    PAPERS, ["report"]]
+    ["support.glyphs", "support.runs", "support.query"], ["support.datasets"],
+    ["support.prepare"], ["common"], ["eval"], PAPERS, ["report"]]
 FLOOR = {module: i for i, floor in enumerate(FLOORS) for module in floor}
 PRODUCT = sorted([*ROOT.glob("*.py"), *ROOT.glob("support/*.py"), *ROOT.glob("report/*.py")])
 
@@ -69,5 +69,5 @@ def test_nothing_else_stands_at_the_top():
         pytest.skip("not a git checkout")
     assert {line.split("/")[0] for line in tracked.stdout.splitlines()} == {
         *(f"{paper}.py" for paper in PAPERS), "common.py", "eval.py", "tests", "run_all.sh",
-        "README.md", "requirements.txt", ".gitignore", ".ci", "support", "report", "docs",
-        "results", "benchmarks"}
+        "README.md", "requirements.txt", ".gitignore", ".gitattributes", ".ci", "support", "report",
+        "docs", "results", "benchmarks"}

@@ -1,4 +1,4 @@
-"""The experiment list, the plan, tables, claims and figures, on run folders made here."""
+"""The experiment list, the plan, tables and figures, on run folders made here."""
 import argparse
 import csv
 import importlib
@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -72,7 +71,8 @@ def everything():
 
 
 def test_imports_go_one_way():
-    order = ("experiments", "tables", "claims", "figures", "pictures", "lectures", "__main__")
+    order = ("experiments", "tables", "claims", "figures", "pictures", "lectures", "pages",
+             "__main__")
     for i, module in enumerate(order):
         source = (ROOT / "report" / f"{module}.py").read_text()
         imported = re.findall(r"^ *from report\.(\w+) import|^ *import report", source, re.M)
@@ -108,7 +108,7 @@ def test_rows_that_share_a_run_share_it():
     found = {}
     for row in rows_of("--dataset", "cub"):
         found.setdefault(experiments.runs_of(row, arguments())[0].folder.name, set()).add(
-            (*row.key, tables.label(row.name)))
+            (*row.key, tables.label(row)))
     jrd = {key[1] for key in found["jrd-cub-s0"]}
     assert jrd == {"1", "2", "3", "fig4", "fig5", "fig6"}       # α = 1, (K, K') = (3, 1) among them
     mdr = {key[1] for key in found["mdr-cub-s0"]}
@@ -148,6 +148,12 @@ def test_what_is_finished_is_not_left_and_what_is_begun_costs_less(out, capsys):
     assert runs[0].images_left() == 0
     assert runs[1].images_left() == 750 * (runs[1].cfg.epochs - 10)
     assert runs[3].images_left() == runs[3].cfg.epochs * runs[3].cfg.iterations * runs[3].cfg.batch
+    assert runs[0].images_to_embed() == 0
+    assert runs[3].images_to_embed() == 2000 + runs[3].cfg.epochs * 2750 + 2750     # each epoch both
+    sop = experiments.Training("jrd", "sop", "", 0)         # evaluated every tenth of 80 epochs
+    assert sop.images_to_embed() == 60502 + 8 * 60502 + 60502 + 59551
+    inshop = experiments.Training("mdr", "inshop", "--eval-every 30", 0)        # 30, 60, 90, 100
+    assert inshop.images_to_embed() == 26830 + 4 * (26830 + 25882) + 26830 + 25882
 
 
 @pytest.mark.parametrize("words, message", [
@@ -190,7 +196,7 @@ def test_cub128_has_every_experiment_once_and_the_headlines_first():
     rows = experiments.selected(args)
     assert {row.key for row in rows} == set(experiments.EXPERIMENTS)
     assert {row.dataset for row in rows} == {"cub128"} and {row.seeds for row in rows} == {3}
-    without = {tables.label(row.name) for row in rows if row.flags is None}
+    without = {tables.label(row) for row in rows if row.flags is None}
     assert without == {"Triplet+MDR (256x256)", "R18", "R18+MDR", "R50", "R50+MDR", "IBN",
                        "IBN+MDR"}
     widths = [row for row in rows if row.key == ("mdr", "fig3a")]
@@ -208,6 +214,25 @@ def test_cub128_has_every_experiment_once_and_the_headlines_first():
     assert of_tables == sorted(of_tables, reverse=True) and not of_tables[-1]   # sweeps come last
     last = [run.cfg.seed for run in runs[33:sum(of_tables)]]
     assert last == sorted(last)
+
+
+def test_on_glyphs_the_headlines_stand_at_a_second_rate(out):
+    """About three times the preset's, each flag that has a rate; the seeds of headline claims."""
+    rows = rows_of("--dataset", "glyphs")
+    hot = [row for row in rows if row.rate]
+    assert {row.key for row in hot} == {*experiments.HEADLINES, ("mdr", "fig3b")}
+    for row in hot:
+        usual = next(r for r in rows if (r.key, r.name, r.rate) == (row.key, row.name, ""))
+        own, three = (vars(experiments.runs_of(r, under(out))[0].cfg) for r in (usual, row))
+        for name in own:
+            if name in ("lr", "lr_proxies"):
+                assert 2.9 < three[name] / own[name] < 3.4
+            else:
+                assert name == "changed" or three[name] == own[name]
+        assert row.seeds == usual.seeds == experiments.DECIDING
+    assert len({experiments.runs_of(row, under(out))[0].folder for row in hot}) == 11
+    assert not [row for words in (("--quick",), ("--dataset", "cub128"), ("--dataset", "real"))
+                for row in rows_of(*words) if row.rate]
 
 
 def test_a_rate_of_its_own_on_cub128(monkeypatch):
@@ -321,20 +346,28 @@ def test_ours_stand_beside_the_papers(out, tmp_path):
 def test_in_miniature(out, tmp_path):
     """Rows of several datasets are one; other backbones and 256 × 256 have no miniature; widths are
     an eighth; the paper's figures stand beside, named by their dataset."""
-    args = arguments("--dataset", "glyphs", "--paper", "mdr", "--out", out)
+    args = arguments("--dataset", "glyphs", "--paper", "mdr", "--seeds", 4, "--out", out)
     rows = experiments.selected(args)
     for row in rows:
         if row.key[1] in ("1a", "3") and row.flags is not None:
             for run in experiments.runs_of(row, under(out)):
-                run.folder.exists() or pretend(run, 0.5 + 0.1 * (row.flags == ""))
+                run.folder.exists() or pretend(run, 0.4 if row.rate else
+                                               0.5 + 0.1 * (row.flags == ""))
     text, _ = command.write_report(rows, args, tmp_path / "r")
     assert sum("no miniature" in line for line in text.splitlines() if line.startswith("| R")) == 4
     assert "In miniature the same as MDR, Table 1a" in text
-    line = next(line for line in text.splitlines() if line.startswith("| Triplet+MDR  "))
-    assert [cell.strip() for cell in line.strip("|").split("|")] == [
-        "Triplet+MDR", "5", "60.0 ± 0.0", "61.0 ± 0.0", "62.0 ± 0.0", "63.0 ± 0.0", "65.0 ± 0.0",
-        "68.8", "88.5"]
-    assert "| Triplet+MDR (L2 norm at inference) | 5     | 50.0 ± 0.0 |" in text
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    assert next(line for line in lines if line[0] == "Triplet+MDR") == [
+        "Triplet+MDR", "4", "0.0003", "60.0 ± 0.0", "61.0 ± 0.0", "62.0 ± 0.0", "63.0 ± 0.0",
+        "20.0 ± 0.0", "70.0 ± 0.0", "90.0 ± 0.0", "65.0 ± 0.0", "68.8", "88.5"]
+    hot = next(line for line in lines if line[0] == "Triplet+MDR, 3 × the rate")
+    assert hot[1:4] == ["4", "0.001", "40.0 ± 0.0"] and hot[-2:] == ["–", "–"]
+    with open(tmp_path / "r" / "tables.csv") as file:
+        cells = {(c["table"], c["row"], c["metric"]): c for c in csv.DictReader(file)}
+    assert float(cells["1a", "Triplet+MDR, 3 × the rate", "R@1"]["rate"]) == 1e-3
+    cell = cells["1a", "Triplet+MDR", "R@1"]
+    assert (cell["rate"], cell["best on test's std"]) == ("0.0003", "0.0")
+    assert "| Triplet+MDR (L2 norm at inference) | 4     | 50.0 ± 0.0 |" in text
     assert {row.name[2] for row in rows if row.key[1] == "fig3a"} == {8, 16, 32, 64}
     assert experiments.flags_on("glyphs", "mdr", "--lambda 0 --dim 512") == "--lambda 0 --dim 64"
     for flags in ("--size 256", "--backbone resnet18"):
@@ -357,7 +390,8 @@ def test_on_cub128(out, tmp_path):
         "classes 1-100", "146", "128", "SqueezeNet 1.1", "bfloat16", "searched", "SHA-256 c0de"))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     ours = lines.index("| | **ours**, last epoch, n = 3 | **60.0 ± 0.0** | **61.0 ± 0.0** |"
-                       " **62.0 ± 0.0** | **63.0 ± 0.0** |")
+                       " **62.0 ± 0.0** | **63.0 ± 0.0** | **20.0 ± 0.0** | **70.0 ± 0.0** |"
+                       " **90.0 ± 0.0** |")
     assert lines[ours - 1].startswith("| **JRD** | paper, CUB | 67.9 |")
     assert lines[ours + 1].startswith("| | best on test* | 65.0 ± 0.0 |")
     assert "| difference |" not in text and "quoted" not in text
@@ -371,6 +405,16 @@ def test_on_cub128(out, tmp_path):
     cell = cells["1", "JRD", "R@1"]
     assert (cell["dataset"], cell["paper's figure"], cell["difference"]) == ("cub128", "67.9", "")
     assert cells["2a", "R18", "R@1"]["ours"] == "not in cub128"
+
+
+def test_what_a_run_does_not_measure_is_not_called_not_run(out):
+    """Without DML-DA there is no α; a table on glyphs has a row for it all the same."""
+    rows = rows_of("--dataset", "glyphs", "--paper", "dml_da", "--table", "fig3", "--out", out)
+    pretend(experiments.runs_of(rows[0], under(out))[0])
+    cells = {c["metric"]: c for c in tables.cells(rows[0], under(out), 1)}
+    assert (cells["R@1"]["ours"], cells["alpha mean"]["ours"]) == (50, None)
+    lines, _ = tables.glyphs_table(rows, under(out), 1)
+    assert "| –" in lines[2] and "not run" in lines[3]
 
 
 def test_table_2_reads_ten_parts_and_table_3_fractions(out):
@@ -391,72 +435,6 @@ def test_every_finished_run_as_a_table(out):
         pretend(run, 0.5 + 0.01 * i)
     text = tables.table(out)
     assert "| jrd-glyphs" in text and "51.0 ± 1.4" in text and "\\* the epoch chosen" in text
-
-
-# ---------------------------------------------------------------------------- the claims
-@pytest.mark.parametrize("values, want", [
-    ([1.0, 1.1, 0.9], "holds"), ([-1.0, -1.1, -0.9], "does not hold"), ([3.0], "undecided"),
-    ([1.0, -1.0, 0.5], "undecided"), ([0.0, 0.0], "undecided"), ([2.0, 2.0], "holds")])
-def test_verdict(values, want):
-    mean, half, word = claims.verdict(values)
-    assert word == want and mean == pytest.approx(statistics.mean(values))
-    if len(values) == 3:
-        assert half == pytest.approx(4.302653 * statistics.stdev(values) / 3 ** 0.5)
-
-
-def test_a_claim_holds_if_all_its_parts_do():
-    assert claims.together(["holds", "holds"]) == "holds"
-    assert claims.together(["holds", "undecided"]) == "undecided"
-    assert claims.together(["undecided", "does not hold", "not run"]) == "does not hold"
-    assert claims.together(["holds", "not run"]) == "not run"
-
-
-def test_every_claim_is_there_and_asks_for_runs_of_the_list(everything):
-    assert list(claims.CLAIMS) == [f"{paper}{i}" for paper, n in (("J", 10), ("M", 8), ("D", 8))
-                                   for i in range(1, n + 1)]
-    listed = {run.folder for runs in everything.values() for run in runs}
-    for claim, (_, datasets, inequalities) in claims.CLAIMS.items():
-        paper = claims.PAPER_OF[claim[0]]
-        for dataset in [*datasets.split(), "glyphs", "cub128"]:
-            for inequality in inequalities.values():
-                def v(flags, metric="R@1"):
-                    flags = experiments.flags_on(dataset, paper, flags)
-                    if flags is not None:
-                        run = experiments.training(paper, dataset, flags, 0, "runs", None)
-                        assert run.folder in listed, (claim, dataset, run.command)
-                    return 0.0
-                inequality(v) if callable(inequality) else [v(f) for f in inequality[:2]]
-
-
-def test_differences_are_paired_by_seed(out):
-    """Seeds differ by far more than the two settings do, and seed 3 has only one of them."""
-    for seed, base in enumerate((0.3, 0.5, 0.7, 0.9)):
-        pretend(experiments.training("jrd", "glyphs", "--alpha 0", seed, out, None), base)
-        if seed < 3:
-            better = base + 0.01 + 0.001 * seed
-            pretend(experiments.training("jrd", "glyphs", "", seed, out, None), better)
-    values = claims.in_each_seed("jrd", ("", "--alpha 0"), "glyphs", under(out), 5)
-    assert values == pytest.approx([1.0, 1.1, 1.2])
-    args = arguments("--dataset", "glyphs", "--out", out)
-    lines, rows = claims.ledger(experiments.selected(args), args, 5)
-    verdicts = {row["claim"]: row["verdict"] for row in rows}
-    assert [verdicts[c] for c in ("J1", "J2", "M2")] == ["holds", "not run", "no miniature"]
-    assert any("+1.100" in line and "+0.852 to +1.348" in line for line in lines)
-    for table, want in (("1", {"J1"}), ("fig4", {"J1"}), ("4", set())):     # of a part: its own
-        args = arguments("--dataset", "glyphs", "--paper", "jrd", "--table", table, "--out", out)
-        _, rows = claims.ledger(experiments.selected(args), args, 5)
-        assert {row["claim"] for row in rows} == want
-
-
-def test_claims_of_several_runs(out):
-    for flags, cv in (("--lambda 0", 0.9), ("", 0.4)):
-        pretend(experiments.training("mdr", "cub", flags, 0, out, None), cv)     # norm cv: r1 / 5
-    inequality = claims.CLAIMS["M8"][2]["half of Triplet's - MDR's"]
-    (half,) = claims.in_each_seed("mdr", inequality, "cub", under(out), 1)
-    assert half == pytest.approx(0.9 / 5 / 2 - 0.4 / 5)
-    inequality = claims.CLAIMS["M5"][2]["cost to Triplet"]
-    (cost,) = claims.in_each_seed("mdr", inequality, "cub", under(out), 1)
-    assert cost == pytest.approx(10)
 
 
 # ---------------------------------------------------------------------------- the figures
@@ -555,8 +533,8 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     x, labels = torch.tensor([[0.0], [1.0], [3.0], [7.0]]), torch.tensor([0, 1, 0, 1])
     names = ["a0.png", "b0.png", "a1.png", "b1.png"]
     test = common.Split(None, labels, ["class a", "class b"], names)
-    parts = {"test": x, "labels": labels}
-    data = argparse.Namespace(gallery=None, test=test)
+    parts = {"test": x, "labels": labels, "seen": x + 5, "seen_labels": labels}
+    data = argparse.Namespace(gallery=None, test=test, seen=test)
     monkeypatch.setattr(pictures, "embedded", lambda *_: parts)
     monkeypatch.setattr(pictures, "images_of", lambda run: data)
     run = argparse.Namespace(cfg=argparse.Namespace(data_root=None, dataset=str(tmp_path)),
@@ -567,8 +545,8 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures.query, "draw_found",
                         lambda path, rows: (told.append(rows), draw(path, rows)))
 
-    def lines():
-        pictures.draw_nearest(tmp_path / "sheet.png", run)
+    def lines(unseen=2, seen=0):
+        pictures.draw_nearest(tmp_path / "sheet.png", run, unseen, seen)
         return {row[0][0].name: [(source.name, *words) for source, words, _ in row]
                 for row in told[-1]}
 
@@ -577,7 +555,7 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     want = {"a0.png": "b0 a1 b1", "b0.png": "a0 a1 b1", "a1.png": "b0 a0 b1", "b1.png": "a1 b0 a0"}
     assert len(found) == 2
     for query, line in found.items():
-        assert line[0] == (query, f"class {query[0]}", "query")
+        assert line[0] == (query, f"class {query[0]}", "unseen query")
         assert line[1:] == [(f"{name}.png", f"class {name[0]}",
                              "right" if name[0] == query[0] else "wrong")
                             for name in want[query].split()]
@@ -585,6 +563,10 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
                for row in told[0] for _, words, colour in row[1:])
     with pictures.PIL.Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 4 * 120 and sheet.height > 2 * 80
+
+    for query, line in lines(0, 2).items():                 # training classes, found in the same way
+        assert line[0] == (query, f"class {query[0]}", "seen query")
+        assert [name for name, *_ in line[1:]] == [f"{name}.png" for name in want[query].split()]
 
     data.gallery, parts["gallery"], parts["gallery_labels"] = test, x, labels   # now with itself
     for query, line in lines().items():
@@ -599,8 +581,9 @@ def test_figures_of_embeddings(tmp_path, monkeypatch):
     parts = {"test": x, "labels": labels, "seen": x, "seen_labels": labels}
     images = torch.randint(0, 256, (60, 3, 20, 20), dtype=torch.uint8)
     monkeypatch.setattr(pictures, "embedded", lambda *_: parts)
+    split = common.Split(images, labels, [f"class {c}" for c in range(12)])
     monkeypatch.setattr(pictures, "images_of", lambda run: argparse.Namespace(
-        gallery=None, test=common.Split(images, labels, [f"class {c}" for c in range(12)])))
+        gallery=None, test=split, seen=split))
     run = argparse.Namespace(cfg=argparse.Namespace(data_root="data", dataset="glyphs"),
                              folder=tmp_path)
     rows = [experiments.Row(("dml_da", "fig5"), name, "glyphs", "", 1) for name in ("one", "two")]
@@ -623,6 +606,34 @@ def test_without_matplotlib_one_line_says_what_was_skipped(out, tmp_path, monkey
     assert "matplotlib" in stderr and "pip install" in stderr and stderr.count("\n") == 1
     assert "skipped mdr-fig3b.png, mdr-fig4.png, mdr-fig6.png: " in stderr
     assert not list((tmp_path / "r").glob("*.png"))
+
+
+def test_curves_at_both_rates_have_panels_of_their_own(out, tmp_path, monkeypatch):
+    rows = rows_of("--dataset", "glyphs", "--table", "fig3b", "--seeds", 1)
+    for run in experiments.all_runs(rows, under(out)):
+        pretend(run)
+    drawn = {}
+    monkeypatch.setattr(figures, "draw_curves", lambda path, found, marks: drawn.update(found))
+    figures.draw_epochs(tmp_path, rows, lambda row: experiments.runs_of(row, under(out)))
+    assert [(title, label[:13]) for title, _, label in drawn] == [
+        (title, label) for title in ("glyphs", "glyphs, 3 × the rate")
+        for label in ("R@1 on test c", "R@1 on traini")]
+    assert all(list(curves) == list(experiments.TRIPLET) for curves in drawn.values())
+
+
+def test_a_report_on_a_part_is_not_written_over_a_whole_one(out, tmp_path):
+    """It would replace tables.csv and claims.csv; the same report may be made again."""
+    words = ["--dataset", "glyphs", "--paper", "jrd", "--table", "4", "--out", out,
+             "--to", tmp_path / "r"]
+    for _ in range(2):
+        command.main(arguments(*words))
+    before = (tmp_path / "r" / "tables.csv").read_text()
+    for others in (["--quick"], ["--dataset", "glyphs", "--paper", "jrd"],
+                   ["--dataset", "cub", "--paper", "jrd", "--table", "4"]):
+        with pytest.raises(common.UserError, match="report.md is that of `python -m report "
+                           "--dataset glyphs --paper jrd --table 4 .*: --to another folder"):
+            command.main(arguments(*others, "--out", out, "--to", tmp_path / "r"))
+    assert (tmp_path / "r" / "tables.csv").read_text() == before
 
 
 def test_a_report_before_the_papers_method_is_finished(out, tmp_path, capsys):
@@ -655,7 +666,7 @@ def run_all(tmp_path):
         *--plan*) echo "plan: 3 runs" >&2
                   printf 'python %s\\n' 'jrd.py --seed 0' 'mdr.py --seed 0' 'jrd.py --seed 1'
                   exit "${{PLAN:-0}}" ;;
-        *--list*) echo listed ;;
+        *report.experiments*) echo "python listed" ;;
         "-m report"*) echo the report ;;
         mdr.py*) echo "mdr.py: trouble" >&2; exit 2 ;;
         *) [ -z "${{SLOW:-}}" ] || exec sleep 60; echo "last epoch fine" ;;
@@ -697,7 +708,7 @@ def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all):
         stdout, stderr = process.communicate(timeout=60)
         assert process.returncode == 2 and stdout == "" and stderr.count("\n") == 1
     process = start("--list", "--dataset", "glyphs")
-    assert process.communicate(timeout=60) == ("listed\n", "")
+    assert process.communicate(timeout=60) == (f"{log.with_name('python')} listed\n", "")
 
 
 def test_run_all_passes_on_what_the_report_takes(run_all):

@@ -1,0 +1,282 @@
+"""A cluster's needs: the list of commands where nothing is installed, weights and caches ahead of a
+job array, several GPUs, a scheduler's SIGTERM."""
+import importlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import common
+from conftest import ROOT, make_folder
+from report import __main__ as command
+from report import experiments
+from support import files, images, layouts
+from test_datasets import MINI, make_cub
+
+STUB = "#!/usr/bin/env bash\n"
+
+
+def executable(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(STUB + text)
+    path.chmod(0o755)
+    return path
+
+
+# ---------------------------------------------------------------------------- the list
+@pytest.fixture
+def checkout(tmp_path):
+    """checkout(*words, **env): run_all.sh in a folder that no environment was made in, where
+    `python3` has the standard library alone -> the finished process."""
+    for name in ("report", "support"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "run_all.sh", tmp_path)
+    executable(tmp_path / "bin" / "python3", f'exec {sys.executable} -S "$@"\n')
+
+    def run(*words, **env):
+        env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"} | env
+        return subprocess.run(["bash", tmp_path / "run_all.sh", *words], env=env, text=True,
+                              capture_output=True, cwd="/")
+    run.folder = tmp_path
+    return run
+
+
+def with_torch(args):
+    """The list as the scripts themselves make it: their parse_args, a folder's name for a run."""
+    lines = {}
+    rows = experiments.selected(args)
+    for now in range(3):
+        for seed in range(max(row.seeds for row in rows)):
+            for row in rows:
+                if experiments.turn(row) == now and row.flags is not None and seed < row.seeds:
+                    words = f"--dataset {row.dataset} {row.flags} --seed {seed}".split()
+                    paper = row.key[0]
+                    cfg = importlib.import_module(paper).parse_args(words)
+                    lines.setdefault(common.run_folder(paper, cfg),
+                                     shlex.join(["python", f"{paper}.py", *words]))
+    return list(lines.values())
+
+
+@pytest.mark.parametrize("dataset", ["glyphs", "cub128", "real"])
+def test_the_list_needs_no_torch_and_makes_no_environment(dataset, checkout):
+    done = checkout("--dataset", dataset, "--list")
+    assert done.returncode == 0 and done.stderr == ""
+    args = command.parse_args(["--dataset", dataset])
+    assert done.stdout.splitlines() == with_torch(args) and done.stdout.count("\n") > 300
+    assert not (checkout.folder / ".venv").exists()
+    probe = subprocess.run([checkout.folder / "bin" / "python3", "-c", "import torch"],
+                           capture_output=True, text=True)
+    assert "No module named 'torch'" in probe.stderr, "the test shows nothing"
+
+
+def test_the_lines_name_the_interpreter_that_run_all_would_take(checkout):
+    words = ["--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--seeds", "1", "--list"]
+    python, bin = sys.executable, checkout.folder / "bin"
+    executable(bin / "python", f'exec {python} "$@"\n')
+    executable(bin / "my python", f'exec {python} "$@"\n')
+    rest = "jrd.py --dataset glyphs --seed 0"
+
+    def first(**env):
+        done = checkout(*words, **env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()[0]
+
+    assert first() == f"python {rest}"
+    assert first(PYTHON=str(bin / "my python")) == f"{bin}/my\\ python {rest}"
+    executable(checkout.folder / ".venv" / "bin" / "python", "exit 9\n")
+    assert first() == f".venv/bin/python {rest}"
+    assert first(VIRTUAL_ENV="active") == f"python {rest}"
+
+
+def test_a_mistake_in_what_is_listed_is_one_line(checkout):
+    done = checkout("--table", "9", "--list")
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert "report.experiments: nothing to run for --dataset real --table 9" in done.stderr
+
+
+# ---------------------------------------------------------------------------- weights and caches
+@pytest.fixture
+def prepare(tmp_path, monkeypatch, capfd):
+    """prepare(*words) -> status, lines on stdout and stderr; there is a miniature cub, no network,
+    and squeezenet's file has any hash."""
+    for name, counts in MINI.items():
+        monkeypatch.setitem(layouts.COUNTS, name, counts)
+    make_cub(tmp_path)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    weights_file = common.weights_file
+
+    def download(url, path, hash_prefix):
+        if "squeezenet" not in url:
+            raise OSError("no route to host")
+        torch.save(common.backbone("squeezenet1_1")[0].state_dict(), path)
+    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
+    monkeypatch.setattr(common, "weights_file", lambda name: (
+        weights_file(name)[0], "" if "squeeze" in name else "0", weights_file(name)[2]))
+
+    def run(*words):
+        status = 0
+        try:
+            common.ahead(common.parse_args(
+                ["prepare", *map(str, words), "--data-root", str(tmp_path)]))
+        except SystemExit as stop:
+            status = stop.code
+        out, err = capfd.readouterr()
+        return status, out.splitlines(), err.splitlines()
+    return run
+
+
+def test_prepare_fetches_and_builds_what_the_presets_need(prepare, tmp_path, monkeypatch):
+    status, out, err = prepare("cub128")
+    assert (status, err) == (0, [])
+    assert [line for line in out if line.startswith("ready: weights")] == [
+        f"ready: weights of squeezenet1_1, {files.sha256(file)[:12]}"
+        for file in (tmp_path / "hub" / "checkpoints").iterdir()]
+    ready = [line for line in out if line.startswith("ready: cub128 as ")]
+    assert [line.split()[3] for line in ready] == ["jrd.py", "mdr.py", "dml_da.py"]
+    assert ready[0].endswith("3 images of 2 classes to train, 4 images of 2 classes to test")
+    assert sum(line.startswith("building the cache") for line in out) == 9
+    monkeypatch.setattr(images, "_build_cache", None)           # nothing is left to build
+    for paper in common.PAPERS:
+        script = importlib.import_module(paper)
+        train, _, test = script.transforms(script.parse_args(["--dataset", "cub128"]))
+        common.load_dataset("cub128", tmp_path, train, test)
+
+
+def test_prepare_says_a_line_for_each_file_that_it_cannot_have(prepare, tmp_path):
+    """... and does the rest: two papers share BN-Inception; cars are missing for all three."""
+    status, out, err = prepare("cub", "cars")
+    assert status == 2
+    assert [line.split(":")[0:2] for line in err] == [
+        ["common.py", " cannot download http"], ["common.py", " cannot download https"],
+        ["common.py", f" no cars under {tmp_path} (--data-root or $DML_DATA names another folder)"]]
+    assert "bn_inception-52deb4733.pth: no route to host" in err[0] and "googlenet" in err[1]
+    assert [line.split()[1] for line in out if line.startswith("ready")] == ["cub"] * 3
+
+
+def test_prepare_takes_the_list_of_commands(prepare, tmp_path):
+    """A test image of 256 × 256 has a cache of its own; a command of another paper is left out."""
+    own = tmp_path / "my weights.pth"
+    torch.save(common.backbone("squeezenet1_1")[0].state_dict(), own)
+    lines = ["python mdr.py --dataset cub --backbone squeezenet1_1 --seed 0",
+             "python mdr.py --dataset cub --backbone squeezenet1_1 --seed 1",
+             "/a/python mdr.py --dataset cub --backbone squeezenet1_1 --size 256 "
+             f"--weights '{own}'",
+             "python dml_da.py --dataset cub --no-cache --weights random"]
+    (tmp_path / "commands.txt").write_text("\n".join([*lines, "python jrd.py --dataset sop", ""]))
+    for paper in ("mdr", "dml_da"):
+        status, out, err = prepare(tmp_path / "commands.txt", "--paper", paper)
+        assert (status, err) == (0, [])
+        ready = [line.split(",")[0] for line in out if line.startswith("ready")]
+        assert ready == {"mdr": ["ready: weights of squeezenet1_1"] * 2 + [
+            "ready: cub as mdr.py sees it"] * 2, "dml_da": ["ready: weights of googlenet"]}[paper]
+    assert len(list((tmp_path / ".cache").glob("*.images"))) == 5       # train; seen, test: twice
+
+
+@pytest.mark.parametrize("text, message", [
+    ("python train.py\n", "line 1: no command of jrd.py, mdr.py or dml_da.py"),
+    ("python jrd.py\npython jrd.py 'a\n", "line 2: no command")])
+def test_prepare_refuses_another_file_and_another_dataset(text, message, prepare, tmp_path):
+    (tmp_path / "commands.txt").write_text(text)
+    with pytest.raises(common.UserError, match=message):
+        prepare(tmp_path / "commands.txt")
+    with pytest.raises(common.UserError, match="unknown dataset 'birds'"):
+        prepare("birds")
+
+
+# ---------------------------------------------------------------------------- several GPUs
+@pytest.fixture
+def gpus_seen(tmp_path):
+    """gpus_seen(answer of nvidia-smi, status, jobs, **env) -> CUDA_VISIBLE_DEVICES of six commands
+    in the order of their start, the first `jobs` of which run at the same time."""
+    log = tmp_path / "log"
+
+    def run(answer, status, jobs, **env):
+        log.write_text("")
+        executable(tmp_path / "bin" / "nvidia-smi", f"printf '{answer}'; exit {status}\n")
+        python = executable(tmp_path / "python", f"""case "$*" in
+            *--plan*) for i in 1 2 3 4 5 6; do echo "python jrd.py --seed $i"; done ;;
+            jrd.py*) echo "${{CUDA_VISIBLE_DEVICES-all}}" >> {log}
+                     until [ "$(wc -l < {log})" -ge {jobs} ]; do sleep 0.1; done ;;
+        esac\n""")
+        env = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHON": str(python)} \
+            | env
+        done = subprocess.run(["bash", ROOT / "run_all.sh", "--jobs", str(jobs)], env=env,
+                              text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        return log.read_text().splitlines()
+    return run
+
+
+def test_jobs_take_the_gpus_in_turn(gpus_seen, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    four = gpus_seen("0\\n1\\n2\\n3\\n", 0, 4)
+    assert sorted(four[:4]) == ["0", "1", "2", "3"] and len(four) == 6
+    assert set(gpus_seen("0\\n1\\n2\\n3\\n", 0, 2)) == {"0", "1"}
+    shared = gpus_seen("0\\n1\\n", 0, 6)
+    assert sorted(shared) == ["0"] * 3 + ["1"] * 3
+    given = gpus_seen("0\\n1\\n2\\n3\\n", 0, 2, CUDA_VISIBLE_DEVICES="3,GPU-5a")
+    assert set(given[:2]) == {"3", "GPU-5a"}
+
+
+@pytest.mark.parametrize("answer, status, jobs, env", [
+    ("0\\n1\\n", 0, 1, {}),                                 # one run may have them all
+    ("0\\n", 0, 2, {}), ("Failed to initialize NVML\\n", 18, 2, {}),
+    ("0\\n1\\n", 0, 2, {"CUDA_VISIBLE_DEVICES": ""}),
+    ("0\\n1\\n", 0, 2, {"CUDA_VISIBLE_DEVICES": "1"})])
+def test_nothing_changes_where_there_is_nothing_to_share(answer, status, jobs, env, gpus_seen,
+                                                         monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    want = env.get("CUDA_VISIBLE_DEVICES", "all")
+    assert gpus_seen(answer, status, jobs, **env) == [want] * 6
+
+
+# ---------------------------------------------------------------------------- SIGTERM
+def test_sigterm_to_every_process_of_a_job(tmp_path):
+    """A scheduler's signal reaches the loader's workers too: still one line, the status of a
+    process that it ended, and a lock that is free."""
+    make_folder(tmp_path / "photos", [12] * 4, side=50)
+    words = ["mdr.py", "--dataset", str(tmp_path / "photos"), "--backbone", "small", "--epochs",
+             "99", "--batch", "8", "--workers", "2", "--out", str(tmp_path / "runs")]
+    process = subprocess.Popen([sys.executable, *words], cwd=ROOT, text=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                               start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    while not (found := list(tmp_path.glob("runs/*/last.pt"))):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    stderr = process.communicate()[1].strip()
+    assert process.returncode == -signal.SIGTERM
+    assert stderr.startswith("stopped: ") and stderr.count("\n") == 0
+    assert stderr.endswith("To continue: " + shlex.join(["python", *words]))
+    files.lock(found[0].parent / ".lock", 0).release()
+
+
+def test_a_signal_that_python_drops_comes_again(tmp_path):
+    """What is raised while a __del__ runs goes no further: the run would not end."""
+    script = tmp_path / "script.py"
+    script.write_text("""
+import os, signal, sys, time
+from support.command_line import main
+
+class Loader:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+
+def train(cfg):
+    Loader()
+    print("the signal was dropped", flush=True)
+    time.sleep(60)
+
+main(train, lambda: None)
+""")
+    done = subprocess.run([sys.executable, script], env=os.environ | {"PYTHONPATH": str(ROOT)},
+                          text=True, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        -signal.SIGTERM, "the signal was dropped\n", "")

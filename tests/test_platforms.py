@@ -1,0 +1,295 @@
+"""Windows, macOS, old interpreters and old drivers, as far as Linux can play them.
+
+Each test plays one thing; tests/simulated plays most of Windows at once, for any test:
+PYTHONPATH=tests/simulated python -m pytest -q tests
+"""
+import argparse
+import ast
+import contextlib
+import errno
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path, PureWindowsPath
+
+import pytest
+import torch
+
+import common
+import dml_da
+import jrd
+import mdr
+from conftest import ROOT, make_folder
+from report import experiments
+from support import command_line, files, runs
+from test_layout import PRODUCT
+
+SCRIPTS = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
+
+
+# ---------------------------------------------------------------------------- Windows, all at once
+def test_a_training_as_on_windows(tmp_path):
+    """Spawned workers, no fcntl, cp1252: the bits of a training as here, and a line for a line."""
+    make_folder(tmp_path / "photos", [3] * 4, side=30)
+    flags = ["jrd.py", "--dataset", str(tmp_path / "photos"), "--data-root", str(tmp_path),
+             "--backbone", "small", "--batch", "4", "--epochs", "1"]
+    text, weights = [], []
+    for name, workers, path, encoding in (
+            ("here", "0", "", "utf-8"), ("windows", "1", ROOT / "tests" / "simulated", "cp1252")):
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(path),
+                            "PYTHONIOENCODING": encoding}
+        done = subprocess.run([sys.executable, *flags, "--workers", workers, "--out",
+                               str(tmp_path / name)], cwd=ROOT, env=env, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        lines = done.stdout.decode(encoding).splitlines()
+        text.append([line for line in lines if line[:5] in ("jrd o", "train", "backb", "last ")])
+        (folder,) = (tmp_path / name).iterdir()
+        weights.append(torch.load(folder / "last.pt", weights_only=True)["network"])
+    assert text[0] == text[1] and len(text[0]) == 4 and "·" in text[0][0]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+# ---------------------------------------------------------------------------- spawned processes
+@SCRIPTS
+def test_a_spawned_worker_can_be_told_what_to_load(script, tmp_path):
+    """What a worker gets is pickled where processes are not forked: cached or not, held out."""
+    folder = make_folder(tmp_path / "photos", [2] * 8, side=30)
+    cfg = script.parse_args(["--dataset", str(folder), "--data-root", str(tmp_path),
+                             "--backbone", "small"])
+    train_prefix, augment, test = script.transforms(cfg)
+    for cache in (False, True):
+        data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test, cache, val=0.5)
+        for split in (data.train, data.seen, data.val, data.test):
+            told = common._Augmented(split, augment, 0)
+            assert torch.equal(pickle.loads(pickle.dumps(told))[0, 1][0], told[0, 1][0])
+    assert pickle.loads(pickle.dumps(common._start_worker)) is common._start_worker
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatch):
+    """A spawned worker costs seconds, at every evaluation."""
+    folder = make_folder(tmp_path / "photos", [2] * 8, side=30)
+    data = common.load_dataset(str(folder), tmp_path, test=common.SMALL_TRANSFORMS[2], cache=cache,
+                               val=0.5)
+    asked, real = [], torch.utils.data.DataLoader
+
+    def loader(*args, num_workers, **kwargs):
+        asked.append(num_workers)
+        return real(*args, **kwargs)
+    monkeypatch.setattr(torch.utils.data, "DataLoader", loader)
+    cfg = argparse.Namespace(workers=3, device="cpu")
+    for split in (data.seen, data.val, data.test):
+        found = common.embed(lambda x: x.float().mean((2, 3)), split, cfg)
+        want = torch.stack([split.images[i].float().mean((1, 2)) for i in range(len(split))])
+        torch.testing.assert_close(found, want)
+    assert asked == [0 if cache else 3] * 3
+
+
+# ---------------------------------------------------------------------------- files
+def test_a_file_that_somebody_reads_is_replaced_a_moment_later(tmp_path, monkeypatch):
+    """On Windows, while a virus scanner has it open."""
+    real, refusals, waits = os.replace, [1, 2], []
+
+    def replace(part, path):
+        if refusals:
+            refusals.pop()
+            raise PermissionError(errno.EACCES, "Access is denied", str(part))
+        real(part, path)
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(files.time, "sleep", waits.append)
+    files.write_json(tmp_path / "x.json", [1])
+    assert files.read_json(tmp_path / "x.json") == [1] and waits == [0.05, 0.1]
+
+
+def test_a_file_that_stays_open_is_said_and_kept(tmp_path, monkeypatch):
+    files.write_json(tmp_path / "x.json", [1])
+
+    def replace(part, path):
+        raise PermissionError(errno.EACCES, "Access is denied", str(part))
+    monkeypatch.setattr(os, "replace", replace)
+    waits = []
+    monkeypatch.setattr(files.time, "sleep", waits.append)
+    with pytest.raises(PermissionError):
+        files.write_json(tmp_path / "x.json", [2])
+    assert files.read_json(tmp_path / "x.json") == [1] and sum(waits) < 2
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
+def test_a_leftover_that_is_open_is_left_for_later(tmp_path, monkeypatch):
+    part = tmp_path / ".last.pt.elsewhere.1.part"
+    part.write_bytes(b"half")
+    os.utime(part, (0, 0))
+
+    def unlink(self):
+        raise PermissionError(errno.EACCES, "Access is denied", str(self))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink)
+        files.remove_leftovers(tmp_path)
+    files.remove_leftovers(tmp_path)
+    assert not part.exists()
+
+
+def names_its_encoding(call):
+    """Whether a call of open, read_text, write_text or with text=True says the encoding."""
+    said = {keyword.arg for keyword in call.keywords}
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name in ("read_text", "write_text") or "text" in said:
+        return "encoding" in said or name == "read_text" and call.args
+    modes = [arg.value for arg in call.args[1:2] if isinstance(arg, ast.Constant)]
+    binary = any("b" in mode for mode in modes if isinstance(mode, str))
+    return name != "open" or isinstance(call.func, ast.Attribute) or binary or "encoding" in said
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
+def test_text_files_are_utf_8_on_every_system(path):
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+             if isinstance(node, ast.Call)]
+    assert [call.lineno for call in calls if not names_its_encoding(call)] == []
+
+
+# ---------------------------------------------------------------------------- names, commands
+def test_settings_that_are_windows_paths_give_names_for_folders(monkeypatch):
+    monkeypatch.setattr(runs, "Path", PureWindowsPath)
+    for text in (r"C:\weights\my.pth", r"..\my.pth", "C:/weights/my.pth", r"C:my.pth",
+                 r"\\server\share\my.pth"):
+        assert runs.value_in_name(text) == "my.pth"
+
+
+def test_run_folders_have_names_for_every_system():
+    """No character that Windows forbids, no two that differ in case alone, room below 260."""
+    args = argparse.Namespace(dataset="real", paper=None, table=None, quick=False, seeds=1,
+                              out="runs", weights=None)
+    names = [run.folder.name for run in experiments.all_runs(experiments.selected(args), args)]
+    assert len(names) > 150 and all(re.fullmatch(r"[A-Za-z0-9._-]{1,80}", name) for name in names)
+    assert len({name.lower() for name in names}) == len(names)
+
+
+def test_two_names_that_differ_in_case_are_two_runs(tmp_path):
+    """Where file systems hold them for one (Windows, macOS), the second is refused."""
+    assert not runs.other_settings({"name": "a"}, {"name": "a"})
+    assert runs.other_settings({"name": "a"}, {"name": "A"}) == {"name": ("a", "A")}
+
+
+def test_commands_are_quoted_for_the_shell_that_is_there(monkeypatch):
+    words = ["python", "jrd.py", "--dataset", r"C:\my photos"]
+    assert command_line.typed(words) == r"python jrd.py --dataset 'C:\my photos'"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "name", "nt")
+        typed = command_line.typed(words)
+    assert typed == r'python jrd.py --dataset "C:\my photos"'
+
+
+def test_ctrl_c_on_windows_ends_by_a_status(monkeypatch):
+    """os.kill would end the process there without a word of what is still to be written."""
+    def interrupted(_):
+        raise KeyboardInterrupt
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as end:
+        patch.setattr(os, "kill", None)
+        patch.setattr(command_line, "keep_freed_memory", lambda: None)  # glibc's; asks os.name too
+        patch.setattr(os, "name", "nt")
+        common.main(interrupted, lambda: None)
+    assert end.value.code == 130
+
+
+# ---------------------------------------------------------------------------- devices
+@SCRIPTS
+@pytest.mark.parametrize("name", ["mps", "mps:0", "xpu", "meta"])
+def test_other_devices_are_refused_before_anything_is_read(script, name, tmp_path, monkeypatch,
+                                                           capsys):
+    """Apple's GPU not after all epochs: torch has no float64 there, and wrong gradients."""
+    monkeypatch.setattr(common, "load_dataset", None)
+    monkeypatch.setattr(sys, "argv", ["script.py"])
+    with pytest.raises(SystemExit) as end:
+        common.main(script.train, lambda: script.parse_args(["--device", name]))
+    said = capsys.readouterr()
+    assert end.value.code == 2 and said.out == "" and said.err.count("\n") == 1
+    assert said.err.startswith(f"script.py: --device {name}: ")
+    assert said.err.endswith("(docs/platforms.md); use --device cpu\n")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """machine(driver, cuda, warning): what torch finds on a machine with NVIDIA's driver or without
+    -> the device that `auto` takes"""
+    def play(driver, cuda, warning=None, available=False):
+        def is_available():
+            if warning:
+                warnings.warn(warning)
+            return available
+        monkeypatch.setattr(torch.cuda, "is_available", is_available)
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        monkeypatch.setattr(shutil, "which", lambda name: "/bin/nvidia-smi" if driver else None)
+        with monkeypatch.context() as patch:
+            patch.setattr(command_line.Path, "exists", lambda path: driver)
+            return command_line.automatic_device.__wrapped__()
+    return play
+
+
+OLD = "CUDA initialization: The NVIDIA driver on your system is too old (found version 11040)"
+
+
+@pytest.mark.parametrize("driver, cuda, warning, said", [
+    (True, "13.2", f"{OLD}. Please update your GPU driver by downloading and ...", OLD),
+    (True, None, None, f"torch {torch.__version__} is built without CUDA"),
+    (True, "13.2", None, "torch finds no GPU, though NVIDIA's driver is installed"),
+    (False, "13.2", None, None), (False, None, None, None)])
+def test_auto_says_why_it_takes_no_gpu(driver, cuda, warning, said, machine, monkeypatch, capfd):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert machine(driver, cuda, warning) == "cpu"
+    told = capfd.readouterr()
+    want = f"note: --device auto takes the CPU and not the GPU: {said}\n" if said else ""
+    assert (told.out, told.err) == ("", want)
+
+
+def test_auto_says_nothing_where_the_gpu_is_used_or_hidden_on_purpose(machine, monkeypatch, capfd):
+    assert machine(True, "13.2", available=True) == "cuda"
+    for value in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        assert machine(True, "13.2") == "cpu"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_auto_says_it_once(monkeypatch, capfd):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(shutil, "which", lambda name: "/bin/nvidia-smi")
+    command_line.automatic_device.cache_clear()
+    with contextlib.ExitStack() as after:
+        after.callback(command_line.automatic_device.cache_clear)
+        for _ in range(3):
+            assert common.device(argparse.Namespace(device="auto")).type == "cpu"
+    assert capfd.readouterr().err.count("takes the CPU") == 1
+
+
+# ---------------------------------------------------------------------------- oldest versions
+def test_an_old_python_is_refused_before_anything_is_made(tmp_path):
+    shutil.copy(ROOT / "run_all.sh", tmp_path)
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "VIRTUAL_ENV")}
+    env["PATH"] = f"{python.parent}:{env['PATH']}"
+    for text, version in (('echo "Python 3.9.6"', "Python 3.9.6"), ("exit 127", "no python3")):
+        python.write_text(f'#!/bin/sh\n[ "$1" = --version ] || exit 1\n{text}\n')
+        python.chmod(0o755)
+        done = subprocess.run(["bash", tmp_path / "run_all.sh", "--test"], env=env, text=True,
+                              capture_output=True)
+        assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+        assert f"Python 3.10 or newer is needed, found {version}: " in done.stderr
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "run_all.sh"]
+
+
+def test_the_pages_name_the_oldest_versions_that_are_asked_for():
+    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    bounds = dict(re.findall(r"^([\w-]+)>=([\d.]+)$", "".join(
+        (ROOT / folder / "requirements.txt").read_text(encoding="utf-8")
+        for folder in ("", "report")), re.M))
+    bounds["Python"], = re.findall(r"Python ([\d.]+) or newer", (ROOT / "run_all.sh").read_text(
+        encoding="utf-8"))
+    for name, version in bounds.items():
+        assert f"| {name} | {version} |" in page
+    assert f"Python {bounds['Python']}" in readme and f"torch {bounds['torch']}" in readme
