@@ -9,6 +9,7 @@
     python -m report --compare RUN RUN            one setting against another, paired by seed
     python -m report --curves RUN ...             loss, unseen and seen R@1 by epoch, PNG or SVG
     python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each, a PNG
+    python -m report --lecture RUN ...            what JRD, MDR or DML-DA did in its runs, a PNG
     python -m report --fill README.md ...         tables of Markdown pages filled from the reports'
                                                   CSV files, figures that stand in none named
 To be started in the repository's folder.  --paper, --table and --seeds narrow or widen them.
@@ -32,6 +33,7 @@ from report.experiments import (EXPERIMENTS, NAMES, SAME_ON, add_selection, all_
                                 print_list, runs_of, selected)
 from report.figures import (draw_epochs, draw_gains, draw_levels, draw_recall, draw_runs,
                             draw_sweep)
+from report.lectures import draw_lecture
 from report.pages import fill
 from report.pictures import draw_nearest, draw_sheet, draw_thumbnails, draw_tsne
 from report.tables import CHOSEN, compare, glyphs_table, real_table, table, write_csv
@@ -227,6 +229,10 @@ def main(args):
         path = args.to or Path(args.out, "curves.png")
         draw_runs(path, args.out, args.curves)
         print(f"wrote {path}")
+    elif args.lecture:
+        path = args.to or Path(args.out, "lecture.png")
+        draw_lecture(path, args.out, args.lecture)
+        print(f"wrote {path}")
     elif args.compare:
         print(compare(args.out, *args.compare))
     elif args.list:
@@ -285,10 +291,12 @@ def parse_args(argv=None):
     add("--curves", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ... "
         "or without: the mean of their seeds and its 95%% interval")
     add("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
+    add("--lecture", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ...: "
+        "the picture of docs/lectures, a column a run")
     add("--fill", metavar="FILE", nargs="+", help="Markdown pages (report/pages.py says how tables "
         "and figures are marked)")
     add("--to", help="what to write (default: a report-... in --out; the sheet beside the run; "
-        "curves.png in --out)")
+        "curves.png, lecture.png in --out)")
     return parser.parse_args(argv)
 
 

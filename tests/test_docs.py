@@ -1,0 +1,264 @@
+"""README and docs: links, anchors and pictures are there, commands are understood."""
+import functools
+import importlib
+import re
+import shlex
+import subprocess
+from types import SimpleNamespace
+
+import PIL.Image
+import pytest
+
+import common
+from conftest import ROOT
+from report import lectures
+from report.lectures import draw_lecture
+
+PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md",
+         *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("results/**/*.md"))]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+# ---------------------------------------------------------------------------- reading Markdown
+def fenced(text):
+    """-> [(language, text of the block)]"""
+    return re.findall(r"^ *```(\w*)\n(.*?)^ *```$", text, re.M | re.DOTALL)
+
+
+def prose(text):
+    """A page without its fenced blocks."""
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.DOTALL)
+
+
+def anchor(title):
+    """GitHub's: small letters, digits, - and _ stay, spaces become -, of links the text stays."""
+    title = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", title).replace("`", "")
+    return "".join("-" if c == " " else c for c in title.strip().lower()
+                   if c in " -_" or c.isalpha() or c.isdecimal())
+
+
+@functools.cache
+def anchors(page):
+    found, times = set(), {}
+    for title in re.findall(r"^#{1,6} +(.+?) *#*$", prose(page.read_text(encoding="utf-8")), re.M):
+        name = anchor(title)
+        found.add(f"{name}-{times[name]}" if name in times else name)
+        times[name] = times.get(name, 0) + 1
+    return found
+
+
+def targets(page):
+    """What a page links to, pictures too."""
+    text = re.sub(r"(?<!\[)`[^`\n]+`(?!\])", "", prose(page.read_text(encoding="utf-8")))
+    return (re.findall(r"\]\(([^)\s]+)(?: +\"[^\"]*\")?\)", text)
+            + re.findall(r"<(?:img|a)\b[^>]*\b(?:src|href)=\"([^\"]+)\"", text))
+
+
+@functools.cache
+def tracked():
+    """The files of the repository, None outside a checkout."""
+    git = subprocess.run(["git", "-C", ROOT, "ls-files", "--cached", "--others",
+                          "--exclude-standard"], capture_output=True, text=True)
+    return None if git.returncode else set(git.stdout.splitlines())
+
+
+# ---------------------------------------------------------------------------- links
+@each_page
+def test_links_lead_somewhere(page):
+    for target in targets(page):
+        if re.match(r"https?://", target):
+            continue
+        path, _, name = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists() and file.is_relative_to(ROOT), f"{target}: no such file"
+        if tracked() is not None and file.is_file():
+            assert file.relative_to(ROOT).as_posix() in tracked(), f"{target}: not committed"
+        if name and file.suffix == ".md":
+            assert name in anchors(file), f"{target}: no such heading"
+        elif name:
+            last = len(file.read_text(encoding="utf-8").splitlines())
+            assert 1 <= int(re.fullmatch(r"L(\d+)", name)[1]) <= last, f"{target}: no such line"
+
+
+def test_every_page_of_docs_is_reached_from_the_readme():
+    seen, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        seen.add(page)
+        linked = {(page.parent / target.partition("#")[0]).resolve() for target in targets(page)
+                  if not re.match(r"https?://|#", target)}
+        waiting += [file for file in linked if file.suffix == ".md" and file not in seen]
+    assert not set(PAGES) - seen
+
+
+def test_anchors_are_those_of_github():
+    for title, want in (("JRD (`jrd.py`)", "jrd-jrdpy"), ("What it means?", "what-it-means"),
+                        ("Eq. 14-16: MMD², JMMD", "eq-14-16-mmd-jmmd"),
+                        ("`a_b` - [c](d.md) Ü", "a_b---c-ü")):
+        assert anchor(title) == want
+
+
+# ---------------------------------------------------------------------------- commands
+# What is defined before a block: every command goes to `note`, which writes its words down.
+NOTING = r"""
+note() { printf '%s\0' "$@" $'\n' >> "$NOTES"; }
+command_not_found_handle() { note "$@"; }
+for name in bash cd source; do eval "$name() { note $name \"\$@\"; }"; done
+"""
+
+
+def said(page):
+    """The shell blocks of a page, and what stands between backticks and begins with python or bash.
+
+    A block without a language is one if it begins with a command.
+    """
+    text = page.read_text(encoding="utf-8")
+    begins = re.compile(r"\s*(#|(\w+=\S+ +)*(python|bash|pip|export|for|cd|git|source)\b)")
+    blocks = [block for language, block in fenced(text)
+              if language in ("bash", "sh") or not language and begins.match(block)]
+    inline = re.findall(r"(?<!`)`((?:python|bash) [^`\n]+)`(?!`)", prose(text))
+    return [*blocks, "\n".join(code for code in inline if "..." not in code)]
+
+
+def commands(script, folder):
+    """What bash would run of a script, loops unrolled -> lists of words; nothing is run, for PATH
+    leads nowhere."""
+    notes = folder / "notes"
+    notes.write_bytes(b"")
+    bash = subprocess.run(["/bin/bash", "-c", NOTING + script], cwd=folder, capture_output=True,
+                          text=True, env={"PATH": "/nowhere", "NOTES": str(notes)})
+    assert bash.returncode == 0 and not bash.stderr, bash.stderr
+    found = notes.read_text(encoding="utf-8").split("\0\n\0")
+    return [line.split("\0") for line in found if line]
+
+
+def accepted(words):
+    """Let a script's own parse_args read its command; of the other scripts only the flags are
+    looked up.  AssertionError: no such script or flag.  SystemExit: parse_args refuses it."""
+    program, script, *rest = [*words, ""]
+    rest = rest[:-1]
+    if program == "bash":
+        assert script == "run_all.sh"
+        own = {"--test": 0, "--jobs": 1}                # what report does not know, and its values
+        while flags := set(rest) & set(own):
+            at = rest.index(flags.pop())
+            del rest[at:at + 1 + own[rest[at]]]
+        importlib.import_module("report.__main__").parse_args(rest)
+    elif program == "python" and script == "-m":
+        if rest[0] == "report":
+            importlib.import_module("report.__main__").parse_args(rest[1:])
+        else:
+            assert rest[0] in ("timeit", "pytest", "venv", "pip")
+    elif program == "python" and script in SCRIPTS:
+        importlib.import_module(script.removesuffix(".py")).parse_args(rest)
+    elif program == "python":
+        source = (ROOT / script).read_text(encoding="utf-8")
+        source += (ROOT / "support" / "command_line.py").read_text(encoding="utf-8")
+        for flag in rest:                               # some hand flags on to a paper's script
+            assert not flag.startswith("--") or f'"{flag}"' in source, flag
+    else:
+        assert program in ("pip", "git", "xargs", "cd", "source"), program
+
+
+# docs/extending.md adds this one; test_map.py runs it.
+EXAMPLES = (["python", "dml_da.py", "--regularizer", "spread"],)
+SCRIPTS = ("jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py")
+
+
+@each_page
+def test_commands_are_understood(page, tmp_path, capsys):
+    for script in said(page):
+        for words in commands(script, tmp_path):
+            if words in EXAMPLES:
+                continue
+            try:
+                accepted(words)
+            except (AssertionError, SystemExit, OSError, common.UserError) as error:
+                pytest.fail(f"{shlex.join(words)}: {capsys.readouterr().err or error}")
+
+
+def test_commands_are_found(tmp_path):
+    """Loops, quotes, comments and redirections; and what is no command is refused."""
+    script = """for seed in 0 1; do OMP_NUM_THREADS=1 python jrd.py --seed $seed > log; done   # why
+python eval.py 'a b.npz' && bash run_all.sh --test"""
+    found = commands(script, tmp_path)
+    assert found == [["python", "jrd.py", "--seed", "0"], ["python", "jrd.py", "--seed", "1"],
+                     ["python", "eval.py", "a b.npz"], ["bash", "run_all.sh", "--test"]]
+    for words in found:
+        accepted(words)
+    for wrong in ("python jrd.py --sed 0", "python jdr.py", "bash run_all.sh --tests", "rm x",
+                  "python -m reports", "python benchmarks/step.py --threat 1"):
+        with pytest.raises((AssertionError, SystemExit, OSError)):
+            accepted(shlex.split(wrong))
+    readme = ROOT / "README.md"
+    assert sum(len(commands(script, tmp_path)) for script in said(readme)) > 5
+
+
+# ---------------------------------------------------------------------------- lectures
+LECTURES = ("jrd", "mdr", "dml_da")
+
+
+def lecture(script):
+    """-> the lecture's text, the script's"""
+    return ((ROOT / "docs" / "lectures" / f"{script}.md").read_text(encoding="utf-8"),
+            (ROOT / f"{script}.py").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("script", LECTURES)
+def test_the_five_lines_stand_in_the_script(script):
+    page, source = lecture(script)
+    quoted = [line for language, block in fenced(page) if language == "python"
+              for line in block.splitlines()]
+    assert len(quoted) == 5
+    for line in quoted:
+        assert f"\n{line}\n" in source, line
+
+
+@pytest.mark.parametrize("script", LECTURES)
+def test_each_exercise_changes_one_line(script):
+    """The line stands once in the script, which is Python again with the other, and the name that
+    the exercise's runs have is that of its heading."""
+    page, source = lecture(script)
+    exercises = re.split(r"^### ", page[page.index("## Exercises"):], flags=re.M)[1:]
+    assert len(exercises) == 3
+    for exercise in exercises:
+        (_, diff), = [block for block in fenced(exercise) if block[0] == "diff"]
+        old, new = diff.splitlines()
+        assert old[0] == "-" and new[0] == "+" and source.count(f"\n{old[1:]}\n") == 1, diff
+        compile(source.replace(f"\n{old[1:]}\n", f"\n{new[1:]}\n"), script, "exec")
+        name, = set(re.findall(r"--name ([\w-]+)", exercise))
+        assert f"python {script}.py --epochs 15 --name {name}" in exercise
+        assert f"-{name}" in re.search(r"--compare .*", exercise)[0]
+
+
+@pytest.mark.parametrize("script", LECTURES)
+def test_a_lecture_has_a_lectures_length_and_a_small_picture(script):
+    page, _ = lecture(script)
+    assert 1200 <= len(re.findall(r"\w+", prose(page))) <= 3000
+    picture, = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
+    assert (ROOT / "docs" / "lectures" / picture).stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("script", LECTURES)
+def test_the_picture_of_a_lecture_is_drawn(script, spy, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    few = ["--epochs", "1"] + ["--iterations", "2"] * (script != "jrd")
+    spy(importlib.import_module(script), *few)
+    run, = (path.name for path in tmp_path.glob("*-s0"))
+    draw_lecture(tmp_path / "a.png", tmp_path, [run])
+    with PIL.Image.open(tmp_path / "a.png") as image:
+        assert min(image.size) > 300
+    said = capsys.readouterr().out
+    assert "before training" in said and run in said and "nan" not in said
+    for path, names, message in (
+            ("a.svg", [run], "a.svg must end in .png"),
+            ("a.png", ["mdr-nothing-s0"], "no run mdr-nothing-s0 under"),
+            ("a.png", [run.removesuffix("-s0")], "no file")):
+        with pytest.raises(common.UserError, match=message):
+            draw_lecture(tmp_path / path, tmp_path, names)
+
+
+def test_a_lectures_picture_is_of_one_script(monkeypatch):
+    monkeypatch.setattr(lectures, "opened", lambda out, name: SimpleNamespace(paper=name[:3]))
+    with pytest.raises(common.UserError, match="runs of one script, not of jrd, mdr"):
+        draw_lecture("a.png", "runs", ["jrd-glyphs-s0", "mdr-glyphs-s0"])
