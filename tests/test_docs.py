@@ -157,7 +157,8 @@ def accepted(words):
         for flag in rest:                               # some hand flags on to a paper's script
             assert not flag.startswith("--") or f'"{flag}"' in source, flag
     else:
-        assert program in ("pip", "git", "xargs", "cd", "source"), program
+        assert program in ("pip", "git", "cd", "source", "xargs", "mkdir", "grep", "sed", "sbatch",
+                           "scontrol"), program
 
 
 # docs/extending.md adds this one; test_map.py runs it.
