@@ -9,6 +9,7 @@ Files and pipes are cp1252 where nobody names an encoding.  Not played: paths wi
 backslashes, names that differ in case alone, the locks of Windows, another os.name.
 """
 import builtins
+import functools
 import io
 import multiprocessing
 import os
@@ -73,8 +74,9 @@ for module, names in ((os, FUNCTIONS), (signal, SIGNALS)):
         if hasattr(module, name):
             delattr(module, name)
 for name in ("remove", "rename", "replace", "unlink"):
-    setattr(os, name, refused_while_open(getattr(os, name)))
-builtins.open = io.open = open_text
+    setattr(os, name, functools.partial(refused_while_open(getattr(os, name))))
+builtins.open = io.open = functools.partial(open_text)          # no methods of who keeps them
 subprocess.Popen.__init__ = start
+os.environ.setdefault("USERNAME", "somebody")               # Windows has it
 os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))      # of the processes that
 os.environ["PYTHONIOENCODING"] = ENCODING                                  # this one starts
