@@ -349,8 +349,7 @@ def search(args):
     else:
         network, cfg, data = rebuild(args.file, args)
         splits = [split for split in (data.test, data.gallery) if split is not None]
-        entries = [entry for split in splits
-                   for entry in query.split_entries(split, cfg.dataset, cfg.data_root)]
+        entries = query.searched_entries(data, cfg.dataset, cfg.data_root)
     transform = importlib.import_module(cfg.paper).transforms(cfg)[2]
     if args.gallery:
         images = common.ImageFiles([path for _, _, path in entries], transform)
@@ -362,7 +361,7 @@ def search(args):
 
     x = embedded([common.Split(asked, None, None)])
     searched = embedded(splits) if args.no_cache else query.kept_embeddings(
-        args.file, cfg, entries, lambda: embedded(splits))
+        args.file, cfg.paper, entries, lambda: embedded(splits))
     if args.l2norm:
         x, searched = F.normalize(x), F.normalize(searched)
     found = query.nearest_entries(x, searched, entries, args.top or 5)

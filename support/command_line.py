@@ -1,9 +1,11 @@
 """The flags that every script has, how settings come from them, and how a script ends."""
 import argparse
+import atexit
 import contextlib
 import ctypes
 import functools
 import math
+import multiprocessing.util       # whose own work at exit comes after ours
 import os
 import re
 import shlex
@@ -174,6 +176,13 @@ def interrupt_again(dropped):
     threading.Timer(0.05, os.kill, [os.getpid(), number]).start()
 
 
+def end_workers():
+    """Kill the workers that are left at the end: multiprocessing would send them a SIGTERM, which
+    they do not hear, and wait for ever."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+
+
 def main(function, parse_args):
     """Run a script; what a user can cause ends in one line on stderr and a status."""
     signal.signal(signal.SIGTERM, interrupt)
@@ -182,6 +191,7 @@ def main(function, parse_args):
         # A scheduler tells every process of a job: a loader's workers leave that to their parent.
         os.register_at_fork(after_in_child=functools.partial(
             signal.pthread_sigmask, signal.SIG_BLOCK, [signal.SIGTERM]))
+        atexit.register(end_workers)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="replace")        # a console that has no λ shows a ?

@@ -90,11 +90,7 @@ def lock(path, seconds):
     import filelock         # here, as torch below: `run_all.sh --list` runs without either
 
     found = filelock.FileLock(path, timeout=-1 if seconds is None else seconds)
-    try:
-        found.acquire()
-    except NotImplementedError:                 # what filelock before 3.2x says to that
-        found = filelock.SoftFileLock(path, timeout=found.timeout)
-        found.acquire()
+    found.acquire()
     return found
 
 

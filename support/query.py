@@ -51,24 +51,42 @@ def split_entries(split, dataset, root):
     return [(str(folder / file), name, folder / file) for file, name in zip(split.files, names)]
 
 
-def kept_embeddings(checkpoint, cfg, entries, compute):
-    """compute() -> (n, d), the embeddings of the entries; kept in searched.pt beside the checkpoint
-    for the next query, and used while checkpoint, code and images are the same.
+def searched_entries(data, dataset, root):
+    """What a query is searched in: the test images and the gallery of a Data -> entries"""
+    return [entry for split in (data.test, data.gallery) if split is not None
+            for entry in split_entries(split, dataset, root)]
+
+
+def key_of(checkpoint, paper, entries):
+    """What embeddings depend on, but for the device's rounding: checkpoint, code and images."""
+    stats = [path.stat() for _, _, path in entries]
+    return digest(sha256(checkpoint), code_of(paper), torch.__version__, *(
+        f"{name} {s.st_size} {s.st_mtime_ns}" for (name, _, _), s in zip(entries, stats)))
+
+
+def keep_embeddings(checkpoint, paper, entries, found):
+    """Write searched.pt beside the checkpoint: found (n, d), the embeddings of the entries.
 
     Images without files are not kept, nor is anything where the folder cannot be written.
     """
+    if not any(torch.is_tensor(source) for _, _, source in entries):
+        with contextlib.suppress(OSError):
+            key = key_of(checkpoint, paper, entries)
+            with atomic(Path(checkpoint).with_name("searched.pt"), "wb") as file:
+                torch.save({"key": key, "embeddings": found.cpu()}, file)
+
+
+def kept_embeddings(checkpoint, paper, entries, compute):
+    """compute() -> (n, d), the embeddings of the entries; those that the end of the training or an
+    earlier query has kept, while checkpoint, code and images are the same."""
     if any(torch.is_tensor(source) for _, _, source in entries):
         return compute()
-    path, stats = Path(checkpoint).with_name("searched.pt"), [p.stat() for _, _, p in entries]
-    key = digest(sha256(checkpoint), code_of(cfg.paper), cfg.device, torch.__version__, *(
-        f"{name} {s.st_size} {s.st_mtime_ns}" for (name, _, _), s in zip(entries, stats)))
     with contextlib.suppress(UserError, KeyError, TypeError):
-        state = load_torch(path)
-        if state["key"] == key:
+        state = load_torch(Path(checkpoint).with_name("searched.pt"))
+        if state["key"] == key_of(checkpoint, paper, entries):
             return state["embeddings"]
     found = compute()
-    with contextlib.suppress(OSError), atomic(path, "wb") as file:
-        torch.save({"key": key, "embeddings": found}, file)
+    keep_embeddings(checkpoint, paper, entries, found)
     return found
 
 

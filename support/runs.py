@@ -17,6 +17,7 @@ from support.files import (ROOT, NonFiniteLoss, UserError, atomic, load_torch, l
                            reason, remove_leftovers, write_json)
 from support.identity import code_of, other_code, other_images, some
 from support.memory import step_bytes
+from support.query import keep_embeddings, searched_entries
 
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
@@ -300,8 +301,11 @@ class Run:
         with atomic(self.folder / "log.jsonl") as file:
             file.writelines(json.dumps(row) + "\n" for row in self.history)
 
-    def finish(self, last):
-        """Write result.json: last epoch, best on test labelled as such, untrained backbone."""
+    def finish(self, last, data=None, parts=None):
+        """Write result.json: last epoch, best on test labelled as such, untrained backbone.
+
+        parts: the embeddings of data, as common.embeddings has them, kept for eval.py --query.
+        """
         best, chosen = self.best(self.ks[0]), self.best("val R@1")
         result = {"last epoch": {"epoch": len(self.history), **last},
                   "best on test": {k: best[k] for k in ("epoch", *self.ks)},
@@ -312,6 +316,10 @@ class Run:
                 k: chosen[k] for k in ("epoch", "val R@1", *self.ks)}
         write_json(self.folder / "result.json", result)
         self._save("last.pt", self._state() | {"optimizer": None})      # two thirds of the file
+        if data is not None:
+            found = torch.cat([parts[name] for name in ("test", "gallery") if name in parts])
+            entries = searched_entries(data, self.cfg.dataset, self.cfg.data_root)
+            keep_embeddings(self.folder / "last.pt", self.paper, entries, found)
 
 
 def versions():

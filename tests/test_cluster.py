@@ -280,3 +280,18 @@ main(train, lambda: None)
                           text=True, capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (
         -signal.SIGTERM, "the signal was dropped\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_worker_that_is_left_does_not_hold_up_the_end():
+    """A loader that an error left in the middle: its workers do not hear multiprocessing's SIGTERM."""
+    done = subprocess.run([sys.executable, "-c", """
+import multiprocessing, time
+from support.command_line import main
+def leave(args):
+    global worker
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=[600], daemon=True)
+    worker.start()
+main(leave, lambda: None)
+"""], cwd=ROOT, timeout=60)
+    assert done.returncode == 0

@@ -163,7 +163,7 @@ def accepted(words):
 
 # docs/extending.md adds this one; test_map.py runs it.
 EXAMPLES = (["python", "dml_da.py", "--regularizer", "spread"],)
-OTHERS = "pip git xargs cd source mkdir sbatch sed grep".split()
+OTHERS = "pip git cd source xargs mkdir grep sed sbatch scontrol".split()
 SCRIPTS = ("jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py")
 
 

@@ -116,7 +116,7 @@ def test_every_deviation_has_a_place_and_a_test():
 @pytest.mark.parametrize("script", EQUATIONS)
 def test_every_silent_point_is_marked_in_the_script(script):
     """Once in the docstring and again where it acts, unless that is in common.py or eval.py."""
-    source = (ROOT / f"{script}.py").read_text().split('"""', 2)[2]
+    source = (ROOT / f"{script}.py").read_text(encoding="utf-8").split('"""', 2)[2]
     for cells in sections()[script]:
         if re.fullmatch(r"U\d+", cells[0]) and any(n.startswith(script) for n in names(cells[2])):
             assert re.search(rf"\b{cells[0]}\b", source), cells[0]

@@ -9,7 +9,9 @@ import torch
 
 import common
 import eval as evaluation
+import dml_da
 import jrd
+import mdr
 from conftest import ROOT, make_folder
 from support import glyphs, query
 
@@ -136,6 +138,28 @@ def test_embeddings_are_kept_while_nothing_changes(checkpoint, tmp_path, monkeyp
         assert images_embedded() == [1, 4]
     (tmp_path / "searched.pt").write_bytes(b"no")
     assert images_embedded() == [1, 4] and images_embedded() == [1]
+
+
+@pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
+def test_the_end_of_a_training_keeps_the_embeddings(script, tmp_path, monkeypatch, capsys):
+    """Those of test and gallery, in the order in which they are searched: the first query embeds
+    the photo alone, and finds what --no-cache finds."""
+    for part in ("train", "test", "gallery"):
+        make_folder(tmp_path / "f" / part, [3, 3, 3], seed=len(part))
+    script.train(script.parse_args(
+        ["--dataset", str(tmp_path / "f"), "--backbone", "small", "--epochs", "1", "--batch", "9",
+         "--data-root", str(tmp_path), "--out", str(tmp_path / "runs"), "--workers", "0"]))
+    (last,) = tmp_path.glob("runs/*/last.pt")
+    capsys.readouterr()
+    photo, counted, embed = tmp_path / "f" / "gallery" / "class01" / "1.png", [], common.embed
+    monkeypatch.setattr(common, "embed", lambda function, split, *args, **kwargs: (
+        counted.append(len(split.images)), embed(function, split, *args, **kwargs))[1])
+    said = []
+    for more in ([], ["--no-cache"]):
+        typed(last, "--query", photo, "--top", 18, *more)
+        said.append(table(capsys.readouterr().out))
+    assert counted == [1, 1, 9, 9] and said[0] == said[1]
+    assert len(said[0][str(photo)]) == 18
 
 
 def test_the_nearest_by_hand():

@@ -74,7 +74,7 @@ def test_imports_go_one_way():
     order = ("experiments", "tables", "claims", "figures", "pictures", "lectures", "pages",
              "__main__")
     for i, module in enumerate(order):
-        source = (ROOT / "report" / f"{module}.py").read_text()
+        source = (ROOT / "report" / f"{module}.py").read_text(encoding="utf-8")
         imported = re.findall(r"^ *from report\.(\w+) import|^ *import report", source, re.M)
         assert set(imported) <= set(order[:i]), module
     assert {path.stem for path in (ROOT / "report").glob("*.py")} == {*order, "__init__"}
@@ -283,7 +283,7 @@ def test_every_figure_of_the_papers_stands_in_the_real_report(nothing_run):
     text, folder = nothing_run
     entries = [json.loads(line) for line in tables.NUMBERS.read_text().splitlines()]
     assert len(entries) == 527
-    with open(folder / "tables.csv") as file:
+    with open(folder / "tables.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     cells = {tuple(r[k] for k in ("paper", "table", "row", "dataset", "metric")): r for r in rows}
     assert len(cells) == len(rows)
@@ -336,7 +336,7 @@ def test_ours_stand_beside_the_papers(out, tmp_path):
     assert " ".join(ours).startswith("| | **ours**, last epoch, n = 3 | **69.0 ± 1.0** | **70.0 ±")
     assert ["|", "|", "difference", "|", "+0.2", "|"] == lines[lines.index(ours) + 1][:6]
     assert "| best on test* | 74.0 ± 1.0 |" in " ".join(lines[lines.index(ours) + 2])
-    with open(tmp_path / "r" / "tables.csv") as file:
+    with open(tmp_path / "r" / "tables.csv", encoding="utf-8") as file:
         cell = next(r for r in csv.DictReader(file) if r["row"] == "Triplet+MDR")
     assert (float(cell["ours"]), cell["seeds"], cell["paper's figure"]) == (
         pytest.approx(69), "3", "68.8")
@@ -362,7 +362,7 @@ def test_in_miniature(out, tmp_path):
         "20.0 ± 0.0", "70.0 ± 0.0", "90.0 ± 0.0", "65.0 ± 0.0", "68.8", "88.5"]
     hot = next(line for line in lines if line[0] == "Triplet+MDR, 3 × the rate")
     assert hot[1:4] == ["4", "0.001", "40.0 ± 0.0"] and hot[-2:] == ["–", "–"]
-    with open(tmp_path / "r" / "tables.csv") as file:
+    with open(tmp_path / "r" / "tables.csv", encoding="utf-8") as file:
         cells = {(c["table"], c["row"], c["metric"]): c for c in csv.DictReader(file)}
     assert float(cells["1a", "Triplet+MDR, 3 × the rate", "R@1"]["rate"]) == 1e-3
     cell = cells["1a", "Triplet+MDR", "R@1"]
@@ -400,7 +400,7 @@ def test_on_cub128(out, tmp_path):
     assert any(line.startswith("| | not in cub128 | – |") for line in lines)    # below the paper's
     assert any("| J1 |" in line and "| cub128 | +10.000 |" in line for line in lines)
     assert all(f"| {claim} " in text for claim in claims.CLAIMS)
-    with open(tmp_path / "r" / "tables.csv") as file:
+    with open(tmp_path / "r" / "tables.csv", encoding="utf-8") as file:
         cells = {(c["table"], c["row"], c["metric"]): c for c in csv.DictReader(file)}
     cell = cells["1", "JRD", "R@1"]
     assert (cell["dataset"], cell["paper's figure"], cell["difference"]) == ("cub128", "67.9", "")
@@ -520,7 +520,7 @@ def test_curves_of_any_runs(out, tmp_path, monkeypatch, capsys):
         assert capsys.readouterr().out == f"wrote {path}\n"
     with pictures.PIL.Image.open(f"{out}/curves.png") as image:
         assert image.format == "PNG" and image.width > image.height
-    assert "<svg" in (tmp_path / "c.svg").read_text()
+    assert "<svg" in (tmp_path / "c.svg").read_text(encoding="utf-8")
     (tmp_path / "runs" / "jrd-glyphs-s0" / "log.jsonl").write_text('{"epoch": 1, "lo')
     with pytest.raises(common.UserError, match="jrd-glyphs-s0/log.jsonl is damaged"):
         command.main(arguments("--curves", "jrd-glyphs", "--out", out))
@@ -627,13 +627,13 @@ def test_a_report_on_a_part_is_not_written_over_a_whole_one(out, tmp_path):
              "--to", tmp_path / "r"]
     for _ in range(2):
         command.main(arguments(*words))
-    before = (tmp_path / "r" / "tables.csv").read_text()
+    before = (tmp_path / "r" / "tables.csv").read_text(encoding="utf-8")
     for others in (["--quick"], ["--dataset", "glyphs", "--paper", "jrd"],
                    ["--dataset", "cub", "--paper", "jrd", "--table", "4"]):
         with pytest.raises(common.UserError, match="report.md is that of `python -m report "
                            "--dataset glyphs --paper jrd --table 4 .*: --to another folder"):
             command.main(arguments(*others, "--out", out, "--to", tmp_path / "r"))
-    assert (tmp_path / "r" / "tables.csv").read_text() == before
+    assert (tmp_path / "r" / "tables.csv").read_text(encoding="utf-8") == before
 
 
 def test_a_report_before_the_papers_method_is_finished(out, tmp_path, capsys):
