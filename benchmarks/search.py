@@ -4,7 +4,8 @@
                                                            the commands, one a line
     python benchmarks/search.py run mdr FLAGS              one of them: mdr.py with these flags, on
                                                            a fifth of its training classes as test
-    python benchmarks/search.py [--dataset glyphs]         the table of what has run, from OUT
+    python benchmarks/search.py [--dataset glyphs] [--out results/cub128/search]
+                                                           the table of what has run, there or here
 
 The first four fifths of the training classes train (cub128: 1-80 of CUB, glyphs: 40), the last are
 searched; no image of a test class is embedded.  On glyphs every baseline has the same five rates,
@@ -63,10 +64,10 @@ def run(paper, *flags):
                 lambda: importlib.import_module(paper).parse_args(list(flags)))
 
 
-def found(dataset):
+def found(dataset, out):
     """What has run -> {rate: {baseline: [(R@1 held out, R@1 trained) in % of a seed, ...]}}"""
     runs = {}
-    for path in sorted(Path(OUT).glob("*/result.json")):
+    for path in sorted(Path(out).glob("*/result.json")):
         config, last = json.loads((path.parent / "config.json").read_text()), json.loads(
             path.read_text())["last epoch"]
         for name, baseline in BASELINES.items():
@@ -99,10 +100,10 @@ def choice(of_rates):
                if statistics.mean(seeds) >= statistics.mean(best) - statistics.stdev(best))
 
 
-def table(dataset):
+def table(dataset, out):
     """Print R@1 on the held-out classes, last epoch, for each baseline and rate; where there are
     seeds, each paper's mean over its baselines too, the rate that the rule chooses in bold."""
-    runs = found(dataset)
+    runs = found(dataset, out)
     print("| R@1 held out / trained | " + " | ".join(f"{rate:g}" for rate in runs) + " |")
     print("|---" * (1 + len(runs)) + "|")
     for name in BASELINES:
@@ -128,9 +129,10 @@ def main(words):
     parser = argparse.ArgumentParser("benchmarks/search.py", allow_abbrev=False)
     parser.add_argument("what", nargs="?", choices=["list"])
     parser.add_argument("--dataset", choices=sorted(RATES), default="cub128")
+    parser.add_argument("--out", default=OUT)
     args, extra = parser.parse_known_args(words)
     if args.what is None:
-        table(args.dataset)
+        table(args.dataset, args.out)
         return
     for seed in range(SEEDS[args.dataset]):
         for name, baseline in BASELINES.items():

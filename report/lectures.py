@@ -85,7 +85,7 @@ def draw_jrd(runs):
             taus = ", ".join(f"{jrd.pair_mean(jrd.squared_distances(x)):.3g}" for x in reps)
             print(f"{kind} classes, {title}: {means}; τ {taus}")
             axis = next(axes)
-            shown = axis.imshow(kernel, "viridis", vmin=0, vmax=0.5, interpolation="nearest")
+            shown = axis.imshow(kernel.numpy(), vmin=0, vmax=0.5, interpolation="nearest")
             axis.set(title=f"{kind} classes, {title}\n{means}", xticks=[], yticks=[])
             axis.grid(False)
     figure.colorbar(shown, ax=figure.axes, shrink=0.6, label="joint kernel (yellow: 0.5 and more)")

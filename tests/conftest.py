@@ -24,6 +24,7 @@ POSIX_ONLY = {  # tests, and fixtures of tests, of what Windows has not: why
     "test_an_old_python_is_refused_before_anything_is_made": "bash",
     "test_sigterm_to_every_process_of_a_job": "end by a signal",
     "test_a_signal_that_python_drops_comes_again": "end by a signal",
+    "test_commands_are_understood": "bash", "test_commands_are_found": "bash",
     "checkout": "bash", "gpus_seen": "bash", "run_all": "bash"}
 
 

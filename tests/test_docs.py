@@ -115,7 +115,8 @@ def said(page):
     text = page.read_text(encoding="utf-8")
     begins = re.compile(r"\s*(#|(\w+=\S+ +)*(python|bash|pip|export|for|cd|git|source)\b)")
     blocks = [block for language, block in fenced(text)
-              if language in ("bash", "sh") or not language and begins.match(block)]
+              if (language in ("bash", "sh") or not language and begins.match(block))
+              and not block.startswith("#!")]                   # a file that is shown whole
     inline = re.findall(r"(?<!`)`((?:python|bash) [^`\n]+)`(?!`)", prose(text))
     return [*blocks, "\n".join(code for code in inline if "..." not in code)]
 
@@ -157,12 +158,12 @@ def accepted(words):
         for flag in rest:                               # some hand flags on to a paper's script
             assert not flag.startswith("--") or f'"{flag}"' in source, flag
     else:
-        assert program in ("pip", "git", "cd", "source", "xargs", "mkdir", "grep", "sed", "sbatch",
-                           "scontrol"), program
+        assert program in OTHERS, program
 
 
 # docs/extending.md adds this one; test_map.py runs it.
 EXAMPLES = (["python", "dml_da.py", "--regularizer", "spread"],)
+OTHERS = "pip git cd source xargs mkdir grep sed sbatch scontrol".split()
 SCRIPTS = ("jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py")
 
 

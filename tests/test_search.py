@@ -47,9 +47,8 @@ def test_the_rule(of_rates, want):
     assert search.choice(of_rates) == want
 
 
-def test_the_table(tmp_path, monkeypatch, capsys):
+def test_the_table(tmp_path, capsys):
     """Runs of other settings, datasets and papers are left out; seeds are together."""
-    monkeypatch.setattr(search, "OUT", str(tmp_path))
     found = {("mdr --lambda 0", 1e-3): (0.5, 0.52), ("mdr --lambda 0 --l2norm", 1e-3): (0.6, 0.64),
              ("mdr --lambda 0", 3e-4): (0.7,), ("jrd --alpha 0", 1e-3): (0.9, 0.9),
              ("mdr --lambda 0.5", 1e-3): (0.1,), ("mdr --lambda 0", 1e-2, "cub128"): (0.2,)}
@@ -64,7 +63,7 @@ def test_the_table(tmp_path, monkeypatch, capsys):
             (folder / "config.json").write_text(json.dumps(settings))
             (folder / "result.json").write_text(json.dumps(
                 {"last epoch": {"R@1": recall, "seen R@1": 0.95}}))
-    search.table("glyphs")
+    search.table("glyphs", tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| R@1 held out / trained | 0.0003 | 0.001 |"
     assert lines[2:5] == ["| AMSoftmax |  | 90.0 ± 0.0 / 95.0 |",
