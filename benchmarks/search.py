@@ -104,6 +104,8 @@ def table(dataset, out):
     """Print R@1 on the held-out classes, last epoch, for each baseline and rate; where there are
     seeds, each paper's mean over its baselines too, the rate that the rule chooses in bold."""
     runs = found(dataset, out)
+    if not runs:
+        sys.exit(f"search.py: no finished run of the search on {dataset} under {out}")
     print("| R@1 held out / trained | " + " | ".join(f"{rate:g}" for rate in runs) + " |")
     print("|---" * (1 + len(runs)) + "|")
     for name in BASELINES:

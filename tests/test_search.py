@@ -71,3 +71,8 @@ def test_the_table(tmp_path, capsys):
                           "| Triplet + L2Norm |  | 62.0 ± 2.8 / 95.0 |"]
     assert lines[8:] == ["| jrd's baselines together | – | **90.0 ± 0.0** |",
                          "| mdr's baselines together | – | **56.5 ± 2.1** |"]
+
+
+def test_nothing_found_is_one_line(tmp_path):
+    with pytest.raises(SystemExit, match="no finished run of the search on glyphs under"):
+        search.table("glyphs", tmp_path)
