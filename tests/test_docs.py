@@ -99,9 +99,10 @@ def test_anchors_are_those_of_github():
 
 
 # ---------------------------------------------------------------------------- commands
-# What is defined before a block: every command goes to `note`, which writes its words down.
+# What is defined before a block: every command goes to `note`, which writes its words down, in one
+# line and so in one piece: the commands of a pipeline write at the same time.
 NOTING = r"""
-note() { printf '%s\0' "$@" $'\n' >> "$NOTES"; }
+note() { local IFS=$'\37' words; words="$*"; printf '%s\n' "${words//$'\n'/$'\36'}" >> "$NOTES"; }
 command_not_found_handle() { note "$@"; }
 for name in bash cd source; do eval "$name() { note $name \"\$@\"; }"; done
 """
@@ -129,8 +130,13 @@ def commands(script, folder):
     bash = subprocess.run(["/bin/bash", "-c", NOTING + script], cwd=folder, capture_output=True,
                           text=True, env={"PATH": "/nowhere", "NOTES": str(notes)})
     assert bash.returncode == 0 and not bash.stderr, bash.stderr
-    found = notes.read_text(encoding="utf-8").split("\0\n\0")
-    return [line.split("\0") for line in found if line]
+    return [line.replace("\36", "\n").split("\37")
+            for line in notes.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def test_commands_of_a_pipeline_are_kept_apart(tmp_path):
+    found = commands("\n".join(["a 'x\ny' | b '' | c"] * 100), tmp_path)
+    assert sorted(found) == sorted([["a", "x\ny"], ["b", ""], ["c"]] * 100)
 
 
 def accepted(words):
