@@ -91,12 +91,13 @@ def send(device, *tensors):
 def embed(function, split, cfg):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32.
 
-    Cached images need no workers: to read one takes 0.3 ms, to start a process that imports torch
-    seconds (macOS, Windows), at every evaluation.
+    Cached images need no workers (to read one takes 0.3 ms, to start a process that imports torch
+    seconds, on macOS and Windows at every evaluation), and on a GPU no transfer where they fit.
     """
     images, where = split.images, device(cfg)
     batch = 200 if where.type == "cuda" else 25         # a CPU is faster with what its cache holds
-    batches = images.split(batch) if torch.is_tensor(images) else torch.utils.data.DataLoader(
+    whole = images if torch.is_tensor(images) else images.whole(where)
+    batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
         images, batch, num_workers=0 if images.cached else _workers(cfg, images),
         pin_memory=where.type == "cuda", worker_init_fn=_start_worker, generator=torch.Generator())
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)

@@ -129,6 +129,12 @@ class _Part:
     def __getitem__(self, i):
         return self.split.images[self.index[i]]
 
+    def whole(self, device):
+        """As CachedImages.whole; None also where other images lie in between."""
+        found, first, end = self.split.images.whole(device), self.index[0], self.index[-1] + 1
+        if found is not None and end - first == len(self):
+            return found[first:end]
+
 
 def hold_out(data, share):
     """Data whose last training classes (by name) are its `val` and train no longer -> Data

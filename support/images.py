@@ -37,6 +37,9 @@ class ImageFiles:
     """Indexable images from files, through the deterministic part of a transform."""
     cached = False
 
+    def whole(self, device):
+        """CachedImages has them in one tensor."""
+
     def __init__(self, paths, prefix):
         self.paths, self.prefix = paths, prefix
 
@@ -70,7 +73,8 @@ class CachedImages:
 
     def __init__(self, path, shapes):
         self.path, self.shapes, self.starts = path, shapes, _starts(shapes)
-        self.bytes = np.memmap(path, np.uint8, "r")
+        self.bytes = np.memmap(path, np.uint8, "c")     # read only, but PyTorch wants to be able to
+        self.kept = None
 
     def __reduce__(self):                          # a worker gets the path, not the file's content
         return CachedImages, (self.path, self.shapes)
@@ -81,6 +85,19 @@ class CachedImages:
     def __getitem__(self, i):
         image = np.array(self.bytes[self.starts[i]:self.starts[i + 1]])
         return torch.from_numpy(image).view(*self.shapes[i], 3).permute(2, 0, 1)
+
+    def whole(self, device):
+        """All images on a device, which a GPU keeps for the next time.  -> (n, 3, h, w)
+
+        None where their shapes differ, or on a GPU of whose free memory they would take more than
+        an eighth (there are up to three splits, and a training step wants the rest).
+        """
+        if self.kept is None and len(set(self.shapes)) == 1:
+            images = torch.from_numpy(self.bytes).view(-1, *self.shapes[0], 3).permute(0, 3, 1, 2)
+            if device.type == "cpu" or device.type == "cuda" and (
+                    8 * images.nbytes <= torch.cuda.mem_get_info(device)[0]):
+                self.kept = images.to(device)
+        return self.kept
 
 
 def _starts(shapes):

@@ -1,5 +1,6 @@
 """What concerns GPUs and can be tested without one: memory, precision, torch.compile."""
 import argparse
+import pickle
 import shutil
 
 import pytest
@@ -10,6 +11,7 @@ import dml_da
 import jrd
 import mdr
 from support import glyphs
+from support.images import CachedImages
 from support.memory import step_bytes
 
 SCRIPTS = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
@@ -50,6 +52,31 @@ def test_a_gpu_that_is_full_from_the_start_ends_in_one_line(capsys):
     with pytest.raises(SystemExit) as end:
         common.main(full, lambda: None)
     assert end.value.code == 2 and "CUDA out of memory. Tried" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("free, kept", [(8, True), (8 - 1 / 300, False)])
+def test_images_stay_on_a_gpu_where_they_take_an_eighth_of_what_is_free(free, kept, tmp_path,
+                                                                        monkeypatch):
+    made = torch.randint(256, (4, 3, 5, 5), dtype=torch.uint8)
+    made.permute(0, 2, 3, 1).contiguous().numpy().tofile(tmp_path / "images")
+    images, sent = CachedImages(tmp_path / "images", [(5, 5)] * 4), []
+
+    def to(tensor, device):
+        sent.append(tensor)
+        return tensor.clone()
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free * 4 * 75), 0))
+    found = images.whole(torch.device("cuda"))
+    assert (found is not None) == kept and len(sent) == kept
+    if kept:
+        assert torch.equal(found, made) and images.whole(torch.device("cuda")) is found
+        assert len(sent) == 1 and pickle.loads(pickle.dumps(images)).kept is None
+
+
+def test_images_of_different_shapes_are_not_whole(tmp_path):
+    torch.zeros(3 * (16 + 25), dtype=torch.uint8).numpy().tofile(tmp_path / "images")
+    images = CachedImages(tmp_path / "images", [(4, 4), (5, 5)])
+    assert images.whole(torch.device("cpu")) is None and images[1].shape == (3, 5, 5)
 
 
 # ---------------------------------------------------------------------------- precision, compile

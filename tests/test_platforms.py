@@ -25,7 +25,7 @@ import jrd
 import mdr
 from conftest import ROOT, make_folder
 from report import experiments
-from support import command_line, files, runs
+from support import command_line, files, images, runs
 from test_layout import PRODUCT
 
 SCRIPTS = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
@@ -86,7 +86,18 @@ def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatc
         found = common.embed(lambda x: x.float().mean((2, 3)), split, cfg)
         want = torch.stack([split.images[i].float().mean((1, 2)) for i in range(len(split))])
         torch.testing.assert_close(found, want)
-    assert asked == [0 if cache else 3] * 3
+    assert asked == ([] if cache else [3] * 3)                  # cached: one view of the file
+
+
+def test_cached_images_that_do_not_fit_need_no_workers_either(tmp_path, monkeypatch):
+    folder = make_folder(tmp_path / "photos", [2] * 8, side=30)
+    data = common.load_dataset(str(folder), tmp_path, test=common.SMALL_TRANSFORMS[2])
+    monkeypatch.setattr(images.CachedImages, "whole", lambda self, device: None)
+    monkeypatch.setattr(common, "_workers", None)
+    found = common.embed(lambda x: x.float().mean((2, 3)), data.test,
+                         argparse.Namespace(workers=3, device="cpu"))
+    want = torch.stack([data.test.images[i].float().mean((1, 2)) for i in range(len(data.test))])
+    torch.testing.assert_close(found, want)
 
 
 # ---------------------------------------------------------------------------- files
