@@ -16,8 +16,10 @@ How each is done stands in support/.  Images are uint8 RGB tensors (3, h, w) unt
 the device, turns a batch of them into what the backbone was trained on.
 """
 import argparse
+import difflib
 import importlib
 import signal
+import sys
 from pathlib import Path
 
 import torch
@@ -60,8 +62,13 @@ def _workers(cfg, images):
 
 
 def _start_worker(_):
-    """Ctrl-C is for the parent alone."""
+    """Ctrl-C is for the parent alone; that the parent was killed needs no trace of each worker."""
+    def hook(kind, *rest):
+        if not issubclass(kind, (ConnectionError, EOFError)):
+            sys.__excepthook__(kind, *rest)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.excepthook = hook
 
 
 def train_loader(split, augment, batches, cfg, device):
@@ -179,8 +186,10 @@ class Preprocess(nn.Module):
 def backbone_name(text):
     """An argparse type: bn_inception, small, or a model of torchvision with IMAGENET1K_V1."""
     if text not in WEIGHTS and not hasattr(_published(text), "IMAGENET1K_V1"):
-        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(WEIGHTS)} and no "
-                                         "classification model of torchvision with IMAGENET1K_V1")
+        names = [*WEIGHTS, *torchvision.models.list_models(module=torchvision.models)]
+        close = "".join(f" (is {n} meant?)" for n in difflib.get_close_matches(text, names, 1))
+        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(WEIGHTS)} and no classif"
+                                         f"ication model of torchvision with IMAGENET1K_V1{close}")
     return text
 
 
@@ -262,7 +271,8 @@ def load_weights(backbone, name, source=None):
             torch.hub.download_url_to_file(url + file, str(path), hash_prefix=digest)
         except (OSError, RuntimeError) as error:
             raise UserError(f"cannot download {url + file}: {error}; fetch it some other way and "
-                            "pass --weights FILE, or --weights random to train from scratch")
+                            f"put it at {path}, or pass --weights FILE, or --weights random to "
+                            "train from scratch")
     found = sha256(path)
     if path.name == file and not found.startswith(digest):
         raise UserError(f"{path} is not {file}: SHA-256 {found[:16]}…, expected {digest[:16]}…")
@@ -273,10 +283,10 @@ def load_weights(backbone, name, source=None):
              or own[k].shape != state[k].shape]
     if wrong:
         raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ: "
-                        f"{some(wrong)}")
+                        f"{some(wrong)}; --backbone NAME says whose weights they are")
     backbone.load_state_dict(state)
     if path.name != file:
-        print(f"{path} is not a published file: SHA-256 {found}")
+        print(f"weights {path}: not a published file, taken as it is; SHA-256 {found}")
     return found
 
 

@@ -40,7 +40,8 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import final_table, judge, kmeans, nmi, recall_at_k, retrieval, test_recall, val_recall
+from eval import (before_training, final_table, judge, kmeans, nmi, recall_at_k, retrieval,
+                  val_recall)
 
 # Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the rate is constant, and the embedding layer
 # has the backbone's; ten times that, common at the time, is --head-lr-mult 10.
@@ -388,8 +389,7 @@ def train(cfg):
     with run:
         run.restore(network=network, optimizer=optimizer, targets=targets)
         network.eval()
-        run.untrained = run.untrained or test_recall(lambda images: F.normalize(
-            network.pool(images)), data, cfg)
+        run.untrained = run.untrained or before_training(network, data, cfg)
         if not run.history and adaptive and cfg.regularizer == "da":
             targets.measure(common.embed(network.pool, data.seen, cfg), data.seen.labels)
         for epoch in run.epochs():

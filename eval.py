@@ -34,7 +34,7 @@ from scipy.special import entr, stdtrit       # scipy.stats would add a second t
 import common
 from support import query, ranks
 from support.npz import load_npz, names_of
-from support.tables import show
+from support.tables import percent, show
 
 
 # ---------------------------------------------------------------------------- retrieval
@@ -289,19 +289,39 @@ def val_recall(function, data, cfg):
     return {"val R@1": recall_at_k(common.embed(function, data.val, cfg), data.val.labels, [1])[1]}
 
 
+def before_training(network, data, cfg):
+    """The pretrained backbone's l2-normalized pooled features: R@K, MAP@R, NMI, R@1 on the training
+    classes and with --val on the held-out ones."""
+    def pooled(images):
+        return F.normalize(network.pool(images))
+
+    parts = common.embeddings(pooled, data, cfg)
+    seen, seen_labels = parts.pop("seen"), parts.pop("seen_labels")
+    found = judge(ks=cfg.ks, **parts) | val_recall(pooled, data, cfg)
+    found.pop("ten parts", None)
+    return found | {"seen R@1": recall_at_k(seen, seen_labels, [1])[1]}
+
+
 def final_table(run):
-    """The end of a training: untrained backbone, last epoch, best epoch on test, and its folder."""
-    result = run.result
-    rows = {"pretrained backbone": result["untrained backbone"],
+    """The end of a training: pretrained backbone, last epoch, best epoch on test, its folder."""
+    result, held_out = run.result, ""
+    before = result["untrained backbone"]
+    rows = {"pretrained backbone": before,
             f"last epoch ({result['last epoch']['epoch']})": result["last epoch"]}
     if "best on held-out classes" in result:
         best = result["best on held-out classes"]
-        rows[f"best.pt (epoch {best['epoch']}, chosen on held-out training classes, R@1 "
-             f"{100 * best['val R@1']:.1f} there)"] = best
+        rows[f"best.pt (epoch {best['epoch']}, chosen on held-out training classes)"] = best
+        held_out = f"R@1 on the held-out classes: best.pt {percent(best['val R@1'], 0)}"
+        if "val R@1" in before:
+            held_out += f", pretrained {percent(before['val R@1'], 0)}"
+            if best["val R@1"] <= before["val R@1"]:
+                held_out += ": by them no epoch is better than not training at all"
     rows |= {f"best on test (epoch {result['best on test']['epoch']}, chosen on the test set)":
                 result["best on test"]}
     print()
     show(rows, run.cfg.ks)
+    if held_out:
+        print(held_out)
     print(f"run {run.folder}")
 
 

@@ -42,7 +42,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import final_table, judge, test_recall, val_recall
+from eval import before_training, final_table, judge, test_recall, val_recall
 
 # Section 5.1 where nothing else is said.  The paper names no number of seeds: run at least 3 and
 # report mean ± standard deviation (U7).
@@ -294,8 +294,7 @@ def train(cfg):
     with run:
         run.restore(network=network, optimizer=optimizer)
         network.eval()
-        run.untrained = run.untrained or test_recall(lambda images: F.normalize(
-            network.pool(images)), data, cfg)
+        run.untrained = run.untrained or before_training(network, data, cfg)
         for epoch in run.epochs():
             network.train()
             # U5: as in the release the rates drop after 19 and 39 epochs (SOP: 39 and 79), one

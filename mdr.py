@@ -39,7 +39,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import final_table, judge, recall_at_k, retrieval, test_recall, val_recall
+from eval import before_training, final_table, judge, recall_at_k, retrieval, val_recall
 
 # The paper's "Implementation Details".  From the release alone: 100 epochs of 100 iterations (U1),
 # m images a class (U2), ν (U5).
@@ -359,8 +359,7 @@ def train(cfg):
     with run:
         run.restore(network=network, optimizer=optimizer, mdr=mdr, margin_loss=margin_loss)
         network.eval()
-        run.untrained = run.untrained or test_recall(lambda images: F.normalize(
-            network.pool(images)), data, cfg)
+        run.untrained = run.untrained or before_training(network, data, cfg)
         for epoch in run.epochs():
             network.train()
             # U1, as in the release: × 0.2 after 40, 60 and 80% of the epochs.

@@ -9,9 +9,10 @@
 
 The first four fifths of the training classes train (cub128: 1-80 of CUB, glyphs: 40), the last are
 searched; no image of a test class is embedded.  On glyphs every baseline has the same five rates,
-the preset's length, and three seeds.  On cub128 each has three rates: 1e-4, 3e-4 and the next one
-on the side of the better of these (by R@1, in a tie by MAP@R); a run has about 120,000 training
-images, two fifths of a run of cub128, the steps of its schedule in proportion.
+the preset's length, and three seeds.  On cub128 each has 1e-4, 3e-4 and, on the side of the better
+of these (by R@1, in a tie by MAP@R), the next ones until the best has a worse one on either side; a
+run has about 120,000 training images, two fifths of a run of cub128, the steps of its schedule in
+proportion.
 """
 import argparse
 import importlib
@@ -29,8 +30,9 @@ from support.datasets import load_dataset  # noqa: E402
 
 OUT, SHARE = "runs-search", 0.2
 RATES = {"cub128": (1e-4, 3e-4), "glyphs": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)}
-THIRD = {"AMSoftmax": 1e-3, "Triplet": 1e-3, "Triplet + L2Norm": 3e-5, "Contrastive": 3e-5,
-         "Triplet (DML-DA's)": 3e-5, "N-pair": 3e-5}                                    # on cub128
+FURTHER = {"AMSoftmax": (1e-3, 3e-3), "Triplet": (1e-3,), "Triplet + L2Norm": (3e-5,),
+           "Contrastive": (3e-5, 1e-5), "Triplet (DML-DA's)": (3e-5, 1e-5),
+           "N-pair": (3e-5, 1e-5, 3e-6)}                                                      # on cub128
 SEEDS = {"cub128": 1, "glyphs": 3}
 LENGTH = {"cub128": {"jrd": " --epochs 25 --drop-every 10", "mdr": " --epochs 40",
                      "dml_da": " --epochs 12"}}
@@ -138,8 +140,8 @@ def main(words):
         return
     for seed in range(SEEDS[args.dataset]):
         for name, baseline in BASELINES.items():
-            third = (THIRD[name],) if args.dataset == "cub128" else ()
-            for rate in RATES[args.dataset] + third:
+            further = FURTHER[name] if args.dataset == "cub128" else ()
+            for rate in RATES[args.dataset] + further:
                 print("benchmarks/search.py run", command(baseline, args.dataset, rate, seed),
                       *extra)
 

@@ -340,15 +340,16 @@ class Training:
         return (self.cfg.epochs - self.epochs_done()) * an_epoch
 
     def images_to_embed(self):
-        """Images that are still to be embedded: test images before training, at every evaluation
-        and at the end, training images at the end and, but for JRD, at every evaluation."""
+        """Images that are still to be embedded: test and training images before training and at
+        the end, test images at every evaluation, training images there but for JRD."""
         if self.state == "finished":
             return 0
         (train, test), cfg = self.images(), self.cfg
         evaluations = sum(epoch % cfg.eval_every == 0 or epoch == cfg.epochs
                           for epoch in range(self.epochs_done() + 1, cfg.epochs + 1))
         each = test if self.paper == "jrd" else test + train
-        return test * (self.epochs_done() == 0) + evaluations * each + test + train
+        ends = 2 if self.epochs_done() == 0 else 1
+        return ends * (test + train) + evaluations * each
 
 
 training = functools.cache(Training)        # of the same arguments the same one

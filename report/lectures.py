@@ -4,6 +4,7 @@ Each draw_... makes a picture of runs, a column a run, and prints the numbers th
 """
 import argparse
 import importlib
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,8 @@ def draw_jrd(runs):
             print(f"{kind} classes, {title}: {means}; τ {taus}")
             axis = next(axes)
             shown = axis.imshow(kernel.numpy(), vmin=0, vmax=0.5, interpolation="nearest")
-            axis.set(title=f"{kind} classes, {title}\n{means}", xticks=[], yticks=[])
+            wrapped = textwrap.fill(f"{kind} classes, {title}", 38)
+            axis.set(title=f"{wrapped}\n{means}", xticks=[], yticks=[])
             axis.grid(False)
     figure.colorbar(shown, ax=figure.axes, shrink=0.6, label="joint kernel (yellow: 0.5 and more)")
     return figure
@@ -201,7 +203,8 @@ def draw_dml_da(runs):
         for i, c in enumerate(labels.unique()):
             axis.scatter(*places[labels == c].T, s=22, linewidths=0, color=COLOURS[i % 7],
                          marker=MARKS[i])
-        axis.set(title=f"ten classes, {title}", xlim=(-1, 1), ylim=(-1, 1), aspect="equal")
+        axis.set(title=textwrap.fill(f"ten classes, {title}", 38), xlim=(-1, 1), ylim=(-1, 1),
+                 aspect="equal")
     return figure
 
 

@@ -5,6 +5,7 @@ Figures are last-epoch means ± standard deviations over seeds; what was not run
 import argparse
 import csv
 import functools
+import itertools
 import json
 import math
 import re
@@ -15,7 +16,7 @@ import common
 from eval import confidence_interval
 from report.experiments import NAMES, STAND_INS, photographs, read_result, runs_of
 from support.identity import other_code, other_images
-from support.runs import read_config
+from support.runs import other_settings, read_config
 
 NUMBERS = Path(__file__).with_name("paper_numbers.jsonl")
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
@@ -320,7 +321,8 @@ def logged(out, name):
 def table(out):
     """Every finished run of a folder as Markdown, a row a setting."""
     columns = [("unseen R@1, last epoch", "last epoch", "R@1"),
-               ("best on test*", "best on test", "R@1"), ("untrained", "untrained backbone", "R@1"),
+               ("best on test*", "best on test", "R@1"),
+               ("pretrained", "untrained backbone", "R@1"),
                ("seen R@1", "last epoch", "seen R@1"), ("MAP@R", "last epoch", "MAP@R"),
                ("NMI", "last epoch", "NMI")]
     rows = [["run", "seeds", *(head for head, _, _ in columns)]]
@@ -334,32 +336,56 @@ def table(out):
 
 
 def compare(out, one, other):
-    """The differences between two settings of a folder within a seed, last epoch, as Markdown."""
+    """Two settings of a folder side by side, last epoch, and their differences within a seed, as
+    Markdown; then the settings and the functions in which they differ.
+
+    one, other: names of runs or their folders, with or without -s0.
+    """
     groups = finished(out)
+    one, other = (name if name in groups else re.sub(r"-s\d+$", "", name)
+                  for name in (Path(one).name, Path(other).name))
     for name in (one, other):
         if name not in groups:
             raise common.UserError(f"no finished run {name}-s0, ... under {out}: there are "
                                    + ", ".join(groups))
-    functions = comparable(out, one, other, groups)
-    first, second = ({seed: result["last epoch"] for seed, result in groups[name].items()}
-                     for name in (one, other))
-    rows = [["%", "seeds", f"{one} - {other}", "95% interval"]]
-    for metric in ("R@1", "seen R@1", "MAP@R", "NMI"):
-        gains = [100 * (first[seed][metric] - second[seed][metric]) for seed in first
-                 if seed in second and metric in first[seed] and metric in second[seed]]
-        if gains:
-            mean, half = confidence_interval(gains)
-            interval = "–" if math.isnan(half) else f"{mean - half:+.2f} to {mean + half:+.2f}"
-            rows.append([metric, str(len(gains)), f"{mean:+.2f}", interval])
-    lines = markdown(rows)
+    settings, functions = comparable(out, one, other, groups)
+    seeds = [seed for seed in groups[one] if seed in groups[other]]
+    if not seeds:
+        raise common.UserError(f"{one} and {other} have no seed in common")
+    ends = [[{k: 100 * v for k, v in groups[name][seed]["last epoch"].items()
+              if k in ("R@1", "seen R@1", "MAP@R", "NMI")} | losses(Path(out, f"{name}-s{seed}"))
+             for seed in seeds] for name in (one, other)]
+    rows = [["last epoch", one, other, "difference", "95% interval"]]
+    for metric in [k for k in ends[0][0] if all(k in end for end in ends[0] + ends[1])]:
+        digits = 2 if metric[0].isupper() or metric.startswith("seen") else 4
+        first, second = ([end[metric] for end in side] for side in ends)
+        mean, half = confidence_interval(a - b for a, b in zip(first, second))
+        interval = "–" if math.isnan(half) else \
+            f"{mean - half:+.{digits}f} to {mean + half:+.{digits}f}"
+        shown = [", ".join(f"{v:.{digits}f}" for v in values) if len(seeds) <= 3 else
+                 spread(values, digits) for values in (first, second)]
+        rows.append([metric, *shown, f"{mean:+.{digits}f}", interval])
+    lines = markdown(rows) + [""]
+    lines.append(f"Seeds {', '.join(seeds)}; R@1, MAP@R and NMI in %, the others as in the log; "
+                 "differences within a seed, their mean.")
+    if settings:
+        lines.append(f"The settings differ in {settings}.")
     if functions:
-        lines += ["", f"The code differs in {', '.join(functions)}."]
+        lines.append(f"The code differs in {', '.join(functions)}.")
     return "\n".join(lines)
 
 
+def losses(folder):
+    """The losses of a run's last epoch: what its log has before anything else."""
+    last = logged(folder.parent, folder.name)[0].log[-1]
+    return {k: last[k] for k in itertools.takewhile(
+        lambda k: k.islower() and k not in ("lr", "images/s"), list(last)[1:])
+        if isinstance(last[k], float)}
+
+
 def comparable(out, one, other, groups):
-    """The functions in which the code of two settings differs.  UserError if they were not tested
-    on the same images."""
+    """The settings, in words, and the functions in which two settings differ.  UserError if they
+    were not tested on the same images."""
     configs = [read_config(Path(out, f"{name}-s{next(iter(groups[name]))}")) or {}
                for name in (one, other)]
     tests = [(config.get("images") or {}).get("test", {}) for config in configs]
@@ -369,4 +395,7 @@ def comparable(out, one, other, groups):
         why = other_images({"test": tests[1]}, {"test": tests[0]}) or " and ".join(datasets)
         raise common.UserError(f"{one} and {other} were tested on different images ({why}): their "
                                "figures have no difference to speak of")
-    return other_code(configs[0].get("code"), configs[1].get("code") or {}) or []
+    both = {*configs[0]} & {*configs[1]} - {"name", "paper", "seed", "splits"}
+    differ = other_settings(*({k: config[k] for k in both} for config in configs))
+    words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
+    return words, other_code(configs[0].get("code"), configs[1].get("code") or {}) or []

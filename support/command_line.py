@@ -3,6 +3,7 @@ import argparse
 import atexit
 import contextlib
 import ctypes
+import difflib
 import functools
 import math
 import multiprocessing.util       # whose own work at exit comes after ours
@@ -28,6 +29,10 @@ class Parser(argparse.ArgumentParser):
                          formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
 
     def error(self, message):
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        for word in message.split() if message.startswith("unrecognized") else ():
+            for close in difflib.get_close_matches(word.partition("=")[0], flags, 1):
+                message += f" (is {close} meant?)"
         self.exit(2, f"{self.prog}: {message}\n")
 
     def describe(self, defaults, presets, brings):
@@ -179,6 +184,8 @@ def interrupt_again(dropped):
 def end_workers():
     """Kill the workers that are left at the end: multiprocessing would send them a SIGTERM, which
     they do not hear, and wait for ever."""
+    if hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)       # torch's raises where a worker dies
     for worker in multiprocessing.active_children():
         worker.kill()
 

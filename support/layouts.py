@@ -3,6 +3,7 @@
 Each reader gives {"train", "test" and perhaps "gallery": [(path, class)]}.  Nothing is read of the
 images themselves.
 """
+import collections
 import json
 import os
 import subprocess
@@ -80,8 +81,10 @@ def _own_folder(folder):
     else:
         classes = _classes(folder)
         if len(classes) < 4:
+            also = " (with train/ it needs test/ too)" if {*classes} <= {"train", "test"} else ""
             raise UserError(f"{folder} has {len(classes) or 'no'} sub-folders with images: it "
-                            "needs one a class and at least 4, of which half train and half test")
+                            "needs one a class and at least 4, of which half train and half test"
+                            + also)
         names = list(classes)
         half = len(names) // 2
         parts = {"train": {name: classes[name] for name in names[:half]},
@@ -129,6 +132,11 @@ def remarks(folder, splits):
                 others += [path.relative_to(folder) for path in sorted(entry.rglob("*"))
                            if path.is_file() and path not in used and path.name[0] != "."]
     found, same = [], twice(splits)
+    count = collections.Counter(name for _, name in splits["train"])
+    single = [name for name, images in count.items() if images == 1]
+    if single:
+        found.append(f"training classes with a single image, so without a positive pair: "
+                     f"{len(single)}, {some(single)}")
     if empty:
         found.append(f"left out, for they have no images: {len(empty)} folders, {some(empty)}")
     if others:

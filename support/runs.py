@@ -22,6 +22,7 @@ from support.query import keep_embeddings, searched_entries
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
 #                     was killed notices within five
+FEW = 5             # held-out classes that are too few to choose an epoch by
 
 
 def read_checkpoint(path):
@@ -91,6 +92,7 @@ class Run:
                        "splits": data.counts(), "images": data.identity, "code": code_of(paper),
                        "versions": versions(), "commit": commit()}
         self.history, self.untrained, self.epoch, self.columns = [], None, 0, None
+        self.saved = 0                                                  # epochs in last.pt
         self._check_folder()
         self._header(data, weights)
 
@@ -125,11 +127,15 @@ class Run:
             "none of them in train"
         held = f" · held out {data.val}" if data.val else ""
         print(f"train {data.train}{held} · test {data.test}, {known}{gallery}")
+        if data.val and len(data.val.classes) < FEW:
+            print(f"note: R@1 among {len(data.val.classes)} held-out classes hardly tells one "
+                  "epoch from another; hold out more, if there are")
         for remark in data.remarks:
             print(f"note: {remark}")
         print(f"backbone {self.cfg.backbone}, weights {weights[:12]}")
         changed = [f"{k} {value_in_name(v)}" for k, v in self.cfg.changed.items()]
-        print("settings: the preset" + (f", but {', '.join(changed)}" if changed else ""))
+        print("settings: the preset" + (f", but {', '.join(changed)}" if changed else "") +
+              f" · {self.cfg.epochs} epochs, batch {self.cfg.batch}, lr {self.cfg.lr:g}")
 
     def __enter__(self):
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +160,7 @@ class Run:
         self.lock.release()
         if kind is KeyboardInterrupt:
             command = typed(["python", *(word for word in sys.argv if word != "--again")])
-            print(f"\nstopped: {self.folder} holds {len(self.history)} of {self.cfg.epochs} epochs."
+            print(f"\nstopped: {self.folder} holds {self.saved} of {self.cfg.epochs} epochs."
                   f"  To continue: {command}", file=sys.stderr)
         if isinstance(error, torch.OutOfMemoryError):
             raise UserError(self._too_large()) from error
@@ -187,6 +193,7 @@ class Run:
                     if state[name] is not None:                         # dropped by finish
                         part.load_state_dict(state[name])
                 self.history, self.untrained = state["history"], state["untrained"]
+                self.saved = len(self.history)
                 self._keep_best(state)
             except (KeyError, RuntimeError, ValueError) as error:
                 raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
@@ -255,6 +262,7 @@ class Run:
         self.history.append(row)
         state = self._state()
         self._save("last.pt", state)
+        self.saved = len(self.history)
         self._keep_best(state)
         self._write_log()
         self._print(row)

@@ -7,22 +7,22 @@ def percent(share, width=7):
 
 def show(rows, ks):
     """Print {name: judge(...)} as an aligned table in %, and below it what one row alone has."""
-    metrics = [f"R@{k}" for k in ks] + ["MAP@R", "NMI"]
+    metrics = [f"R@{k}" for k in ks] + ["MAP@R", "NMI", "seen R@1"]
+    metrics = [m for m in metrics if any(m in row for row in rows.values())]
     wide = max(map(len, rows), default=0)
-    print(" " * wide + "".join(f"{m:>7}" for m in metrics))
+    print(" " * wide + "".join(f"{m:>{max(7, len(m) + 2)}}" for m in metrics))
     for name, row in rows.items():
-        print(f"{name:<{wide}}" + "".join(percent(row.get(m)) for m in metrics))
+        print(f"{name:<{wide}}" + "".join(
+            percent(row.get(m), max(7, len(m) + 2)) for m in metrics))
     for row in rows.values():
-        if "seen R@1" in row:
-            print(f"{'seen classes (training images)':<{wide}}  R@1 {percent(row['seen R@1'], 0)}")
         if "ten parts" in row:
-            print(f"{'in ten stratified parts':<{wide}}" + "".join(
+            print(f"{'in ten stratified parts, 95%':<{wide}}" + "".join(
                 f"  {m} {100 * mean:.1f} ± {100 * half:.1f}"
                 for m, (mean, half) in row["ten parts"].items()))
         if "lambda" in row:
-            print(f"{'1-NN estimates of Eq. 2-3':<{wide}}" + "".join(
+            print(f"{'1-NN estimates (JRD, Eq. 2-3), 95%':<{wide}}" + "".join(
                 f"  {name} {row[key][0]:.3f} ± {row[key][1]:.3f}"
                 for name, key in (("λ", "lambda"), ("d_H", "d_H"))))
         if "queries without a positive" in row:
-            print(f"{row['queries without a positive']} queries have no second image of their "
-                  "class and count as misses")
+            print(f"{row['queries without a positive']} queries have no other image of their class "
+                  "to find and count as misses")

@@ -133,14 +133,14 @@ def test_what_a_training_says_and_leaves(trained):
     assert lines[1] == ("train 750 images of 50 classes · test 2,000 images of 100 classes, none "
                         "of them in train")
     assert lines[2].startswith("backbone small, weights a2d35efeb963")
-    assert lines[3] == "settings: the preset, but epochs 3"
+    assert lines[3] == "settings: the preset, but epochs 3 · 3 epochs, batch 100, lr 0.001"
     assert lines[4].split() == ["epoch", "loss", "amsoftmax", "jrs", "R@1", "R@2", "R@4", "R@8",
                                 "images/s", "left"]
     assert [line.split()[0] for line in lines[5:8]] == ["1/3", "2/3", "3/3"]
     assert len({len(line) for line in lines[4:8]}) == 1, "the rows are aligned"
     text = done.stdout
     for row in ("pretrained backbone", "last epoch (3)", "best on test (epoch",
-                "chosen on the test set", "seen classes", "in ten stratified parts",
+                "chosen on the test set", "  seen R@1", "in ten stratified parts",
                 "1-NN estimates", f"run {out}/jrd-glyphs"):
         assert row in text
     folder = out / "jrd-glyphs-epochs3-s0"

@@ -282,6 +282,17 @@ main(train, lambda: None)
         -signal.SIGTERM, "the signal was dropped\n", "")
 
 
+def test_a_worker_whose_parent_was_killed_prints_no_trace():
+    """torch's thread in a worker that hands out file descriptors meets a closed connection."""
+    done = subprocess.run([sys.executable, "-c", """
+import sys, common
+common._start_worker(0)
+for error in (ConnectionResetError("gone"), EOFError("gone"), ValueError("told")):
+    sys.excepthook(type(error), error, None)
+"""], cwd=ROOT, text=True, capture_output=True)
+    assert (done.returncode, done.stderr.strip()) == (0, "ValueError: told")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_worker_that_is_left_does_not_hold_up_the_end():
     """A loader that an error left in the middle: its workers do not hear multiprocessing's SIGTERM."""

@@ -110,7 +110,13 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     assert config["splits"] == {"train": [12, 3], "test": [24, 6], "val": [12, 3]}
     assert list(config["images"]["val"]) == ["class03", "class04", "class05"]
-    assert f"best.pt (epoch {best['epoch']}, chosen on held-out training classes" in out
+    assert f"best.pt (epoch {best['epoch']}, chosen on held-out training classes)" in out
+    assert "note: R@1 among 3 held-out classes hardly tells one epoch from another" in out
+    before, none = result["untrained backbone"], ": by them no epoch is better than not training"
+    assert (f"R@1 on the held-out classes: best.pt {100 * best['val R@1']:.1f}, pretrained "
+            f"{100 * before['val R@1']:.1f}") in out
+    assert (none in out) == (best["val R@1"] <= before["val R@1"])
+    assert {"R@1", "MAP@R", "NMI", "seen R@1", "val R@1"} <= {*before}
     network, _ = common.load(folder / "best.pt")
     assert network.embed(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape[0] == 2
 
@@ -152,7 +158,8 @@ def test_a_checkpoint_with_held_out_classes_is_evaluated_as_it_was(train, tmp_pa
         out = capsys.readouterr().out
         assert "note:" not in out and "warning:" not in out
         if name == "last.pt":
-            assert f"R@1 {100 * result['last epoch']['seen R@1']:.1f}" in out
+            (row,) = (line.split() for line in out.splitlines() if line.startswith("test  "))
+            assert row[-1] == f"{100 * result['last epoch']['seen R@1']:.1f}"
 
 
 def test_best_pt_after_a_kill_between_the_two_files(train, tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
 """A trained network in use: eval.py --query, the sheet, docs/use.md's examples, torch.export."""
+import json
 import re
 import sys
 
@@ -256,8 +257,9 @@ def test_a_mistake_is_one_line(words, message, checkpoint, tmp_path, monkeypatch
 
 # ---------------------------------------------------------------------------- docs/use.md
 def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capsys):
-    """Both snippets as they stand there: the search agrees with eval.py's, and what is exported
-    embeds like the network, whatever the number of images."""
+    """The snippets as they stand there: the search agrees with eval.py's, what is exported embeds
+    like the network, whatever the number of images, and the pretrained network gives the features
+    that a training judges first (here that of glyphs, which needs no download)."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "jrd-glyphs-s0").mkdir(parents=True)
     (tmp_path / "runs" / "jrd-glyphs-s0" / "last.pt").write_bytes(checkpoint.read_bytes())
@@ -266,7 +268,7 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capsys):
         PIL.Image.open(path).save(tmp_path / "photos" / f"{i}.jpg")
     (tmp_path / "query.jpg").write_bytes((tmp_path / "photos" / "5.jpg").read_bytes())
 
-    use, export = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    use, pretrained, export = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     names = {}
     exec(use, names)
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -281,3 +283,10 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capsys):
     exported = torch.export.load("embed.pt2").module()
     with torch.inference_mode():
         torch.testing.assert_close(exported(images), names["network"].embed(images))
+
+    exec(pretrained.replace("cub128", "glyphs"), names)
+    data = common.load_dataset("glyphs", test=names["transform"])
+    r1 = evaluation.recall_at_k(common.embed(names["network"].embed, data.test, names["cfg"]),
+                                data.test.labels, [1])[1]
+    assert r1 == json.loads((checkpoint.parent / "result.json").read_text())[
+        "untrained backbone"]["R@1"]

@@ -19,7 +19,7 @@ def test_the_commands(capsys):
         return capsys.readouterr().out.splitlines()
 
     cub = listed("--weights", "my.pth", "--workers", "0")
-    assert len(cub) == len(set(cub)) == 6 * 3
+    assert len(cub) == len(set(cub)) == 6 * 2 + 11
     assert cub[0] == ("benchmarks/search.py run jrd --alpha 0 --dataset cub128 --epochs 25 "
                       "--drop-every 10 --lr 0.0001 --lr-proxies 0.01 --out runs-search "
                       "--weights my.pth --workers 0")
