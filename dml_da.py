@@ -54,7 +54,7 @@ PRESETS = {
     "sop": dict(lr=3e-5, m=0, ks=[1, 10, 100, 1000], eval_every=10),
     "glyphs": dict(backbone="small", epochs=40, iterations=10, ks=[1, 2, 4, 8]),        # ours
     # Ours: CUB at 128 × 128 with SqueezeNet, a tenth of the iterations; the rate is from the three
-    # losses alone on held-out training classes (docs/cub128.md).
+    # losses alone on held-out training classes; N-pair's is 1e-5 (docs/cub128.md).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=3,
                    iterations=100, lr=3e-5),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for

@@ -133,7 +133,7 @@ SAME_ON = {
                ("dml_da", "fig9"): ("dml_da", "fig8")}}
 # Rates on cub128 that are not the preset's, {(paper, words among a row's flags): "--lr ..."}:
 # of several that fit the first (docs/cub128.md has the search).
-CUB128_RATES = {("mdr", "--l2norm"): "--lr 1e-4"}
+CUB128_RATES = {("mdr", "--l2norm"): "--lr 1e-4", ("dml_da", "--loss npair"): "--lr 1e-5"}
 
 
 def flags_on(dataset, paper, flags, rate=""):

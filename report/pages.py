@@ -122,9 +122,12 @@ def cell(rows, head):
     row, columns = place(rows, head)
     if not {*columns[:2]} <= {*(row or ())} or not columns:
         return None
-    if len(columns) == 1 or columns == KINDS["paper's "] or number(row, columns[0]) is None:
+    mean = number(row, columns[0])
+    if mean is not None and columns == KINDS["pretrained "]:
+        return spread(mean, None, head)
+    if len(columns) == 1 or columns == KINDS["paper's "] or mean is None:
         return row[columns[0]] or "–"
-    return spread(number(row, columns[0]), number(row, columns[1]), head)
+    return spread(mean, number(row, columns[1]), head)
 
 
 def filled(path, lines):

@@ -167,7 +167,7 @@ def cells(row, args, most):
             "seeds": len(values), "difference": difference,
             "best on test, not to report": statistics.mean(best) if best else None,
             "million images to run": sum(r.images_left() for r in runs[:row.seeds]) / 1e6,
-            "command": runs[0].command.replace(" --seed 0", "") if runs else None,
+            "command": re.sub(r" --seed 0| --out \S+", "", runs[0].command) if runs else None,
             **{f"paper's on {d}": e[metric]["value"] for d, e in elsewhere.items() if metric in e},
             "rate": runs[0].cfg.lr if runs else None,
             "best on test's std": statistics.stdev(best) if len(best) > 1 else None,
