@@ -96,7 +96,7 @@ def draw_curves(path, found, marks=True):
 
 
 def draw_sweep(path, rows, get):
-    """A panel a dataset and metric, a curve a series."""
+    """A panel a dataset and metric, a curve a series.  UserError: nothing but single points."""
     found = {}
     for metric in COLUMNS.get(rows[0].key, ("R@1",)):
         for row in rows:
@@ -104,6 +104,8 @@ def draw_sweep(path, rows, get):
             if values := readings(get(row), metric):
                 panel = (NAMES[row.dataset], symbol, AXES.get(metric, metric))
                 found.setdefault(panel, {}).setdefault(series, []).append((x, values))
+    if all(len(points) == 1 for curves in found.values() for points in curves.values()):
+        raise common.UserError("so far one value alone has run, which is no curve")
     draw_curves(path, found)
 
 
