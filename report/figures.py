@@ -31,7 +31,9 @@ def for_figures():
 
 
 def panels(n, width=4.4, height=3.4, columns=3):
-    """-> figure, n axes in rows of `columns`"""
+    """-> figure, n axes in rows of `columns`.  UserError where there is nothing to draw yet."""
+    if not n:
+        raise common.UserError("what it compares has not run yet")
     with for_figures():
         import matplotlib
         matplotlib.use("Agg")
