@@ -464,6 +464,22 @@ def test_figures_from_logs_and_results(out, tmp_path):
         assert f"({paper}-{name}.png)" in text
 
 
+def test_pictures_of_what_has_not_run_are_skipped(out, tmp_path, capsys):
+    """Fig. 4 of DML-DA without a regularized run, a sweep of JRD with α = 0 alone."""
+    pytest.importorskip("matplotlib")
+    tables = {("jrd", "fig2"), ("dml_da", "fig4")}
+    args = arguments("--dataset", "glyphs", "--out", out)
+    rows = [row for row in rows_of("--dataset", "glyphs") if row.key in tables]
+    for key in tables:
+        first = next(row for row in rows if row.key == key)
+        pretend(experiments.runs_of(first, under(out))[0])
+    _, drawn = command.write_report(rows, args, tmp_path / "r")
+    told = capsys.readouterr().err
+    assert drawn == []
+    assert "skipped dml_da-fig4.png: what it compares has not run yet" in told
+    assert "skipped jrd-fig2.png: so far one value alone has run, which is no curve" in told
+
+
 def test_only_epochs_that_were_evaluated_are_drawn(out, tmp_path):
     """--eval-every 2: a row without metrics between, each point at its row's own epoch."""
     args = arguments("--dataset", "cub128", "--paper", "mdr", "--seeds", 2, "--out", out)
