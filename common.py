@@ -188,8 +188,9 @@ def backbone_name(text):
     if text not in WEIGHTS and not hasattr(_published(text), "IMAGENET1K_V1"):
         names = [*WEIGHTS, *torchvision.models.list_models(module=torchvision.models)]
         close = "".join(f" (is {n} meant?)" for n in difflib.get_close_matches(text, names, 1))
-        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(WEIGHTS)} and no classif"
-                                         f"ication model of torchvision with IMAGENET1K_V1{close}")
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is none of {', '.join(WEIGHTS)} and no classification model of torchvision "
+            f"with IMAGENET1K_V1{close}")
     return text
 
 

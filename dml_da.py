@@ -13,7 +13,7 @@ It prints a row an epoch, then Recall@K, MAP@R and NMI of the pretrained backbon
 Equation                                          where
   1     D = ‖f_i - f_j‖²                          squared_distances
   2-4   Contrastive, Triplet, N-pair              contrastive_loss, triplet_loss, n_pair_loss
-  5     D_avg, the "density" of a class: its spread   class_density
+  5     D_avg, the spread of a class ("density")   class_density
   6     L_DA without correlation ("DML-DA⁻")      density_regularizer(D_avg, alpha)
   7-8   L_DA with it                              density_regularizer(D_avg, alpha, D0, eta)
   9     L = L_pair + λ L_DA                       objective
@@ -113,7 +113,7 @@ def same_class(labels):
 
 
 def positive_pairs(labels):
-    """All ordered anchor-positive pairs.  labels (B,), best on the host -> anchors, positives"""
+    """labels (B,) -> anchors, positives: all ordered pairs.  `nonzero` would wait for a GPU."""
     itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     return torch.nonzero(same_class(labels) & ~itself).T
 
@@ -235,7 +235,8 @@ class TargetDensities(nn.Module):
         self.D0.copy_(D0 / D0.mean().clamp_min(torch.finfo(D0.dtype).tiny))
 
     def of(self, classes):
-        """α of these classes, a leaf that takes a gradient until `step`.  (C,) -> (C,)"""
+        """α of these classes, (C,) -> (C,): a leaf tensor, in whose .grad `backward` leaves ∂L/∂α
+        for the next `step`; a second call before it takes this one's place."""
         alpha = self.alpha[classes].requires_grad_()
         self.given = classes, alpha
         return alpha
@@ -247,8 +248,8 @@ class TargetDensities(nn.Module):
         Worth seeing: at the optimum of α, ∂L_DA/∂D_avg = 2 (D_avg - α) / C = -1 / C, so for
         converged targets Eq. 6 is a constant push outwards.  What adapts is the lag of α, which is
         its rate: a class meets 3,000 of the 30,000 batches on CUB, and Adam moves α by at most
-        about 1e-5 in each, so by 0.03.  Against the pull of U1 a fixed α holds a class where
-        D_avg = α - 5/λ.  On the sphere D_avg = 1 - ‖μ_c‖² <= 1.
+        about 1e-5 in each, so by 0.03.  The positive pairs alone (U1) balance a fixed α at
+        D_avg = α - 5/λ, negative pairs hold it wider.  On the sphere D_avg = 1 - ‖μ_c‖² <= 1.
         """
         (classes, alpha), (b1, b2) = self.given, self.betas
         t = self.steps[classes] + 1

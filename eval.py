@@ -33,6 +33,7 @@ from scipy.special import entr, stdtrit       # scipy.stats would add a second t
 
 import common
 from support import query, ranks
+from support.images import decode, through
 from support.npz import load_npz, names_of
 from support.tables import percent, show
 
@@ -349,12 +350,6 @@ def rebuild(path, args):
     return network, cfg, data
 
 
-def load_run(path, args):
-    """A checkpoint -> (keyword arguments for judge, its K).  Rebuilds the network and the data."""
-    network, cfg, data = rebuild(path, args)
-    return common.embeddings(network.embed, data, cfg), cfg.ks
-
-
 def search(args):
     """--query: the images nearest to each photo, printed and with --to drawn.
 
@@ -362,7 +357,7 @@ def search(args):
     that is itself among these is found, at distance 0: it stays, for nobody counts hits here.
     Photos go through the paper's transform of test images.
     """
-    photos = [query.decode(path) for path in args.query]        # what cannot be read is said first
+    photos = [decode(path) for path in args.query]        # what cannot be read is said first
     if args.gallery:
         entries = query.folder_entries(args.gallery)
         network, cfg = common.load(args.file, args.device)
@@ -374,7 +369,7 @@ def search(args):
     if args.gallery:
         images = common.ImageFiles([path for _, _, path in entries], transform)
         splits = [common.Split(images, None, None)]
-    asked = torch.stack([query.through(transform, photo) for photo in photos])
+    asked = torch.stack([through(transform, photo) for photo in photos])
 
     def embedded(splits):
         return torch.cat([common.embed(network.embed, s, cfg).cpu() for s in splits])

@@ -1,7 +1,7 @@
 """MDR: Multi-level Distance Regularization for Deep Metric Learning (Kim & Park, AAAI 2021).
 
-An embedding loss on pairs or triplets pulls distances towards its own ends.  MDR interferes: it
-normalizes the batch's pairwise distances and draws each to the nearest of a few learnable levels.
+A loss on pairs or triplets draws positives together and drives negatives apart without limit.  MDR
+holds them back: it normalizes the batch's distances and draws each to the nearest of a few levels.
 
     python mdr.py                               Triplet + MDR on the embedded dataset
     python mdr.py --lambda 0                    Triplet alone
@@ -55,7 +55,7 @@ PRESETS = {
     "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, m=3, ks=[1, 10, 20, 40],
                    eval_every=10),
     "glyphs": dict(backbone="small", batch=64, epochs=40, iterations=10),               # ours
-    # Ours: CUB at 128 × 128 with SqueezeNet, a quarter of the iterations or less; the rate is
+    # Ours: CUB at 128 × 128 with SqueezeNet, a quarter of the iterations (55 passes); the rate is
     # Triplet's on held-out training classes; with --l2norm that is 1e-4 (docs/cub128.md).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=10,
                    iterations=25, lr=3e-4),
@@ -265,8 +265,8 @@ def objective(network, mdr, loss_dml, cfg, images, labels, generator):
     """
     e = network(images)                                                 # (B, d)
     distances = pairwise_distances(e)                                   # (B, B)
-    # U8: as in the release L_MDR too sees the distances of e/μ (in the paper L_DML alone), also
-    # with λ = 0; with --l2norm nothing is scaled.  Scaled distances have mean 1, so μ* = 1.
+    # U8: as in the release L_MDR too sees the distances of e/μ (in the paper L_DML alone), and the
+    # baseline (λ = 0) is scaled; with --l2norm nothing is.  Scaled distances have mean 1: μ* = 1.
     if not cfg.l2norm:
         distances = unit_mean(distances)
     anchors, positives, negatives = distance_weighted_negatives(e, labels, generator)

@@ -28,17 +28,22 @@ from eval import recall_at_k  # noqa: E402
 from support.images import augmented  # noqa: E402
 
 
-@torch.no_grad()
-def triplet(args):
-    """A line for the start and one for each checkpoint of Triplet and Triplet + L2Norm."""
+def start_of_mdr(args, load):
+    """What mdr.py has before its first step -> settings, Data, augmentation, network for eval."""
     cfg = mdr.parse_args(["--dataset", "cub128", "--weights", args.weights])
-    prefix, _, test_transform = mdr.transforms(cfg)
-    data = held_out(cfg.dataset, cfg.data_root, prefix, test_transform)
+    prefix, augment, test_transform = mdr.transforms(cfg)
+    data = load(cfg.dataset, cfg.data_root, prefix, test_transform)
     torch.manual_seed(0)
     network = mdr.Network(cfg, len(data.train.classes))
     common.load_weights(network.backbone, cfg.backbone, cfg.weights)
     common.to_device(network, cfg)
-    network.eval()
+    return cfg, data, augment, network.eval()
+
+
+@torch.no_grad()
+def triplet(args):
+    """A line for the start and one for each checkpoint of Triplet and Triplet + L2Norm."""
+    cfg, data, _, network = start_of_mdr(args, held_out)
     print("| | pooled | l2-normalized | embedding | l2-normalized | ‖e‖, mean | std / mean |")
     print("|---" * 7 + "|")
     runs = sorted(Path(args.out).glob("mdr-cub128-*lambda0*/last.pt"))
@@ -68,15 +73,8 @@ def npair(args):
 
 def gradients(args):
     """A line for the start and one for each run: means over ten batches of training images."""
-    cfg = mdr.parse_args(["--dataset", "cub128", "--weights", args.weights])
-    prefix, augment, test_transform = mdr.transforms(cfg)
-    data = common.load_dataset(cfg.dataset, cfg.data_root, prefix, test_transform)
+    cfg, data, augment, network = start_of_mdr(args, common.load_dataset)
     batches = mdr.batches(data.train.labels, cfg, 0)[:10]
-    torch.manual_seed(0)
-    network = mdr.Network(cfg, len(data.train.classes))
-    common.load_weights(network.backbone, cfg.backbone, cfg.weights)
-    common.to_device(network, cfg)
-    network.eval()
     print("| | L_triplet | L_MDR | its gradient's length | λ L_MDR's | cosine |")
     print("|---" * 6 + "|")
     for name in [None, *args.runs]:

@@ -73,8 +73,7 @@ def paths(name, folder, root):
             len(split), cfg.batch, cfg.seed, epoch), cfg, "cpu")
 
         def epoch(number):
-            loader.batch_sampler.epoch = number
-            return [images for images, _ in loader]
+            return [images for images, _ in loader(number)]
         return epoch
     size = sum(path.stat().st_size for path in Path(root, ".cache").glob("*-train-*.images"))
     return SimpleNamespace(cached=epochs(cached), decoded=epochs(decoded), n=len(cached),

@@ -41,13 +41,13 @@ def trained(how, alpha, seed, out):
         first[:] = first or [mean_distance(x).detach() for x in reps]
         return penalty(how, reps, labels, KS, first)
     jrd.regularizer = regularizer
-    cfg, preset = jrd.parse_args(["--alpha", str(alpha), "--seed", str(seed),
-                                  "--out", str(Path(out, how.replace(" ", "-")))])
-    found = jrd.train(cfg, preset)["last epoch"]
+    cfg = jrd.parse_args(["--alpha", str(alpha), "--seed", str(seed),
+                          "--out", str(Path(out, how.replace(" ", "-")))])
+    found = jrd.train(cfg)["last epoch"]
     data = common.load_dataset(cfg.dataset)
     network = jrd.Network(cfg, len(data.train.classes))
     network.load_state_dict(common.read_checkpoint(
-        common.run_folder("jrd", cfg, preset) / "last.pt")["network"])
+        common.run_folder("jrd", cfg) / "last.pt")["network"])
     return network.eval(), data, found
 
 

@@ -32,7 +32,7 @@ OUT, SHARE = "runs-search", 0.2
 RATES = {"cub128": (1e-4, 3e-4), "glyphs": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)}
 FURTHER = {"AMSoftmax": (1e-3, 3e-3), "Triplet": (1e-3,), "Triplet + L2Norm": (3e-5,),
            "Contrastive": (3e-5, 1e-5), "Triplet (DML-DA's)": (3e-5, 1e-5),
-           "N-pair": (3e-5, 1e-5, 3e-6)}                                                      # on cub128
+           "N-pair": (3e-5, 1e-5, 3e-6)}                                                # on cub128
 SEEDS = {"cub128": 1, "glyphs": 3}
 LENGTH = {"cub128": {"jrd": " --epochs 25 --drop-every 10", "mdr": " --epochs 40",
                      "dml_da": " --epochs 12"}}

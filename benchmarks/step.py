@@ -172,7 +172,8 @@ def main(args):
         batch, parts, busy = measure(name, args)
         share, share_busy = (1 - p["network"] / sum(p.values()) for p in (parts, busy))
         rows.append([f"{name}, {PAPERS[name][1]}", batch,
-                     *(f"{1000 * parts[p]:.1f}" for p in PARTS), f"{1000 * sum(parts.values()):.1f}", f"{100 * share:.2f}%",
+                     *(f"{1000 * parts[p]:.1f}" for p in PARTS),
+                     f"{1000 * sum(parts.values()):.1f}", f"{100 * share:.2f}%",
                      f"{100 * share_busy:.2f}%" if args.device == "cpu" else "–"])
         targets.append((f"{name}, batch {batch}: under 5% outside the network",
                         f"{100 * share:.2f}%", share < 0.05))

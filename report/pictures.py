@@ -12,7 +12,7 @@ import numpy as np
 import PIL.Image
 
 import common
-from eval import load_run
+from eval import rebuild
 from report.experiments import NAMES
 from report.figures import COLOURS, MARKS, for_figures, panels
 from support import query
@@ -22,8 +22,9 @@ from support import query
 def embedded(checkpoint, data_root):
     """A checkpoint -> embeddings and labels as eval.judge takes them."""
     where = argparse.Namespace(data_root=data_root, dataset=None, device="auto", no_cache=False)
-    parts, _ = load_run(checkpoint, where)
-    return {name: part.cpu() for name, part in parts.items()}
+    network, cfg, data = rebuild(checkpoint, where)
+    return {name: part.cpu() for name, part in
+            common.embeddings(network.embed, data, cfg).items()}
 
 
 def images_of(run):

@@ -37,9 +37,6 @@ class ImageFiles:
     """Indexable images from files, through the deterministic part of a transform."""
     cached = False
 
-    def whole(self, device):
-        """CachedImages has them in one tensor."""
-
     def __init__(self, paths, prefix):
         self.paths, self.prefix = paths, prefix
 
@@ -48,6 +45,9 @@ class ImageFiles:
 
     def __getitem__(self, i):
         return through(self.prefix, decode(self.paths[i]))
+
+    def whole(self, device):
+        """None: they are not in memory (CachedImages.whole)."""
 
 
 def faults(paths):

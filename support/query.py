@@ -14,7 +14,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from support.files import UserError, atomic, digest, load_torch, sha256
 from support.identity import code_of
-from support.images import decode, through               # noqa: F401
+from support.images import decode
 from support.layouts import COUNTS, SMALLER, find_dataset
 
 UNKNOWN = "–"                                           # the class of an image in no sub-folder

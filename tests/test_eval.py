@@ -9,8 +9,8 @@ from scipy.spatial.distance import cdist
 
 import common
 import jrd
-from eval import (confidence_interval, generalization_bound, judge, kmeans, load_npz, load_run,
-                  map_at_r, nmi, positive_places, recall_at_k, stratified_parts)
+from eval import (confidence_interval, generalization_bound, judge, kmeans, load_npz,
+                  map_at_r, nmi, positive_places, rebuild, recall_at_k, stratified_parts)
 
 
 def brute_force(x, y, ks, gallery=None, gallery_labels=None):
@@ -332,8 +332,8 @@ def test_a_checkpoint_of_another_version_is_one_line(change, tmp_path):
     state = {"paper": "jrd", "config": config, "network": jrd.Network(cfg, 50).state_dict()}
     place = argparse.Namespace(data_root=None, dataset=None, device="cpu", no_cache=False)
     torch.save(state, tmp_path / "last.pt")
-    assert load_run(tmp_path / "last.pt", place)[1] == [1, 2, 4, 8]
+    assert rebuild(tmp_path / "last.pt", place)[1].ks == [1, 2, 4, 8]
     torch.save(state | change, tmp_path / "last.pt")
     with pytest.raises(common.UserError, match="last.pt does not fit this jrd.py") as error:
-        load_run(tmp_path / "last.pt", place)
+        rebuild(tmp_path / "last.pt", place)
     assert "\n" not in str(error.value)
