@@ -178,7 +178,7 @@ def draw_bars(path, found, y_label, x_label="", text=None):
             mean, half = intervals(bars.values())
             shift = (i - (len(groups) - 1) / 2) * width
             drawn = axis.bar([places.index(x) + shift for x in bars], mean, 0.93 * width,
-                             yerr=np.nan_to_num(half), capsize=3, label=series, color=COLOURS[i],
+                             yerr=half, capsize=3, label=series, color=COLOURS[i],
                              hatch=HATCHES[i], edgecolor="white")
             if text:
                 axis.bar_label(drawn, fmt=text, padding=4)

@@ -52,6 +52,81 @@ def test_what_all_seeds_leave_undecided_is_bounded():
         assert claims.rounded_up(x) == want
 
 
+# ---------------------------------------------------------------------------- inequalities
+# What the papers' names are on the command line, where the text of an inequality does not say.
+FLAGS = {"JRD": "", "MRD": "--variant mrd", "JRD-C": "--variant jrd-c",
+         "JRD-Pooling": "--variant jrd-pooling", "AMSoftmax": "--alpha 0", "preset's α": "",
+         "JMMD": "--regularizer jmmd --alpha 0.1", "JIntra": "--regularizer jintra --alpha 0.1",
+         "(3, 1)": "", "(1, 1)": "--K 1", "Gaussian": "--K 1", "Laplace": "--kernel laplace",
+         "p = 2": "--kernel polynomial", "p = 5": "--kernel polynomial --p 5",
+         "moment-generating": "--kernel mgf", "MDR": "", "L2Norm": "--lambda 0 --l2norm",
+         "Triplet": "--lambda 0", "contrastive + MDR": "--loss contrastive",
+         "margin + MDR": "--loss margin", "{-3, 0, 3}": "", "{-1, 0, 1}": "--levels -1 0 1",
+         "DML-DA triplet": "--loss triplet", "DML-DA N-pair": "--loss npair",
+         "DML-DA contrastive": "", "triplet": "--loss triplet --lambda 0",
+         "N-pair": "--loss npair --lambda 0"} | {
+             f"α = {alpha}": f"--alpha {alpha}" for alpha in (0, 2)} | {
+             f"{b} + MDR": f"--backbone {b}" for b in ("resnet18", "resnet50", "bn_inception")}
+OF_LOSS = {"triplet": "--loss triplet", "N-pair": "--loss npair", "contrastive": ""}
+
+
+def in_words(claim, text):
+    """'JRD - AMSoftmax' -> the flags of either side"""
+    metric, _, rest = text.rpartition(", ")
+    loss = OF_LOSS.get(metric.removeprefix("NMI, "))
+    sides = (rest if metric in ("R@1", "NMI", "train", "test", "λ") or loss is not None
+             else text).split(" - ")
+    if claim == "J7":
+        return ["--regularizer intra --alpha 1", "--alpha 0"]
+    if claim == "M2":
+        return [FLAGS.get(side, f"--backbone {side} --lambda 0") for side in sides]
+    if claim == "M3":
+        return [FLAGS.get(side, f"--loss {side} --lambda 0") for side in sides]
+    if claim == "D4":
+        return [loss, f"{loss} --regularizer da-"]
+    if claim == "D5":
+        return [f"{loss} --regularizer {side.lower()}" if side != "DA" else loss for side in sides]
+    if claim == "D6":
+        return [f"{loss} --lambda {side.removeprefix('λ = ')}" for side in sides]
+    plain = {"contrastive": "--lambda 0"} if claim[0] == "D" else {}
+    return [(FLAGS | plain)[side] for side in sides]
+
+
+@pytest.mark.parametrize("claim", claims.CLAIMS)
+def test_a_claim_compares_what_it_says_in_that_order(claim):
+    for text, inequality in claims.CLAIMS[claim][2].items():
+        if isinstance(inequality, tuple):
+            assert [side.strip() for side in inequality[:2]] == [
+                side.strip() for side in in_words(claim, text)], text
+
+
+def test_claims_that_take_more_than_a_difference():
+    """Each with figures that make it hold, by hand."""
+    def v(found):
+        return lambda flags, metric="R@1": found[flags.strip(), metric]
+
+    of = {(f, m): x for f, a, b in (("--regularizer intra --alpha 1", 1.2, 0.9),
+                                    ("--alpha 0", 1.0, 0.95), ("--regularizer jmmd", 1.1, 1.0),
+                                    ("", 0.9, 0.8)) for m, x in (("lambda", a), ("d_H", b))}
+    assert claims.bound_rises_with_the_penalty(v(of)) == pytest.approx(2.1 - 1.95)
+    assert claims.bound_of_jmmd_above_jrd(v(of)) == pytest.approx(2.1 - 1.7)
+    of = {("--lambda 0", "R@1"): 50, ("--lambda 0", "R@1, l2-normalized"): 44, ("", "R@1"): 60,
+          ("", "R@1, l2-normalized"): 59, ("--lambda 0", "norm cv"): 0.3, ("", "norm cv"): 0.1,
+          ("--lambda 0", "seen R@1"): 90, ("", "seen R@1"): 85}
+    assert claims.cost_to_triplet(v(of)) == 6 and claims.cost_to_triplet_above_mdr(v(of)) == 5
+    assert claims.half_of_triplets_above_mdrs(v(of)) == pytest.approx(0.05)
+    assert claims.gap_without_above_with_da(v(of)) == (90 - 50) - (85 - 60)
+    of = {("--dim 64", "R@1"): 48, ("--lambda 0 --dim 64", "R@1"): 40, ("--dim 512", "R@1"): 60,
+          ("--lambda 0 --dim 512", "R@1"): 57}
+    assert claims.gain_at_smallest_above_largest_width(v(of)) == 8 - 3
+    of = {(f"--loss npair --lambda {x}", "NMI"): nmi for x, nmi in (
+        (0.5, 50), (7, 58), (10, 60), (15, 59), (25, 57))}
+    assert claims.rise_minus_range(v(of), "--loss npair") == 10 - 3
+    gains = iter([3, 1, 4, 1, 5, 9, 2])
+    assert claims.learnable_above_fixed(
+        lambda flags, _: 0 if "fixed" in flags else next(gains)) == pytest.approx(25 / 7)
+
+
 # ---------------------------------------------------------------------------- many at once
 @pytest.mark.parametrize("values", [[1.0, 1.1, 0.9], [1.0, -1.0, 0.5], [-2, -3], [0.1, 7, 3, 2]])
 def test_p_is_that_of_the_paired_t_test(values):

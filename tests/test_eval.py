@@ -160,6 +160,35 @@ def test_kmeans_finds_what_is_plainly_there():
     assert best == pytest.approx(1)
 
 
+def test_a_cluster_that_loses_all_its_points_keeps_its_centre():
+    """By hand, on a line far from 0: the start has the two points at 100 and one of the last three.
+    All of the first three go to one of the equal centres, which moves to 100.33; the other keeps
+    its place and so has both points at 100 in the second round."""
+    x = torch.tensor([100.0, 100, 101, 109, 110, 111])[:, None]
+    for seed in range(200):
+        start = x[torch.randperm(6, generator=torch.Generator().manual_seed(seed))[:3], 0].tolist()
+        if sorted(start)[1] == 100 and max(start) > 105:
+            break
+    a, b, c, *last = kmeans(x, 3, seed).tolist()
+    assert a == b != c and len({*last}) == 1 and len({a, c, *last}) == 3
+
+
+def test_kmeans_goes_on_until_the_error_stops_falling():
+    """Lloyd's rounds as a loop; these points need more than 40 of them."""
+    draw = np.random.RandomState(5)
+    x = draw.rand(3000, 1)
+    start = torch.randperm(3000, generator=torch.Generator().manual_seed(0))[:20].numpy()
+    centres, rounds, last = x[start], 0, np.inf
+    while True:
+        distances = (x - centres[:, 0]) ** 2
+        nearest, error = distances.argmin(1), distances.min(1).sum()
+        if not error < last:
+            break
+        last, rounds, kept = error, rounds + 1, nearest
+        centres = np.array([x[nearest == c].mean(0) for c in range(20)])
+    assert rounds > 40 and kmeans(torch.tensor(x), 20, 0).tolist() == kept.tolist()
+
+
 def test_kmeans_degenerate():
     assert kmeans(torch.zeros(5, 2), 1, 0).tolist() == [0] * 5
     assert len(kmeans(torch.zeros(5, 2), 3, 0)) == 5                 # all equal, empty clusters
@@ -294,6 +323,17 @@ def test_judge_reports_everything():
     result = judge(torch.tensor(x), torch.tensor(y), [1, 2], seen=torch.tensor(seen),
                    seen_labels=torch.tensor(ys))
     assert set(result) == {"R@1", "R@2", "MAP@R", "NMI", "ten parts", "seen R@1", "lambda", "d_H"}
+    for k in (1, 2):
+        assert result[f"R@{k}"] == recall_at_k(x, y, [k])[k]
+        assert result["ten parts"][f"R@{k}"] == confidence_interval(
+            recall_at_k(x[p], y[p], [k])[k] for p in stratified_parts(y))
+    assert result["MAP@R"] == map_at_r(x, y)
+    assert result["NMI"] == nmi(kmeans(torch.tensor(x), 8, 0), y)
+    assert result["seen R@1"] == recall_at_k(seen, ys, [1])[1] != recall_at_k(seen, ys, [2])[2]
+    bounds = [generalization_bound(seen, ys, x, y, s) for s in range(10)]
+    assert [result["lambda"], result["d_H"]] == [confidence_interval(b) for b in zip(*bounds)]
+    searched = judge(x, y, [1], gallery=seen, gallery_labels=ys)
+    assert searched["MAP@R"] == map_at_r(x, y, seen, ys) and "NMI" not in searched
     lonely = judge(torch.tensor(x), torch.arange(400) // 2 * (torch.arange(400) > 5), [1])
     assert "ten parts" not in lonely and "queries without a positive" not in lonely
     assert judge(torch.tensor(x), torch.arange(400), [1])["queries without a positive"] == 400

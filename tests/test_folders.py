@@ -12,6 +12,8 @@ import eval as evaluation
 import jrd
 import mdr
 from conftest import make_folder
+from support.datasets import hold_out
+from support.images import CachedImages
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -256,3 +258,22 @@ def test_an_input_that_a_backbone_cannot_take_is_one_line(train, tmp_path):
     make_folder(tmp_path / "photos", [2] * 4, side=40)
     with pytest.raises(common.UserError, match="vit_b_16 cannot take images of 64 × 64"):
         train(jrd, *"--backbone vit_b_16 --weights random --resize 64 --size 64".split())
+
+
+def test_held_out_classes_that_lie_between_others_are_not_one_piece(tmp_path):
+    """On SOP, Cars and In-Shop the images of a class do not follow each other."""
+    shape, n = (4, 4), 8
+    torch.arange(n * 48, dtype=torch.uint8).numpy().tofile(tmp_path / "cache")
+    images = CachedImages(tmp_path / "cache", [shape] * n)
+    split = common.Split(images, torch.arange(n) % 4, list("abcd"), [str(i) for i in range(n)])
+    data = common.Data("d", split, split, split, identity={}, prepare=None)
+    parts = hold_out(data, 0.5)
+    together = hold_out(common.Data("d", *[common.Split(images, torch.arange(n) // 2, list("abcd"),
+                                                        split.files)] * 3,
+                                    identity={}, prepare=None), 0.5)
+    for found, one_piece in ((parts, False), (together, True)):
+        for part in (found.train, found.val):
+            whole = part.images.whole(torch.device("cpu"))
+            assert (whole is not None) == one_piece
+            for i in range(len(part) if one_piece else 0):
+                assert torch.equal(whole[i], part.images[i])

@@ -138,6 +138,10 @@ def test_embeddings_are_kept_while_nothing_changes(checkpoint, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(query, "code_of", lambda paper: "other")
         assert images_embedded() == [1, 4]
+    state = torch.load(own, weights_only=True)
+    state["network"]["embedding.weight"] *= 2               # another network in the same place
+    torch.save(state, own)
+    assert images_embedded() == [1, 4] and images_embedded() == [1]
     (tmp_path / "searched.pt").write_bytes(b"no")
     assert images_embedded() == [1, 4] and images_embedded() == [1]
 
