@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from support import glyphs
 from support.command_line import (Parser, add_shared_arguments, cores, data_root,  # noqa: F401
-                                  device, idle_shared, main, number, refuse_idle,
+                                  device, idle_shared, main, number, output, refuse_idle,
                                   settings)
 from support.datasets import Data, Split, check, iterations_for, load_dataset    # noqa: F401
 from support.files import (NonFiniteLoss, UserError, atomic, load_torch,          # noqa: F401
@@ -341,9 +341,10 @@ def ahead(args):
 def parse_args(argv=None):
     parser = Parser("common.py", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for function, target in ((glyphs.sheet, "glyphs.png"), (glyphs.pretrain, glyphs.WEIGHTS)):
+    for function, target, suffix in ((glyphs.sheet, "glyphs.png", ".png"),
+                                     (glyphs.pretrain, glyphs.WEIGHTS, ".pth")):
         maker = commands.add_parser(function.__name__)
-        maker.add_argument("--to", metavar="FILE", default=target,
+        maker.add_argument("--to", metavar="FILE", default=target, type=output(suffix),
                            help=f"what to write (default: {target})")
         maker.set_defaults(run=lambda args, function=function: function(args.to))
     checker = commands.add_parser("check")

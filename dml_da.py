@@ -431,7 +431,7 @@ def parse_args(argv=None):
     add("--reg-weight", type=number(float, 0), help="weight of en or gor")
     add("--head-lr-mult", type=number(float, above=0), help="the embedding layer's rate over lr")
     add("--dim", type=number(int, 1), help="d, the embedding's width")
-    add("--batch", type=number(int, 1))
+    add("--batch", type=number(int, 2))
     add("--m", type=number(int, 0), help="images a class in a batch; 0: all of them")
     add("--epochs", type=number(int, 1))
     add("--iterations", type=number(int, 1), help="batches an epoch")
@@ -440,6 +440,8 @@ def parse_args(argv=None):
     parser.describe(DEFAULTS, PRESETS, BRINGS)
     args = parser.parse_args(argv)
     cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
+    if cfg.m == 1:
+        parser.error("argument --m: 1 image a class leaves no positive pair")
     other = cfg.regularizer in ("en", "gor")
     common.refuse_idle(parser, args, [
         ("with --loss npair", cfg.loss == "npair", "margin"),

@@ -422,7 +422,8 @@ def parse_args(argv=None):
     parser.add_argument("file", help="a checkpoint runs/RUN/last.pt, or an .npz of embeddings")
     parser.add_argument("--ks", type=common.number(int, 1), nargs="+", help="the K of Recall@K")
     parser.add_argument("--l2norm", action="store_true", help="normalize the embeddings first")
-    parser.add_argument("--export", metavar="FILE.npz", help="write the embeddings")
+    parser.add_argument("--export", metavar="FILE.npz", type=common.output(".npz"),
+                        help="write the embeddings")
     parser.add_argument("--dataset", help="where the folder of images is, if not where it was, or "
                         "another dataset")
     parser.add_argument("--data-root", help="where the datasets are, if not where they were")
@@ -438,7 +439,7 @@ def parse_args(argv=None):
                         "draw them too")
     args = parser.parse_args(argv)
     common.refuse_idle(parser, args, [
-        ("with an .npz", args.file.endswith(".npz"), "query"),
+        ("with an .npz", args.file.endswith(".npz"), "query dataset data_root no_cache"),
         ("without --query", args.query is None, "gallery top to"),
         ("with --query", args.query is not None, "ks export"),
         ("with --gallery", args.gallery is not None, "dataset data_root")])

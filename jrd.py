@@ -338,7 +338,7 @@ def parse_args(argv=None):
     add("--K", type=number(int, 1), help="Gaussians in the kernels of x⁻ and x")
     add("--K-prime", type=number(int, 1), help="Gaussians in the kernel of x⁺")
     add("--dim", type=number(int, 1), help="d, the embedding's width")
-    add("--batch", type=number(int, 1))
+    add("--batch", type=number(int, 2))
     add("--epochs", type=number(int, 1))
     add("--lr", type=number(float, above=0), help="learning rate of the model")
     add("--lr-proxies", type=number(float, above=0), help="learning rate of the proxies")

@@ -412,7 +412,7 @@ def parse_args(argv=None):
     add("--eval-l2norm", action="store_const", const=True, help="... at inference only (Table 3)")
     add("--dim", type=number(int, 1), help="d, the embedding's width")
     add("--batch", type=number(int, 2))
-    add("--m", type=number(int, 1), help="images a class in a batch")
+    add("--m", type=number(int, 2), help="images a class in a batch")
     add("--epochs", type=number(int, 1))
     add("--iterations", type=number(int, 1), help="batches an epoch")
     add("--lr", type=number(float, above=0), help="learning rate")

@@ -58,6 +58,7 @@ if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
         python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null ||
             fail "Python 3.10 or newer is needed, found $found: make .venv with another one" \
                 "(python3.12 -m venv .venv) and call again"
+        [ "$mode" = test ] || python3 -m report.experiments "${select[@]}" > /dev/null || exit 2
         echo "making .venv" >&2
         python3 -m venv .venv
     fi

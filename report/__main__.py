@@ -282,22 +282,27 @@ def make_report(rows, args):
 def parse_args(argv=None):
     parser = common.Parser("python -m report", __doc__)
     add_selection(parser)
-    add = parser.add_argument
-    add("--list", action="store_true", help="print the commands, one a line")
-    add("--plan", action="store_true", help="print what there is to do")
+    add, one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    one("--list", action="store_true", help="print the commands, one a line")
+    one("--plan", action="store_true", help="print what there is to do")
     add("--again", action="store_true", help="with --plan: train anew what other code than this "
         "checkout's has made")
-    add("--compare", metavar="RUN", nargs=2, help="folders of runs in --out, without -s0, -s1, ...")
-    add("--curves", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ... "
+    one("--compare", metavar="RUN", nargs=2, help="folders of runs in --out, without -s0, -s1, ...")
+    one("--curves", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ... "
         "or without: the mean of their seeds and its 95%% interval")
-    add("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
-    add("--lecture", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ...: "
+    one("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
+    one("--lecture", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ...: "
         "the picture of docs/lectures, a column a run")
-    add("--fill", metavar="FILE", nargs="+", help="Markdown pages (report/pages.py says how tables "
+    one("--fill", metavar="FILE", nargs="+", help="Markdown pages (report/pages.py says how tables "
         "and figures are marked)")
     add("--to", help="what to write (default: a report-... in --out; the sheet beside the run; "
         "curves.png, lecture.png in --out)")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.again and not args.plan:
+        parser.error("--again does nothing without --plan")
+    if args.to and (args.list or args.plan or args.compare or args.fill):
+        parser.error("--to does nothing here: this is printed")
+    return args
 
 
 if __name__ == "__main__":

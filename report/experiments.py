@@ -15,6 +15,7 @@ import re
 import shlex
 import sys
 from collections import namedtuple
+from pathlib import Path
 
 from support import command_line
 from support.files import ROOT, UserError
@@ -399,6 +400,10 @@ def print_list(args):
 def plan(rows, args):
     """The plan on stderr, the commands that are left on stdout -> status, 1: some cannot start"""
     from support.layouts import read_dataset
+    if args.weights not in (None, "random") and not Path(args.weights).is_file():
+        raise UserError(f"--weights {args.weights}: no such file")
+    if Path(args.out).is_file():
+        raise UserError(f"--out {args.out} is a file, no folder")
     runs = all_runs(rows, args)
     missing = {}                                                        # dataset: why
     for dataset, root in {run.cfg.dataset: run.cfg.data_root for run in runs}.items():

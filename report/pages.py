@@ -227,7 +227,10 @@ def fill(names):
         path = Path(name)
         if not path.is_file():
             raise common.UserError(f"no file {path}")
-        text, complaints = held(path.read_text(encoding="utf-8"))
+        try:
+            text, complaints = held(path.read_text(encoding="utf-8"))
+        except UnicodeDecodeError:
+            raise common.UserError(f"{path} is no text")
         with common.atomic(path) as file:
             file.write(text)
         said += [f"{path}:{line}: {what}" for line, what in complaints]

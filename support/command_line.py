@@ -27,6 +27,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog, page=None, **kwargs):
         super().__init__(prog=prog, epilog=page, allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+        self._negative_number_matcher = re.compile(r"-[\d.]")   # nor are -1e-1 and -3,0,3 flags
 
     def error(self, message):
         flags = [flag for action in self._actions for flag in action.option_strings]
@@ -80,6 +81,18 @@ def label(text):
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}", text):
         raise argparse.ArgumentTypeError(f"'{text}' must be letters, digits, '.', '_' and '-'")
     return text
+
+
+def output(suffix=""):
+    """An argparse type: a file that can be written, so far as can be seen before the work."""
+    def parse(text):
+        if not text.endswith(suffix):
+            raise argparse.ArgumentTypeError(f"'{text}' must end in {suffix}")
+        if not Path(text).absolute().parent.is_dir() or Path(text).is_dir():
+            raise argparse.ArgumentTypeError(f"'{text}' cannot be written: " + (
+                "it is a folder" if Path(text).is_dir() else f"no folder {Path(text).parent}"))
+        return text
+    return parse
 
 
 def data_root():

@@ -126,6 +126,8 @@ def load_torch(path):
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise UserError(f"no file {path}")
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder: a last.pt in it is meant?")
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot load {path} ({reason(error).partition('. ')[0]}): it is damaged, "
                         "or no file of tensors and plain values")

@@ -15,6 +15,7 @@ import PIL.Image
 from support.files import UserError, digest
 from support.identity import some, twice
 
+SPLITS = {"train", "test", "val", "valid", "validation"}   # of others' folders: no names of classes
 SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
 COUNTS = {  # images and classes of each split; with other counts nothing trains
     "cub": {"train": (5864, 100), "test": (5924, 100)},
@@ -78,10 +79,16 @@ def _own_folder(folder):
             if not classes:
                 raise UserError(f"{folder / part} has no sub-folders with images: it needs one a "
                                 "class")
+        if len(parts["train"]) < 2:
+            raise UserError(f"{folder / 'train'} has one class: to train takes two")
+        if "gallery" in parts and not {*parts["test"]} & {*parts["gallery"]}:
+            raise UserError(f"{folder / 'gallery'} has no class of {folder / 'test'}: nothing "
+                            "could be found in it")
     else:
         classes = _classes(folder)
         if len(classes) < 4:
-            also = " (with train/ it needs test/ too)" if {*classes} <= {"train", "test"} else ""
+            also = " (or train/ and test/, and perhaps gallery/, by these names)" if {
+                name.lower() for name in classes} & SPLITS else ""
             raise UserError(f"{folder} has {len(classes) or 'no'} sub-folders with images: it "
                             "needs one a class and at least 4, of which half train and half test"
                             + also)
@@ -107,15 +114,25 @@ def _classes(folder):
 
     Sorted by their letters' codes, which is the same order on every system.
     """
-    suffixes = set(PIL.Image.registered_extensions())
     found = {}
     for path in sorted(folder.iterdir(), key=lambda p: p.name):
-        if path.is_dir() and not path.name.startswith("."):
-            images = sorted((p for p in path.rglob("*") if p.suffix.lower() in suffixes),
-                            key=lambda p: p.as_posix())
-            if images:
-                found[path.name] = images
+        if path.is_dir() and not hidden(path.name) and (images := images_below(path)):
+            found[path.name] = images
     return found
+
+
+def hidden(name):
+    """Whether a file or folder is not for people: .git, and what a Mac adds to an archive."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def images_below(folder):
+    """The files below a folder that Pillow reads, by their names; in order."""
+    read = {suffix for suffix, kind in PIL.Image.registered_extensions().items()
+            if kind in PIL.Image.OPEN}
+    return sorted((path for path in folder.rglob("*") if path.suffix.lower() in read
+                   and not any(map(hidden, path.relative_to(folder).parts)) and path.is_file()),
+                  key=lambda path: path.as_posix())
 
 
 def remarks(folder, splits):
@@ -126,17 +143,26 @@ def remarks(folder, splits):
     for top in tops:
         filled = {path.relative_to(top).parts[0] for path in used if path.is_relative_to(top)}
         for entry in sorted(top.iterdir()):
-            if entry.is_dir() and not entry.name.startswith("."):
+            if entry.is_dir() and not hidden(entry.name):
                 if entry.name not in filled:
                     empty.append(entry.relative_to(folder))
                 others += [path.relative_to(folder) for path in sorted(entry.rglob("*"))
-                           if path.is_file() and path not in used and path.name[0] != "."]
+                           if path.is_file() and path not in used and not hidden(path.name)]
     found, same = [], twice(splits)
     count = collections.Counter(name for _, name in splits["train"])
     single = [name for name, images in count.items() if images == 1]
     if single:
         found.append(f"training classes with a single image, so without a positive pair: "
                      f"{len(single)}, {some(single)}")
+    beside = [entry.name for entry in sorted(folder.iterdir()) if entry.is_dir()
+              and not hidden(entry.name) and is_split(folder) and entry.name not in splits]
+    if beside:
+        found.append(f"left out beside train and test: {some(beside)}")
+    taken = [name for name in {**dict.fromkeys(n for rows in splits.values() for _, n in rows)}
+             if name.lower() in SPLITS]
+    if taken and not is_split(folder):
+        found.append(f"{some(taken)}: taken for a class, as all sub-folders are unless there are "
+                     "train/ and test/")
     if empty:
         found.append(f"left out, for they have no images: {len(empty)} folders, {some(empty)}")
     if others:

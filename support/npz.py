@@ -8,7 +8,10 @@ from support.files import UserError, reason
 def load_npz(path):
     """An .npz of embeddings -> keyword arguments for judge.  UserError if it is not one."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            raise ValueError("it holds one array, no .npz of several")
+        with found as file:
             arrays = {key: file[key] for key in file.files}
     except Exception as error:                  # np.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot read {path}: {reason(error)}")

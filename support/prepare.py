@@ -35,6 +35,9 @@ def commands_of(target, papers, root):
             raise UserError(f"{path}, line {number}: no command of jrd.py, mdr.py or dml_da.py")
         if command[1] in papers:
             found.append((command[1], words))
+    if not found:
+        raise UserError(f"{path} has no commands" + (f" of {', '.join(papers)}.py" * (
+            len(papers) == 1)))
     return found
 
 

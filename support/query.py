@@ -12,10 +12,11 @@ import torch
 from PIL import ImageDraw, ImageFont
 from torchvision.transforms.v2.functional import to_pil_image
 
+from support.command_line import output
 from support.files import UserError, atomic, digest, load_torch, sha256
 from support.identity import code_of
 from support.images import decode
-from support.layouts import COUNTS, SMALLER, find_dataset
+from support.layouts import COUNTS, SMALLER, find_dataset, images_below
 
 UNKNOWN = "–"                                           # the class of an image in no sub-folder
 SIDE, SMALL_SIDE, GAP, TEXT, LINE = 192, 96, 12, 13, 17         # of a sheet, in pixels
@@ -27,15 +28,13 @@ def folder_entries(folder):
 
     UserError: no such folder, no image in it.
     """
-    folder, suffixes = Path(folder), set(PIL.Image.registered_extensions())
+    folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"no folder {folder}")
     found = []
-    for path in sorted(folder.rglob("*")):
+    for path in images_below(folder):
         inside = path.relative_to(folder).parts
-        hidden = any(part.startswith(".") for part in inside)
-        if path.suffix.lower() in suffixes and path.is_file() and not hidden:
-            found.append((str(path), inside[0] if len(inside) > 1 else UNKNOWN, path))
+        found.append((str(path), inside[0] if len(inside) > 1 else UNKNOWN, path))
     if not found:
         raise UserError(f"{folder} has no images")
     return found
@@ -123,7 +122,7 @@ def picture_file(text):
     """An argparse type: the name of a file that Pillow can write as a picture."""
     if PIL.Image.registered_extensions().get(Path(text).suffix.lower()) not in PIL.Image.SAVE:
         raise argparse.ArgumentTypeError(f"'{text}' must end in .png or .jpg")
-    return text
+    return output()(text)
 
 
 def draw_found(path, rows):

@@ -1,6 +1,7 @@
 """The run folder: settings, log, checkpoint and result of one training; how it is resumed."""
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -28,7 +29,8 @@ FEW = 5             # held-out classes that are too few to choose an epoch by
 def read_checkpoint(path):
     """A last.pt -> its dict.  UserError unless one of the three scripts wrote it."""
     state = load_torch(path)
-    if not isinstance(state, dict) or state.get("paper") not in PAPERS or "config" not in state:
+    if not isinstance(state, dict) or state.get("paper") not in PAPERS or not isinstance(
+            state.get("config"), dict):
         raise UserError(f"{path} is not a checkpoint of {', '.join(PAPERS)}")
     return state
 
@@ -98,6 +100,10 @@ class Run:
 
     def _check_folder(self):
         """UserError if the folder holds a run of other settings, images or code than this one."""
+        there = next(p for p in self.folder.absolute().parents if p.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            raise UserError(f"cannot write {self.folder}: {there} is "
+                            + ("not to be written to" if there.is_dir() else "a file"))
         old = None if self.cfg.again else read_config(self.folder)
         if old is None:
             return

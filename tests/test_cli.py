@@ -44,7 +44,25 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --variant mrd --K-prime 3": "--K-prime does nothing with --variant mrd",
     "jrd.py --alp 1": "unrecognized arguments: --alp 1",
     "jrd.py --lr 1e30 --epochs 1": "the loss is not finite at epoch 1, step 2: loss",
-    "jrd.py --epochs 1 --out {tmp}/file": "file",
+    "jrd.py --epochs 1 --out {tmp}/file": "file is a file",
+    "jrd.py --batch 1": "--batch: 1 must be >= 2",
+    "mdr.py --levels -3,0,3": "'-3,0,3' is not a number",
+    "mdr.py --m 1": "--m: 1 must be >= 2",
+    "dml_da.py --m 1": "--m: 1 image a class leaves no positive pair",
+    "eval.py {tmp}/other.npz --dataset cub": "--dataset does nothing with an .npz",
+    "eval.py {tmp}/other.npz --export e": "'e' must end in .npz",
+    "eval.py {tmp}/other.npz --export {tmp}/no/e.npz": "cannot be written: no folder",
+    "eval.py {tmp}/empty": "is a folder: a last.pt in it is meant?",
+    "eval.py {tmp}/one.npz": "it holds one array",
+    "eval.py {tmp}/list.pt": "is not a checkpoint of jrd, mdr, dml_da",
+    "common.py sheet --to s.xyz": "'s.xyz' must end in .png",
+    "common.py pretrain --to {tmp}/no/w.pth": "cannot be written: no folder",
+    "common.py prepare {tmp}/blank": "blank has no commands",
+    "report --fill {tmp}/lonely/class03/0.png": "is no text",
+    "report --again": "--again does nothing without --plan",
+    "report --list --plan": "not allowed with",
+    "report --plan --dataset glyphs --weights {tmp}/none.pth": "none.pth: no such file",
+    "report --lecture none-s0 --out {tmp}": "no run none-s0 with a last.pt",
     "mdr.py --levels a": "'a' is not a number",
     "mdr.py --momentum 1": "--momentum: 1 must be",
     "mdr.py --loss npair": "choose from",
@@ -86,7 +104,11 @@ def material(tmp_path_factory):
     (tmp / "empty").mkdir()
     (tmp / "file").write_text("in the way")
     (tmp / "broken.npz").write_bytes(b"PK\x03\x04 not really")
+    (tmp / "blank").touch()
+    torch.save({"paper": "jrd", "config": [1]}, tmp / "list.pt")
     x = np.zeros((4, 2), np.float32)
+    with open(tmp / "one.npz", "wb") as file:
+        np.save(file, x)
     np.savez(tmp / "other.npz", embeddings=x)
     np.savez(tmp / "short.npz", embeddings=x, labels=np.zeros(3, int))
     np.savez(tmp / "strings.npz", embeddings=x, labels=np.array([True, True, False, False]))
@@ -106,7 +128,7 @@ def test_a_mistake_ends_in_one_line(typed, material, tmp_path, monkeypatch, capf
         runpy.run_path(str(ROOT / script), run_name="__main__")
     stderr = capfd.readouterr().err
     assert stop.value.code == (1 if "--lr 1e30" in typed else 2)
-    assert stderr.partition(": ")[0].endswith(script) and stderr.count("\n") == 1
+    assert script in stderr.partition(": ")[0] and stderr.count("\n") == 1
     assert MISTAKES[typed] in stderr
     assert sorted(material.rglob("*")) == before
     assert not (tmp_path / "runs").exists() or "--lr 1e30" in typed, "half-written"

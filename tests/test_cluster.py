@@ -63,6 +63,15 @@ def with_torch(args):
     return list(lines.values())
 
 
+def test_a_mistake_is_said_before_anything_is_installed(checkout):
+    """Not after the minutes that torch's wheels take."""
+    for words, message in ((["--dataset", "birds"], "invalid choice: 'birds'"),
+                           (["--seeds", "x"], "'x' is not a whole number")):
+        done = checkout(*words)
+        assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
+        assert message in done.stderr and not (checkout.folder / ".venv").exists()
+
+
 @pytest.mark.parametrize("dataset", ["glyphs", "cub128", "real"])
 def test_the_list_needs_no_torch_and_makes_no_environment(dataset, checkout):
     done = checkout("--dataset", dataset, "--list")

@@ -75,6 +75,47 @@ def test_split_folders_that_are_not_whole(tmp_path):
         common.load_dataset(str(tmp_path / "photos"))
 
 
+def test_what_other_programs_leave_in_a_folder_is_left_out(tmp_path):
+    """A Mac's archive, a PDF, a folder with the name of an image."""
+    folder = make_folder(tmp_path / "photos", [2] * 4, side=20)
+    for name in ("class00/._0.png", "__MACOSX/class00/._0.png", ".thumbs/a.png", "class01/a.pdf"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"no image")
+    (folder / "class02" / "odd.jpg").mkdir()
+    data = common.load_dataset(str(folder))
+    assert data.counts() == {"train": [4, 2], "test": [4, 2]}
+    assert data.remarks == ("left out, for they are no images: 1 files, class01/a.pdf",)
+
+
+@pytest.mark.parametrize("parts, message", [
+    ({"train": 3, "val": 3}, "or train/ and test/, and perhaps gallery/, by these names"),
+    ({"Train": 3, "Test": 3}, "or train/ and test/, and perhaps gallery/, by these names"),
+    ({"train": 1, "test": 3}, "photos/train has one class: to train takes two")])
+def test_split_folders_by_other_names_or_too_small(parts, message, tmp_path):
+    for part, classes in parts.items():
+        make_folder(tmp_path / "photos" / part, [2] * classes, side=20)
+    with pytest.raises(common.UserError, match=message):
+        common.load_dataset(str(tmp_path / "photos"))
+
+
+def test_a_gallery_without_a_class_of_test(tmp_path):
+    split_folder(tmp_path / "photos", "train", "test", "gallery")
+    for folder in (tmp_path / "photos" / "gallery").iterdir():
+        folder.rename(folder.with_name(f"other-{folder.name}"))
+    with pytest.raises(common.UserError, match="gallery has no class of .*test: nothing could be"):
+        common.load_dataset(str(tmp_path / "photos"))
+
+
+def test_splits_that_are_taken_for_classes_or_left_out_are_said(tmp_path):
+    split_folder(tmp_path / "photos", "train", "test", "valid")
+    assert "left out beside train and test: valid" in common.load_dataset(
+        str(tmp_path / "photos")).remarks
+    make_folder(tmp_path / "flat", [2] * 4, side=20)
+    (tmp_path / "flat" / "class03").rename(tmp_path / "flat" / "val")
+    (remark,) = common.load_dataset(str(tmp_path / "flat")).remarks
+    assert remark.startswith("val: taken for a class")
+
+
 # ---------------------------------------------------------------------------- how long
 @pytest.mark.parametrize("script, most, batch", [(mdr, 100, 128), (dml_da, 1000, 100)])
 def test_the_length_follows_the_folder(script, most, batch, capsys):

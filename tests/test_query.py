@@ -138,6 +138,7 @@ def test_embeddings_are_kept_while_nothing_changes(checkpoint, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(query, "code_of", lambda paper: "other")
         assert images_embedded() == [1, 4]
+    assert images_embedded() == [1, 4] and images_embedded() == [1]
     state = torch.load(own, weights_only=True)
     state["network"]["embedding.weight"] *= 2               # another network in the same place
     torch.save(state, own)
@@ -237,7 +238,7 @@ def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, capsys):
     ("{run} --query", "expected at least one argument"),
     ("{run} --query {tmp}/p.png --top 0", "--top: 0 must be >= 1"),
     ("{run} --query {tmp}/p.png --to {tmp}/sheet.txt", "must end in .png or .jpg"),
-    ("{run} --query {tmp}/p.png --to {tmp}/no/sheet.png", "No such file or directory"),
+    ("{run} --query {tmp}/p.png --to {tmp}/no/sheet.png", "sheet.png' cannot be written: no folder "),
     ("{run} --gallery {tmp}", "--gallery does nothing without --query"),
     ("{run} --to a.png", "--to does nothing without --query"),
     ("{run} --top 3", "--top does nothing without --query"),
