@@ -32,7 +32,7 @@ def draw_lecture(path, out, names):
     for name in names:                          # before the minutes that a picture takes
         if not Path(out, name, "last.pt").exists():
             there = sorted(path.parent.name for path in Path(out).glob("*/last.pt"))
-            raise common.UserError(f"no run {name} with a last.pt under {out}: there are "
+            raise common.UserError(f"no run {name} under {out} that has a last.pt: there are "
                                    + common.some(there))
     runs = [opened(out, name) for name in names]
     papers = list(dict.fromkeys(run.paper for run in runs))

@@ -261,12 +261,15 @@ def test_the_picture_of_a_lecture_is_drawn(script, spy, tmp_path, capsys):
     for path, names, message in (
             ("a.svg", [run], "a.svg must end in .png"),
             ("a.png", ["mdr-nothing-s0"], "no run mdr-nothing-s0 under"),
-            ("a.png", [run.removesuffix("-s0")], "no file")):
+            ("a.png", [run.removesuffix("-s0")], f"that has a last.pt: there are {run}")):
         with pytest.raises(common.UserError, match=message):
             draw_lecture(tmp_path / path, tmp_path, names)
 
 
-def test_a_lectures_picture_is_of_one_script(monkeypatch):
+def test_a_lectures_picture_is_of_one_script(monkeypatch, tmp_path):
+    for name in ("jrd-glyphs-s0", "mdr-glyphs-s0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "last.pt").touch()
     monkeypatch.setattr(lectures, "opened", lambda out, name: SimpleNamespace(paper=name[:3]))
     with pytest.raises(common.UserError, match="runs of one script, not of jrd, mdr"):
-        draw_lecture("a.png", "runs", ["jrd-glyphs-s0", "mdr-glyphs-s0"])
+        draw_lecture("a.png", tmp_path, ["jrd-glyphs-s0", "mdr-glyphs-s0"])
