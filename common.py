@@ -39,6 +39,7 @@ from support.identity import other_images, same_classes, some                   
 from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
 from support.layouts import COUNTS
 from support.prepare import commands_of, get_ready
+from support.query import picture_file
 from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
 
 
@@ -341,10 +342,10 @@ def ahead(args):
 def parse_args(argv=None):
     parser = Parser("common.py", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for function, target, suffix in ((glyphs.sheet, "glyphs.png", ".png"),
-                                     (glyphs.pretrain, glyphs.WEIGHTS, ".pth")):
+    for function, target, kind in ((glyphs.sheet, "glyphs.png", picture_file),
+                                   (glyphs.pretrain, glyphs.WEIGHTS, output())):
         maker = commands.add_parser(function.__name__)
-        maker.add_argument("--to", metavar="FILE", default=target, type=output(suffix),
+        maker.add_argument("--to", metavar="FILE", default=target, type=kind,
                            help=f"what to write (default: {target})")
         maker.set_defaults(run=lambda args, function=function: function(args.to))
     checker = commands.add_parser("check")

@@ -13,7 +13,7 @@ It prints a row an epoch, then Recall@K, MAP@R and NMI of the pretrained backbon
 Equation                                          where
   1     D = ‖f_i - f_j‖²                          squared_distances
   2-4   Contrastive, Triplet, N-pair              contrastive_loss, triplet_loss, n_pair_loss
-  5     D_avg, the spread of a class ("density")   class_density
+  5     D_avg, the spread of a class ("density")  class_density
   6     L_DA without correlation ("DML-DA⁻")      density_regularizer(D_avg, alpha)
   7-8   L_DA with it                              density_regularizer(D_avg, alpha, D0, eta)
   9     L = L_pair + λ L_DA                       objective

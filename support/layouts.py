@@ -154,13 +154,13 @@ def remarks(folder, splits):
     if single:
         found.append(f"training classes with a single image, so without a positive pair: "
                      f"{len(single)}, {some(single)}")
-    beside = [entry.name for entry in sorted(folder.iterdir()) if entry.is_dir()
-              and not hidden(entry.name) and is_split(folder) and entry.name not in splits]
-    if beside:
-        found.append(f"left out beside train and test: {some(beside)}")
-    taken = [name for name in {**dict.fromkeys(n for rows in splits.values() for _, n in rows)}
-             if name.lower() in SPLITS]
-    if taken and not is_split(folder):
+    folders = [entry.name for entry in sorted(folder.iterdir())
+               if entry.is_dir() and not hidden(entry.name)]
+    if is_split(folder):
+        beside = [name for name in folders if name not in splits]
+        if beside:
+            found.append(f"left out beside train and test: {some(beside)}")
+    elif taken := [name for name in folders if name.lower() in SPLITS]:
         found.append(f"{some(taken)}: taken for a class, as all sub-folders are unless there are "
                      "train/ and test/")
     if empty:

@@ -36,8 +36,7 @@ def commands_of(target, papers, root):
         if command[1] in papers:
             found.append((command[1], words))
     if not found:
-        raise UserError(f"{path} has no commands" + (f" of {', '.join(papers)}.py" * (
-            len(papers) == 1)))
+        raise UserError(f"{path} has no commands of {', '.join(f'{p}.py' for p in papers)}")
     return found
 
 
