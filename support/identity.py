@@ -9,7 +9,8 @@ SPELLED_OUT = 500       # classes: of splits with more (SOP, In-Shop) there is o
 
 # ---------------------------------------------------------------------------- code
 # What computes nothing: functions that print, texts, and defaults, which the settings say.
-SAYS_ONLY = ("final_table", "_print", "_header", "SOURCES", "CAUSES", "LOCK_WAIT", "DEFAULTS")
+SAYS_ONLY = ("final_table", "_print", "_header", "remarks", "SOURCES", "CAUSES", "LOCK_WAIT",
+             "DEFAULTS")
 OUTSIDE = ("__init__", "command_line", "files", "identity")          # files that compute nothing
 
 

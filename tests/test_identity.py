@@ -58,7 +58,8 @@ def test_an_edit_is_named_by_its_function(edited):
      "labels)\n    #"),                                                             # layout
     ("jrd.py", r"alpha=1.0, s=20.0", "alpha=2.0, s=20.0"),                          # a setting
     ("jrd.py", r'help="Table 4"', 'help="kernels"'),                                # the options
-    ("support/command_line.py", r"finite int or float", "finite number")])
+    ("support/command_line.py", r"finite int or float", "finite number"),
+    ("support/layouts.py", "left out beside train", "set aside beside train")])      # a remark
 def test_an_edit_of_prose_changes_nothing(file, pattern, replacement, edited):
     assert identity.other_code(identity.code_of("jrd"), edited(file, pattern, replacement)) == []
 
