@@ -19,7 +19,6 @@ Figures are last-epoch means ± standard deviations over seeds; what was not run
 """
 import argparse
 import functools
-import json
 import os
 import platform
 import re
@@ -107,7 +106,7 @@ def header(args, rows, folder):
     """From what the report was made, by what, and where."""
     runs = all_runs(rows, args)
     done = [run for run in runs if run.result]
-    configs = [json.loads((run.folder / "config.json").read_text(encoding="utf-8")) for run in done]
+    configs = [run.config for run in done]
     finished = f"{len(done)} of {len(runs)} runs finished"
     if done:
         commits = {config["commit"] or "none" for config in configs}
