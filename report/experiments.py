@@ -226,15 +226,10 @@ def selected(args):
                     rows.append(Row(key, name_on(dataset, name), dataset, flags,
                                     args.seeds or usual, rate))
     if not rows:
-        asked = f"--dataset {args.dataset}"
-        if args.paper:
-            asked += f" --paper {args.paper}"
-        if args.table:
-            asked += f" --table {args.table}"
-        if args.quick:
-            asked += " --quick"
+        asked = [f"--{name} {value}" for name in ("dataset", "paper", "table")
+                 if (value := getattr(args, name))] + ["--quick"] * args.quick
         known = [" ".join(key) for key in EXPERIMENTS if args.paper in (None, key[0])]
-        raise UserError(f"nothing to run for {asked}: there are {', '.join(known)}")
+        raise UserError(f"nothing to run for {' '.join(asked)}: there are {', '.join(known)}")
     return rows
 
 
