@@ -243,6 +243,14 @@ def read_result(path):
         raise UserError(f"{path} is not the result of a run: delete {path.parent} to train anew")
 
 
+def read_log(path):
+    """A log.jsonl -> its rows, dicts.  UserError if it is damaged."""
+    try:
+        return [dict(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (ValueError, TypeError):
+        raise UserError(f"{path} is damaged")
+
+
 @functools.cache
 def parser_of(paper):
     """A paper script's parse_args without what the script imports.
@@ -313,8 +321,7 @@ class Training:
     def log(self):
         """The rows of log.jsonl, one an epoch; metrics only in those of --eval-every."""
         path = self.folder / "log.jsonl"
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        return [json.loads(line) for line in text.splitlines()]
+        return read_log(path) if path.exists() else []
 
     def images(self):
         """How many images the dataset has to train with, and how many to test, gallery included."""

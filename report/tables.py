@@ -14,7 +14,7 @@ from pathlib import Path
 
 import common
 from eval import confidence_interval
-from report.experiments import NAMES, STAND_INS, photographs, read_result, runs_of
+from report.experiments import NAMES, STAND_INS, photographs, read_log, read_result, runs_of
 from support.identity import other_code, other_images
 from support.runs import other_settings, read_config
 
@@ -308,14 +308,7 @@ def logged(out, name):
     if not chosen:
         raise common.UserError(f"no run {name} under {out}: there are "
                                + (", ".join(there) or "none"))
-    runs = []
-    for path in chosen:
-        try:
-            rows = [dict(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
-        except (ValueError, TypeError):
-            raise common.UserError(f"{path} is damaged")
-        runs.append(argparse.Namespace(log=rows))
-    return runs
+    return [argparse.Namespace(log=read_log(path)) for path in chosen]
 
 
 def table(out):
