@@ -290,8 +290,8 @@ def finished(out):
     """The finished runs of a folder, whatever the experiment list -> {setting: {seed: result}}"""
     groups = {}
     for path in sorted(Path(out).glob("*-s*/result.json")):
-        setting, seed = re.fullmatch(r"(.*)-s(\w*)", path.parent.name).groups()
-        groups.setdefault(setting, {})[seed] = read_result(path)
+        if name := re.fullmatch(r"(.*)-s(\d+)", path.parent.name):     # no copy of a run's folder
+            groups.setdefault(name[1], {})[name[2]] = read_result(path)
     if not groups:
         raise common.UserError(f"no finished run under {out}")
     return groups

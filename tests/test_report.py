@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -443,6 +444,8 @@ def test_every_finished_run_as_a_table(out):
         pretend(run, 0.5 + 0.01 * i)
     text = tables.table(out)
     assert "| jrd-glyphs" in text and "51.0 ± 1.4" in text and "\\* the epoch chosen" in text
+    shutil.copytree(f"{out}/jrd-glyphs-s0", f"{out}/jrd-glyphs-s0 (copy)")
+    assert tables.table(out) == text
 
 
 # ---------------------------------------------------------------------------- the figures
