@@ -381,11 +381,11 @@ def comparable(out, one, other, groups):
     were not tested on the same images."""
     configs = [read_config(Path(out, f"{name}-s{next(iter(groups[name]))}")) or {}
                for name in (one, other)]
-    tests = [(config.get("images") or {}).get("test", {}) for config in configs]
-    gallery = [(config.get("images") or {}).get("gallery", {}) for config in configs]
+    tested = [{part: (config.get("images") or {}).get(part, {}) for part in ("test", "gallery")}
+              for config in configs]
     datasets = [Path(str(config.get("dataset"))).name for config in configs]
-    if datasets[0] != datasets[1] or tests[0] != tests[1] or gallery[0] != gallery[1]:
-        why = other_images({"test": tests[1]}, {"test": tests[0]}) or " and ".join(datasets)
+    if datasets[0] != datasets[1] or tested[0] != tested[1]:
+        why = other_images(tested[1], tested[0]) or " and ".join(datasets)
         raise common.UserError(f"{one} and {other} were tested on different images ({why}): their "
                                "figures have no difference to speak of")
     both = {*configs[0]} & {*configs[1]} - {"name", "paper", "seed", "splits"}

@@ -214,6 +214,12 @@ def test_a_comparison_of_different_test_images_is_refused(photos, tmp_path, caps
     run("--out", str(tmp_path / "runs"))
     with pytest.raises(common.UserError, match="were tested on different images"):
         tables.compare(tmp_path / "runs", "jrd-photos-epochs1-backbonesmall", "jrd-glyphs-epochs2")
+    run("--name", "b")
+    config = run.folder.with_name("jrd-glyphs-epochs2-b-s0") / "config.json"
+    other = json.loads(config.read_text()) | {"images": {"gallery": {"x": "1"}}}
+    config.write_text(json.dumps(other))
+    with pytest.raises(common.UserError, match="images .new in gallery: x.: their figures have"):
+        tables.compare(tmp_path / "runs", "jrd-glyphs-epochs2-b", "jrd-glyphs-epochs2")
 
 
 def test_a_comparison_names_the_functions_that_differ(run, monkeypatch, tmp_path):
