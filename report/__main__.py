@@ -252,8 +252,8 @@ def sheet(args):
     path = Path(args.to or checkpoint.with_name("sheet.png"))
     if path.suffix != ".png":
         raise common.UserError(f"--to {path} must end in .png")
-    draw_nearest(path, argparse.Namespace(
-        paper=state["paper"], cfg=argparse.Namespace(**state["config"]), folder=checkpoint.parent))
+    run = argparse.Namespace(paper=state["paper"], cfg=argparse.Namespace(**state["config"]))
+    draw_nearest(path, run, checkpoint)
     print(f"wrote {path}")
 
 

@@ -95,13 +95,13 @@ def draw_sheet(path, rows, get):
     runs = [run for row in rows if row.flags == "" for run in get(row)]
     if not runs:
         raise common.UserError("the paper's method has no finished run")
-    draw_nearest(path, runs[0])
+    draw_nearest(path, runs[0], runs[0].folder / "last.pt")
 
 
-def draw_nearest(path, run, unseen=4, seen=2):
+def draw_nearest(path, run, checkpoint, unseen=4, seen=2):
     """Images of random classes and the five images nearest to each, right and wrong framed: first
     of test classes, which the network has never seen, then of training classes."""
-    parts, data = embedded(run.folder / "last.pt", run.cfg.data_root), images_of(run)
+    parts, data = embedded(checkpoint, run.cfg.data_root), images_of(run)
     where = run.cfg.dataset, run.cfg.data_root
     tests = parts["test"], parts["labels"], query.split_entries(data.test, *where)
     searched, draw = tests, np.random.RandomState(0)

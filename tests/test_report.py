@@ -562,10 +562,9 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     test = common.Split(None, labels, ["class a", "class b"], names)
     parts = {"test": x, "labels": labels, "seen": x + 5, "seen_labels": labels}
     data = argparse.Namespace(gallery=None, test=test, seen=test)
-    monkeypatch.setattr(pictures, "embedded", lambda *_: parts)
+    monkeypatch.setattr(pictures, "embedded", lambda file, _: {"best.pt": parts}[file.name])
     monkeypatch.setattr(pictures, "images_of", lambda run: data)
-    run = argparse.Namespace(cfg=argparse.Namespace(data_root=None, dataset=str(tmp_path)),
-                             folder=tmp_path)
+    run = argparse.Namespace(cfg=argparse.Namespace(data_root=None, dataset=str(tmp_path)))
     for i, name in enumerate(names):
         pictures.PIL.Image.new("RGB", (120, 80), (60 * i, 0, 0)).save(tmp_path / name)
     told, draw = [], pictures.query.draw_found
@@ -573,7 +572,7 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
                         lambda path, rows: (told.append(rows), draw(path, rows)))
 
     def lines(unseen=2, seen=0):
-        pictures.draw_nearest(tmp_path / "sheet.png", run, unseen, seen)
+        pictures.draw_nearest(tmp_path / "sheet.png", run, tmp_path / "best.pt", unseen, seen)
         return {row[0][0].name: [(source.name, *words) for source, words, _ in row]
                 for row in told[-1]}
 
