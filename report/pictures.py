@@ -28,9 +28,10 @@ def embedded(checkpoint, data_root):
 
 
 def images_of(run):
-    """The data of a run as it sees test images."""
+    """The data of a run as it sees test images, as `embedded` has them: --val held out."""
     prefix, _, whole = importlib.import_module(run.paper).transforms(run.cfg)
-    return common.load_dataset(run.cfg.dataset, run.cfg.data_root, prefix, whole)
+    return common.load_dataset(run.cfg.dataset, run.cfg.data_root, prefix, whole,
+                               val=getattr(run.cfg, "val", None))
 
 
 def square(image, side):

@@ -599,6 +599,12 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
         assert line[1] == (query, f"class {query[0]}", "right")
 
 
+def test_pictures_leave_out_held_out_classes_as_the_embeddings_do():
+    cfg = importlib.import_module("jrd").parse_args(["--val", "0.2"])
+    data = pictures.images_of(argparse.Namespace(paper="jrd", cfg=cfg))
+    assert len(data.seen) == 600 and len(data.val) == 150
+
+
 def test_figures_of_embeddings(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")
