@@ -383,13 +383,10 @@ def turn(row):
 def all_runs(rows, args):
     """Every training that the rows need, each once: the first seed of all, then the second, ...;
     by turns where there are any."""
+    found = [(turn(row), seed, run) for row in rows for seed, run in enumerate(runs_of(row, args))]
     runs = {}
-    for now in range(3):
-        for seed in range(max(row.seeds for row in rows)):
-            for row in rows:
-                if turn(row) == now:
-                    for run in runs_of(row, args)[seed:seed + 1]:
-                        runs.setdefault(run.settings, run)
+    for _, _, run in sorted(found, key=lambda one: one[:2]):
+        runs.setdefault(run.settings, run)
     return list(runs.values())
 
 
