@@ -202,13 +202,6 @@ def add_selection(parser):
     add("--out", default="runs", help="folder that holds the runs (default: runs)")
 
 
-def rates_of(key, dataset, quick):
-    """The rates at which an experiment is run: "", the preset's, and perhaps THREE_TIMES."""
-    if dataset == "glyphs" and key in AT_BOTH_RATES and not quick:
-        return "", THREE_TIMES
-    return ("",)
-
-
 def selected(args):
     """The rows that the command line selects; args.dataset is filled in where it is not given.
     UserError if there are none."""
@@ -220,7 +213,8 @@ def selected(args):
         names = QUICK.get(key, ()) if args.quick else row_flags
         for dataset in datasets_asked(datasets, args.dataset):
             usual = 2 if args.quick else {"glyphs": on_glyphs, "cub128": 3}.get(dataset, 5)
-            for rate, name in itertools.product(rates_of(key, dataset, args.quick), names):
+            both = dataset == "glyphs" and key in AT_BOTH_RATES and not args.quick
+            for rate, name in itertools.product(("", THREE_TIMES) if both else ("",), names):
                 flags = flags_on(dataset, key[0], row_flags[name], rate)
                 if flags is not None or not rate:
                     rows.append(Row(key, name_on(dataset, name), dataset, flags,
