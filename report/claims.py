@@ -46,10 +46,6 @@ def cost_of_norm(v, flags):
     return v(flags) - v(flags, "R@1, l2-normalized")
 
 
-def cost_to_triplet(v):
-    return cost_of_norm(v, "--lambda 0")
-
-
 def cost_to_triplet_above_mdr(v):
     return cost_of_norm(v, "--lambda 0") - cost_of_norm(v, "")
 
@@ -118,7 +114,7 @@ CLAIMS = {
         "{-3, 0, 3} - {-1, 0, 1}": ("", "--levels -1 0 1"),
         "learnable - fixed, mean of 7": learnable_above_fixed}),
     "M5": ("l2 norm at inference costs Triplet much, Triplet+MDR little.", "cub", {
-        "cost to Triplet": cost_to_triplet,
+        "cost to Triplet": functools.partial(cost_of_norm, flags="--lambda 0"),
         "cost to Triplet - to Triplet+MDR": cost_to_triplet_above_mdr}),
     "M6": ("MDR's gain over Triplet is larger at the smallest width than at the largest.",
            "cub cars", {
