@@ -27,23 +27,16 @@ def load_npz(path):
         if array.dtype.kind not in ("iuU" if labels else "iuf"):
             what = "whole numbers or texts, one a class" if labels else "numbers"
             raise UserError(f"{path}: {key} must be {what}, not {array.dtype}")
-    if any(wanted[k].dtype.kind == "U" for k in wanted if k.endswith("labels")):
-        _number_classes(wanted)
+    keys = [key for key in wanted if key.endswith("labels")]
+    if any(wanted[key].dtype.kind == "U" for key in keys):  # texts become numbers
+        names = np.unique(np.concatenate([wanted[key].astype(str).ravel() for key in keys]))
+        wanted |= {key: np.searchsorted(names, wanted[key].astype(str)) for key in keys}
     found = {}
     for key, array in wanted.items():
         kind = np.int64 if key.endswith("labels") else np.float64 if array.dtype == np.float64 \
             else np.float32
         found["test" if key == "embeddings" else key] = torch.from_numpy(array.astype(kind))
     return found
-
-
-def _number_classes(arrays):
-    """Replace labels that are texts by numbers, the same in all the arrays."""
-    keys = [key for key in arrays if key.endswith("labels")]
-    every = np.concatenate([arrays[key].astype(str).ravel() for key in keys])
-    names = np.unique(every)
-    for key in keys:
-        arrays[key] = np.searchsorted(names, arrays[key].astype(str))
 
 
 def names_of(data):
