@@ -209,9 +209,8 @@ def others_row(key, name, dataset, metrics, entries):
     """A row of another paper's method -> cells, CSV rows"""
     reported_by = next(iter(entries.values()))["reported_by"]
     kind = "quoted" if reported_by.startswith("quoted") else "by others' model"
-    line = [name, kind]
-    for metric in metrics:
-        line.append(published(entries.get(metric, {}).get("value"), digits_of(key, metric)))
+    line = [name, kind, *(published(entries.get(metric, {}).get("value"), digits_of(key, metric))
+                          for metric in metrics)]
     return line, [{"paper": key[0], "table": key[1], "row": name, "dataset": dataset,
                    "metric": metric, "reported by": entry["reported_by"],
                    "paper's figure": entry["value"], "ours": kind}
@@ -239,11 +238,9 @@ def row_lines(row, found, metrics, in_paper):
         return [*lines, [name, price, *["not run"] * len(metrics)]]
     lines.append([name, f"**ours**, last epoch, n = {n}", *(f"**{c['text']}**" for c in found)])
     if in_paper and same_protocol(row.dataset):
-        line = ["", "difference"]
-        for c in found:
-            gain = c["difference"]
-            line.append("–" if gain is None else f"{gain:+.{c['digits']}f}")
-        lines.append(line)
+        lines.append(["", "difference", *(
+            "–" if c["difference"] is None else f"{c['difference']:+.{c['digits']}f}"
+            for c in found)])
     if any(c["best"] != "–" for c in found):
         lines.append(["", "best on test*", *(c["best"] for c in found)])
     return lines
