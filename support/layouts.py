@@ -141,13 +141,13 @@ def remarks(folder, splits):
     tops = [folder / part for part in splits] if is_split(folder) else [folder]
     empty, others = [], []
     for top in tops:
-        filled = {path.relative_to(top).parts[0] for path in used if path.is_relative_to(top)}
         for entry in sorted(top.iterdir()):
             if entry.is_dir() and not hidden(entry.name):
-                if entry.name not in filled:
+                files = {path for path in entry.rglob("*") if path.is_file()
+                         and not any(map(hidden, path.relative_to(entry).parts))}
+                if not files & used:
                     empty.append(entry.relative_to(folder))
-                others += [path.relative_to(folder) for path in sorted(entry.rglob("*"))
-                           if path.is_file() and path not in used and not hidden(path.name)]
+                others += [path.relative_to(folder) for path in sorted(files - used)]
     found, same = [], twice(splits)
     count = collections.Counter(name for _, name in splits["train"])
     single = [name for name, images in count.items() if images == 1]

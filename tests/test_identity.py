@@ -262,6 +262,8 @@ def test_what_is_left_out_is_said(photos):
     (folder,) = photos.at
     (folder / "empty").mkdir()
     (folder / "class01" / "notes.txt").write_text("no image")
+    (folder / "class01" / ".thumbs").mkdir()
+    shutil.copy(folder / "class01" / "1.png", folder / "class01" / ".thumbs")
     shutil.copy(folder / "class00" / "1.png", folder / "class05" / "7.png")
     out = photos()
     assert "note: left out, for they have no images: 1 folders, empty\n" in out
