@@ -33,7 +33,8 @@ class Split:
 @dataclass
 class Data:
     """train: what the loader augments; seen: the same images as test images are seen; test: of
-    classes that are not in train; gallery: None, or what the test images are searched in."""
+    other classes, but where a folder's train/ and test/ share some; gallery: None, or what the test
+    images are searched in."""
     name: str
     train: Split
     seen: Split
