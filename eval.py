@@ -406,7 +406,7 @@ def main(args):
         result = judge(ks=ks, **inputs)
     except ValueError as error:
         raise common.UserError(f"{path}: {error}")
-    n, classes = len(inputs["labels"]), len(torch.as_tensor(inputs["labels"]).unique())
+    n, classes = len(inputs["labels"]), len(inputs["labels"].unique())
     print(f"{path}: {n:,} embeddings of {classes:,} classes, d = {inputs['test'].shape[1]}")
     show({"test": result}, ks)
     if args.export:

@@ -402,7 +402,7 @@ def plan(rows, args):
     for dataset, root in {run.cfg.dataset: run.cfg.data_root for run in runs}.items():
         if dataset != "glyphs":
             try:
-                read_dataset(photographs(dataset), root)
+                read_dataset(dataset, root)
             except UserError as error:
                 missing[dataset] = f"missing: {error}"
 
