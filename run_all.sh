@@ -29,7 +29,8 @@ while [ $# -gt 0 ]; do
     case $1 in
         --test|--list) mode=${1#--} ;;
         --again) again=--again ;;
-        --quick) quick=1 select=(--quick "${select[@]:2}") ;;
+        --quick) [ -n "$quick" ] || select=(--quick "${select[@]:2}")
+                quick=1 ;;
         --jobs) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || fail "--jobs needs a whole number above 0"
                 jobs=$2; shift ;;
         --dataset|--paper|--table|--seeds|--weights|--out) [ $# -gt 1 ] || fail "$1 needs a value"

@@ -279,6 +279,12 @@ def make_report(rows, args):
     print(f"wrote {folder}/report.md, " + ", ".join(["tables.csv", "claims.csv", *drawn]))
 
 
+SELECT = ("dataset", "paper", "table", "quick", "seeds", "weights", "out")
+USES = {  # what to do: the flags that it heeds
+    "list": SELECT, "plan": (*SELECT, "again"), "compare": ("out",), "curves": ("out", "to"),
+    "lecture": ("out", "to"), "sheet": ("to",), "fill": ()}
+
+
 def parse_args(argv=None):
     parser = common.Parser("python -m report", __doc__)
     add_selection(parser)
@@ -300,10 +306,13 @@ def parse_args(argv=None):
     args = parser.parse_args(argv)
     if args.again and not args.plan:
         parser.error("--again does nothing without --plan")
-    printed = args.list or args.plan or args.compare or args.fill
-    drawn = args.curves or args.lecture or args.sheet
-    if args.to and (printed or not (drawn or args.dataset or partial(args))):
-        parser.error("--to does nothing here: this is printed")
+    asked = {name for name, value in vars(args).items() if value != parser.get_default(name)}
+    mode = next((mode for mode in USES if mode in asked), None)
+    used = USES[mode] if mode else (*SELECT, "to") if args.dataset or partial(args) else ("out",)
+    idle = sorted(asked - {mode, *used})
+    if idle:
+        parser.error(f"--{idle[0]} does nothing " + (
+            f"with --{mode}" if mode else "without --dataset, --paper, --table or --quick"))
     return args
 
 

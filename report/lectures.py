@@ -191,7 +191,7 @@ def draw_dml_da(runs):
         r = np.corrcoef(D0, D_avg)[0, 1]
         said = f"D_avg {D_avg.mean():.3f} ({D_avg.min():.3f} to {D_avg.max():.3f}), r {r:.2f}"
         if network is run.after:
-            against.scatter(D0 / D0.mean(), D_avg, s=16, color=COLOURS[i], marker=MARKS[i],
+            against.scatter(D0 / D0.mean(), D_avg, s=16, color=COLOURS[i % 7], marker=MARKS[i % 13],
                             label=title)
             draw_targets(by_epoch[i - 1], run)
             alpha = [run.log[-1][f"alpha {which}"] for which in ("mean", "min", "max")]
