@@ -238,11 +238,11 @@ def read_result(path):
 
 
 def read_log(path):
-    """A log.jsonl -> its rows, dicts.  UserError if it is damaged."""
+    """A log.jsonl -> its rows, dicts.  UserError if it is damaged or not there."""
     try:
         return [dict(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (ValueError, TypeError):
-        raise UserError(f"{path} is damaged")
+    except (OSError, ValueError, TypeError):
+        raise UserError(f"{path} is damaged, or not there")
 
 
 @functools.cache
@@ -315,7 +315,7 @@ class Training:
     def log(self):
         """The rows of log.jsonl, one an epoch; metrics only in those of --eval-every."""
         path = self.folder / "log.jsonl"
-        return read_log(path) if path.exists() else []
+        return read_log(path) if path.exists() or self.state == "finished" else []
 
     def images(self):
         """How many images the dataset has to train with, and how many to test, gallery included."""

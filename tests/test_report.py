@@ -679,11 +679,14 @@ def test_a_report_before_the_papers_method_is_finished(out, tmp_path, capsys):
 
 @pytest.mark.parametrize("file, content", [("config.json", "{"), ("config.json", "[1]"),
                                            ("result.json", "{}"), ("result.json", "no"),
-                                           ("log.jsonl", '{"epoch": 1, "lo')])
+                                           ("log.jsonl", '{"epoch": 1, "lo'),
+                                           ("log.jsonl", None)])        # deleted
 def test_a_damaged_run_folder_is_named(file, content, out, capsys):
     run = experiments.all_runs(rows_of("--quick", "--out", out), under(out))[0]
     pretend(run)
-    (run.folder / file).write_text(content)
+    (run.folder / file).unlink()
+    if content:
+        (run.folder / file).write_text(content)
     with pytest.raises(common.UserError, match=f"{run.folder.name}.*{file}"):
         assert run.state == "finished" and run.result and run.log
 
