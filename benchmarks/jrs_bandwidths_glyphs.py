@@ -24,6 +24,7 @@ from jrs_bandwidths import at_bandwidths, mean_distance, mixture, penalty  # noq
 KS = (3, 3, 1)
 RUNS = (("detached", 0), ("detached", 2), ("gradient", 2), ("gradient", 10), ("only τ", 2),
         ("fixed", 2))
+RATE = ("--lr", "1e-3", "--lr-proxies", "0.1")          # three times the preset's
 
 
 def batches(data):
@@ -41,7 +42,7 @@ def trained(how, alpha, seed, out):
         first[:] = first or [mean_distance(x).detach() for x in reps]
         return penalty(how, reps, labels, KS, first)
     jrd.regularizer = regularizer
-    cfg = jrd.parse_args(["--alpha", str(alpha), "--seed", str(seed),
+    cfg = jrd.parse_args(["--alpha", str(alpha), "--seed", str(seed), *RATE,
                           "--out", str(Path(out, how.replace(" ", "-")))])
     found = jrd.train(cfg)["last epoch"]
     data = common.load_dataset(cfg.dataset)

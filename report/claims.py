@@ -350,9 +350,10 @@ def ledger_lines(deciding, companions, family, args):
     if args.dataset == "glyphs" and not args.quick and args.seeds is None:
         lines += [f"The headline claims ({', '.join(HEADLINE_CLAIMS)}) are judged from {DECIDING} "
                   "seeds, the same number for every setting that they need, fixed beforehand and "
-                  "not stopped when it suits (five of them had been seen when it was fixed).  What "
-                  "they leave undecided is *no larger than* the upper end of its interval, which "
-                  f"is not adjusted.  {THREE_TIMES.capitalize()}: where the baselines overfit.", ""]
+                  "not stopped when it suits (of most settings five had been seen, in runs of an "
+                  "earlier list, when it was fixed).  What they leave undecided is *no larger "
+                  "than* the upper end of its interval, which is not adjusted.  "
+                  f"{THREE_TIMES.capitalize()}: where the baselines overfit.", ""]
     lines += [*markdown(short), "", *markdown(long), ""]
     if companions:
         other = [["claim", "", "on", "estimate", "95% interval", "seeds", "by the interval"]]

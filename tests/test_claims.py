@@ -196,36 +196,36 @@ def test_what_stands_beside_recall():
 
 # ---------------------------------------------------------------------------- the ledger
 def test_headline_claims_at_both_rates(out):
-    """At the preset's rate JRD's gain is 0 ± something in 20 seeds, at three times it 1; MAP@R is
-    the same everywhere.  With 19 seeds nothing is bounded."""
+    """At the preset's rate JRD's gain is 0 ± something in 10 seeds, at three times it 1; MAP@R is
+    the same everywhere.  With 9 seeds nothing is bounded."""
     args = arguments("--dataset", "glyphs", "--out", out)
     for rate, gain in (("", 0.0), (experiments.THREE_TIMES, 0.01)):
-        for seed in range(20):
+        for seed in range(10):
             for flags, more in (("", gain + 0.001 * (seed % 2) - 0.0004), ("--alpha 0", 0)):
                 flags = experiments.flags_on("glyphs", "jrd", flags, rate)
                 pretend(experiments.training("jrd", "glyphs", flags, seed, out, None),
                         0.5 + 0.01 * seed + more)
-    lines, rows = claims.ledger(experiments.selected(args), args, 20)
+    lines, rows = claims.ledger(experiments.selected(args), args, 10)
     found = {row["must be above 0"]: row for row in rows if row["claim"] == "J1"}
     assert list(found) == ["JRD - AMSoftmax", "JRD - AMSoftmax, 3 × the rate",
                            "MAP@R, JRD - AMSoftmax", "NMI, JRD - AMSoftmax",
                            "MAP@R, JRD - AMSoftmax, 3 × the rate",
                            "NMI, JRD - AMSoftmax, 3 × the rate"]
     own, three, maps = list(found.values())[:3]
-    assert (own["verdict"], own["seeds"], own["decides"]) == ("no larger than 0.035", 20, "yes")
+    assert (own["verdict"], own["seeds"], own["decides"]) == ("no larger than 0.048", 10, "yes")
     assert own["estimate"] == pytest.approx(0.01) and own["Holm-adjusted verdict"] == own["verdict"]
     assert three["verdict"] == three["Holm-adjusted verdict"] == "holds"
     assert three["estimate"] == pytest.approx(1.01) and maps["decides"] == "no"
     assert maps["estimate"] == 0 and "Holm-adjusted p" not in maps
     text = "\n".join(" ".join(line.split()) for line in lines)
-    assert "| J1 | JRD beats AMSoftmax. | **no larger than 0.035** | no larger than 0.035 |" in text
+    assert "| J1 | JRD beats AMSoftmax. | **no larger than 0.048** | no larger than 0.048 |" in text
     assert "| J1, 3 × the rate | JRD beats AMSoftmax. | **holds** | holds |" in text
     assert "| J1 | MAP@R, JRD - AMSoftmax | glyphs | +0.000 |" in text
-    assert "judged from 20 seeds, the same number for every setting" in text
-    undecided = claims.ledger(experiments.selected(args), args, 19)[1]
+    assert "judged from 10 seeds, the same number for every setting" in text
+    undecided = claims.ledger(experiments.selected(args), args, 9)[1]
     assert next(r["verdict"] for r in undecided if r["claim"] == "J1") == "undecided"
     j5 = next(row for row in rows if row["claim"] == "J5")              # the same difference
-    assert (j5["seeds"], j5["verdict"]) == (20, own["verdict"])
+    assert (j5["seeds"], j5["verdict"]) == (10, own["verdict"])
 
 
 
@@ -244,7 +244,7 @@ def test_every_claim_is_there_and_asks_for_runs_of_the_list():
         if claim in claims.JUDGED_AT_BOTH_RATES:
             where.append(("glyphs", experiments.THREE_TIMES))
         for dataset, rate in where:
-            least = 20 if dataset == "glyphs" and claim in claims.HEADLINE_CLAIMS else 3
+            least = 10 if dataset == "glyphs" and claim in claims.HEADLINE_CLAIMS else 3
             for inequality in [*inequalities.values(), *claims.beside(inequalities).values()]:
                 def v(flags, metric="R@1"):
                     flags = experiments.flags_on(dataset, paper, flags, rate)

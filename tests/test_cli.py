@@ -161,7 +161,7 @@ def test_what_a_training_says_and_leaves(trained):
     assert lines[1] == ("train 750 images of 50 classes · test 2,000 images of 100 classes, none "
                         "of them in train")
     assert lines[2].startswith("backbone small, weights a2d35efeb963")
-    assert lines[3] == "settings: the preset, but epochs 4 · 4 epochs, batch 100, lr 0.001"
+    assert lines[3] == "settings: the preset, but epochs 4 · 4 epochs, batch 100, lr 0.0003"
     assert lines[4].split() == ["epoch", "loss", "amsoftmax", "jrs", "R@1", "R@2", "R@4", "R@8",
                                 "images/s", "left"]
     assert [line.split()[0] for line in lines[5:9]] == ["1/4", "2/4", "3/4", "4/4"]

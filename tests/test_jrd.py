@@ -386,7 +386,7 @@ def test_the_step_is_eq_11(spy, monkeypatch):
     (row,), (groups,) = spy(jrd, "--alpha", "0.7", "--epochs", "1")
     assert row["jrs"] > 1e-3
     assert row["loss"] == pytest.approx(row["amsoftmax"] + 0.7 * row["jrs"], rel=1e-6)
-    assert [g["lr"] for g in groups] == [1e-3, 1e-1]
+    assert [g["lr"] for g in groups] == [3e-4, 3e-2]
     assert all((g["eps"], g["weight_decay"]) == (0.01, 1e-4) for g in groups)
 
 
@@ -395,4 +395,4 @@ def test_rates_drop_as_u5_says(spy, monkeypatch):
     monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8))])
     _, told = spy(jrd, "--epochs", "4", "--drop-every", "2")
     np.testing.assert_allclose([[g["lr"] for g in groups] for groups in told],
-                               np.outer([1, 0.1, 0.1, 0.01], [1e-3, 1e-1]))
+                               np.outer([1, 0.1, 0.1, 0.01], [3e-4, 3e-2]))

@@ -431,7 +431,7 @@ def test_the_step_is_eq_7(spy):
     (row,), ((group,),) = spy(mdr, *flags, "--levels", "-2", "1")
     assert row["triplet"] > 1e-3 and row["mdr"] > 1e-3
     assert row["loss"] == pytest.approx(row["triplet"] + 0.7 * row["mdr"] + 0.3 * 5, rel=1e-6)
-    assert (group["lr"], group["weight_decay"]) == (3e-4, 1e-5)
+    assert (group["lr"], group["weight_decay"]) == (1e-3, 1e-5)
     assert row["levels"] != [-2, 1] and row["mu*"] == pytest.approx(1)
 
 
@@ -439,7 +439,7 @@ def test_rates_drop_as_u1_says(spy):
     """× 0.2 after 40, 60 and 80% of the epochs."""
     _, told = spy(mdr, "--epochs", "5", "--iterations", "1")
     np.testing.assert_allclose([groups[0]["lr"] for groups in told],
-                               3e-4 * np.array([1, 1, 0.2, 0.04, 0.008]))
+                               1e-3 * np.array([1, 1, 0.2, 0.04, 0.008]))
 
 
 def test_without_lambda_the_loss_is_the_triplet_loss(spy):

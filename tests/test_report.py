@@ -367,15 +367,15 @@ def test_in_miniature(out, tmp_path):
     assert "In miniature the same as MDR, Table 1a" in text
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     assert next(line for line in lines if line[0] == "Triplet+MDR") == [
-        "Triplet+MDR", "4", "0.0003", "60.0 ± 0.0", "61.0 ± 0.0", "62.0 ± 0.0", "63.0 ± 0.0",
+        "Triplet+MDR", "4", "0.001", "60.0 ± 0.0", "61.0 ± 0.0", "62.0 ± 0.0", "63.0 ± 0.0",
         "20.0 ± 0.0", "70.0 ± 0.0", "90.0 ± 0.0", "65.0 ± 0.0", "68.8", "88.5"]
     hot = next(line for line in lines if line[0] == "Triplet+MDR, 3 × the rate")
-    assert hot[1:4] == ["4", "0.001", "40.0 ± 0.0"] and hot[-2:] == ["–", "–"]
+    assert hot[1:4] == ["4", "0.003", "40.0 ± 0.0"] and hot[-2:] == ["–", "–"]
     with open(tmp_path / "r" / "tables.csv", encoding="utf-8") as file:
         cells = {(c["table"], c["row"], c["metric"]): c for c in csv.DictReader(file)}
-    assert float(cells["1a", "Triplet+MDR, 3 × the rate", "R@1"]["rate"]) == 1e-3
+    assert float(cells["1a", "Triplet+MDR, 3 × the rate", "R@1"]["rate"]) == 3e-3
     cell = cells["1a", "Triplet+MDR", "R@1"]
-    assert (cell["rate"], cell["best on test's std"]) == ("0.0003", "0.0")
+    assert (cell["rate"], cell["best on test's std"]) == ("0.001", "0.0")
     assert "| Triplet+MDR (L2 norm at inference) | 4     | 50.0 ± 0.0 |" in text
     assert {row.name[2] for row in rows if row.key[1] == "fig3a"} == {8, 16, 32, 64}
     assert experiments.flags_on("glyphs", "mdr", "--lambda 0 --dim 512") == "--lambda 0 --dim 64"

@@ -27,7 +27,7 @@ def test_the_commands(capsys):
     assert len(glyphs) == len(set(glyphs)) == 6 * 5 * 3
     assert glyphs[-1] == ("benchmarks/search.py run dml_da --loss npair --lambda 0 "
                           "--dataset glyphs --lr 0.003 --seed 2 --out runs-search")
-    preset, at_its_rate = jrd.parse_args(["--alpha", "0"]), glyphs[3].split()[3:]
+    preset, at_its_rate = jrd.parse_args(["--alpha", "0"]), glyphs[2].split()[3:]
     assert vars(jrd.parse_args([*at_its_rate, "--out", "runs"])) == vars(preset)
 
 
