@@ -34,7 +34,8 @@ from report.figures import (draw_epochs, draw_gains, draw_levels, draw_recall, d
                             draw_sweep)
 from report.lectures import draw_lecture
 from report.pages import fill
-from report.pictures import draw_nearest, draw_sheet, draw_thumbnails, draw_tsne
+from report.pictures import (NoCheckpoint, draw_nearest, draw_sheet, draw_thumbnails,
+                             draw_tsne)
 from report.tables import CHOSEN, compare, glyphs_table, real_table, table, write_csv
 from support.identity import some
 from support.runs import commit, versions
@@ -207,13 +208,19 @@ def draw_figures(key, rows, args, most, folder, skipped):
     drawn = []
     for name in (table_or_figure, table_or_figure + "d"):               # DML-DA Fig. 1 has a part d
         draw, path = FIGURES.get((paper, name)), folder / f"{paper}-{name}.png"
-        path.unlink(missing_ok=True)
+        keep = False
         if draw and any(get(row) for row in rows):
             try:
                 draw(path, rows, get)
-                drawn.append(path.name)
+                keep = True
             except common.UserError as error:
-                skipped.setdefault(str(error), []).append(path.name)
+                keep = isinstance(error, NoCheckpoint) and path.exists()
+                reason = f"{error}; drawn before, and left so" if keep else str(error)
+                skipped.setdefault(reason, []).append(path.name)
+        if keep:
+            drawn.append(path.name)
+        else:
+            path.unlink(missing_ok=True)
     return drawn
 
 

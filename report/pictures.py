@@ -18,9 +18,15 @@ from report.figures import COLOURS, MARKS, for_figures, panels
 from support import query
 
 
+class NoCheckpoint(common.UserError):
+    """A run came without its last.pt, as those in results/ do."""
+
+
 @functools.cache
 def embedded(checkpoint, data_root):
     """A checkpoint -> embeddings and labels as eval.judge takes them."""
+    if not checkpoint.exists():
+        raise NoCheckpoint(f"no file {checkpoint}")
     where = argparse.Namespace(data_root=data_root, dataset=None, device="auto", no_cache=False)
     network, cfg, data = rebuild(checkpoint, where)
     return {name: part.cpu() for name, part in

@@ -483,6 +483,26 @@ def test_pictures_of_what_has_not_run_are_skipped(out, tmp_path, capsys):
     assert "skipped jrd-fig2.png: so far one value alone has run, which is no curve" in told
 
 
+def test_a_picture_of_a_run_without_its_checkpoint_stays(out, tmp_path, capsys):
+    """Runs of a repository have no last.pt: what was drawn of them before is kept and named, what
+    has no run at all goes."""
+    pytest.importorskip("matplotlib")
+    rows = [row for row in rows_of("--dataset", "glyphs") if row.key in (
+        ("jrd", "1"), ("mdr", "1a"), ("mdr", "fig5"))]
+    for row in rows:
+        if row.key[0] == "jrd":
+            pretend(experiments.runs_of(row, under(out))[0])
+    folder = tmp_path / "r"
+    folder.mkdir()
+    for name in ("jrd-1.png", "mdr-1a.png"):
+        (folder / name).write_bytes(b"drawn before")
+    text, drawn = command.write_report(rows, arguments("--dataset", "glyphs", "--out", out), folder)
+    assert drawn == [path.name for path in folder.glob("*.png")] == ["jrd-1.png"]
+    assert (folder / "jrd-1.png").read_bytes() == b"drawn before" and "(jrd-1.png)" in text
+    told = capsys.readouterr().err
+    assert "last.pt; drawn before, and left so" in told and told.startswith("skipped jrd-1.png: no")
+
+
 def test_only_epochs_that_were_evaluated_are_drawn(out, tmp_path):
     """--eval-every 2: a row without metrics between, each point at its row's own epoch."""
     args = arguments("--dataset", "cub128", "--paper", "mdr", "--seeds", 2, "--out", out)
