@@ -1,5 +1,4 @@
-"""docs/methods.md's figures are those of results/glyphs, and its commands run."""
-import csv
+"""docs/methods.md's commands run; its figures are tests/test_pages.py's."""
 import re
 import shlex
 import timeit
@@ -9,43 +8,6 @@ import pytest
 from conftest import ROOT
 
 METHODS = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-
-
-def rows(name):
-    with open(ROOT / "results" / "glyphs" / f"{name}.csv", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def cells(first):
-    """The rows of the page's table whose head begins with `first`."""
-    table = re.search(rf"^\| {first}.*\n\|[-|]+\n((?:\|.*\n)+)", METHODS, re.M)[1]
-    return [[cell.strip() for cell in line.strip("| ").split(" | ")]
-            for line in table.splitlines()]
-
-
-def test_the_claims_are_those_of_the_report():
-    found = {(row["claim"], row["must be above 0"]): row for row in rows("claims")}
-    table = cells("claim")
-    assert len(table) > 8
-    for claim, difference, interval, seeds, verdict in table:
-        row = found[claim, difference]
-        middle, half = float(row["estimate"]), float(row["half-width"])
-        want = f"{middle:+.2f} ({middle - half:+.2f} to {middle + half:+.2f})"
-        assert (interval, seeds, verdict) == (want, row["seeds"], row["verdict"]), row
-
-
-def test_the_recalls_are_those_of_the_report():
-    found = {(row["paper"], row["table"], row["row"]): row for row in rows("tables")
-             if row["metric"] == "R@1"}
-    table = cells("script and table")
-    assert len(table) > 8
-    for place, row, recall, command in table:
-        script, _, table = place.partition(" ")
-        row = found[script, table, row]
-        want = f"{float(row['ours']):.1f} ± {float(row['our std']):.1f}"
-        assert (recall, command.strip("`")) == (want, row["command"].removeprefix(
-            "python ")), row
-
 
 COMMANDS = re.findall(r"python -m timeit.*?(?=\npython|\n```)", METHODS, re.DOTALL)
 
