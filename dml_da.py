@@ -59,7 +59,7 @@ PRESETS = {
                    iterations=100, lr=3e-5),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
 BRINGS = {  # what a choice brings along unless a flag says otherwise
-    ("backbone", "small"): dict(dim=64, lr=1e-4),
+    ("backbone", "small"): dict(dim=64, lr=1e-4),                      # docs/glyphs.md: the search
     # U9: the paper gives no weights; these are from held-out training classes of `glyphs`
     # (benchmarks/reg_weight.py).
     ("regularizer", "en"): dict(reg_weight=1.0), ("regularizer", "gor"): dict(reg_weight=10.0)}

@@ -61,7 +61,7 @@ PRESETS = {
                    lr=1e-3, lr_proxies=1e-1),
     "folder": {}}
 BRINGS = {  # what a choice brings along unless a flag says otherwise
-    ("backbone", "small"): dict(dim=64, lr=3e-4, lr_proxies=3e-2),
+    ("backbone", "small"): dict(dim=64, lr=3e-4, lr_proxies=3e-2),     # docs/glyphs.md: the search
     ("kernel", "polynomial"): dict(alpha=1e-3), ("kernel", "mgf"): dict(alpha=1e-3),      # Table 4
     ("regularizer", "jmmd"): dict(alpha=0.1)}                                             # Table 3
 # Table 2: which representations are joined, 0 x⁻, 1 x, 2 x⁺; "-c" and "-pooling" are minus signs.

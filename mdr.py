@@ -61,7 +61,7 @@ PRESETS = {
                    iterations=25, lr=3e-4),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
 BRINGS = {  # what a choice brings along unless a flag says otherwise
-    ("backbone", "small"): dict(dim=64, lr=1e-3),
+    ("backbone", "small"): dict(dim=64, lr=1e-3),                      # docs/glyphs.md: the search
     ("loss", "contrastive"): dict(margin=1.0)}                                          # U10
 
 
