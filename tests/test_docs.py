@@ -91,6 +91,17 @@ def test_every_page_of_docs_is_reached_from_the_readme():
     assert not set(PAGES) - seen
 
 
+@each_page
+def test_formulas_survive_markdown(page):
+    """Between bare dollars GitHub reads Markdown first: \\, becomes a comma, )_ begins emphasis.
+    Displayed formulas stand in ```math, which it leaves alone."""
+    text = re.sub(r"\$`.+?`\$|`[^`\n]*`", "", prose(page.read_text(encoding="utf-8")))
+    assert "$$" not in text
+    for formula in re.findall(r"\$(.+?)\$", text):
+        eaten = re.search(r"\\[!-/:-@[-`{-~]|(?<![A-Za-z0-9])_|\*|<[A-Za-z/!]", formula)
+        assert not eaten, formula
+
+
 def test_anchors_are_those_of_github():
     for title, want in (("JRD (`jrd.py`)", "jrd-jrdpy"), ("What it means?", "what-it-means"),
                         ("Eq. 14-16: MMD², JMMD", "eq-14-16-mmd-jmmd"),
