@@ -165,8 +165,11 @@ def write_report(rows, args, folder):
             lines += [f"{where} the same as {heading(same[key])}", ""]
             continue
         pictures = draw_figures(key, of_table, args, most, folder, skipped)
+        shows = heading(key)
+        if FIGURES.get(key) is draw_sheet:
+            shows = f"{NAMES[key[0]]}, its first seed: queries and the five images nearest to each"
         for name in pictures:
-            lines += [f"![{heading(key)}]({name})", ""]
+            lines += [f"![{shows}]({name})", ""]
         drawn += pictures
         for dataset in dict.fromkeys(row.dataset for row in of_table):
             found, csv_rows = table_lines(

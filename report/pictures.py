@@ -59,8 +59,9 @@ def tsne(x, most=5000):
 
 
 def draw_tsne(path, rows, get, part="seen", classes=None, centres=False):
-    """A panel a row, its first seed: images, a colour and mark a class; or class centres."""
-    rows = [row for row in rows if get(row)]
+    """A panel a row at the preset's rate, its first seed: images, a colour and mark a class; or
+    class centres."""
+    rows = [row for row in rows if get(row) and not row.rate]
     figure, axes = panels(len(rows), 4, 4)
     for axis, row in zip(axes, rows):
         run = get(row)[0]

@@ -229,7 +229,8 @@ def test_on_glyphs_the_headlines_stand_at_a_second_rate(out):
     """About three times the preset's, each flag that has a rate; the seeds of headline claims."""
     rows = rows_of("--dataset", "glyphs")
     hot = [row for row in rows if row.rate]
-    assert {row.key for row in hot} == {*experiments.HEADLINES, ("mdr", "fig3b")}
+    assert {row.key for row in hot} == {*experiments.HEADLINES, ("mdr", "fig3b"), ("mdr", "fig4"),
+                                        ("dml_da", "fig1")}
     for row in hot:
         usual = next(r for r in rows if (r.key, r.name, r.rate) == (row.key, row.name, ""))
         own, three = (vars(experiments.runs_of(r, under(out))[0].cfg) for r in (usual, row))
@@ -645,6 +646,11 @@ def test_figures_of_embeddings(tmp_path, monkeypatch):
         draw(path, rows, lambda row: [run])
         assert path.stat().st_size > 5_000
         path.unlink()
+    wide, hot = [], rows[0]._replace(rate=experiments.THREE_TIMES)
+    monkeypatch.setattr(pictures, "panels", lambda n, *size: wide.append(n) or
+                        figures.panels(n, *size))
+    pictures.draw_tsne(path, [*rows, hot], lambda row: [run])
+    assert wide == [2]                                                  # the preset's rate alone
 
 
 def test_without_matplotlib_one_line_says_what_was_skipped(out, tmp_path, monkeypatch, capsys):
