@@ -15,8 +15,9 @@ A page says so in comments, which no reader of the page sees:
                                                 figures are those of these rows
     <!-- elsewhere: 5.6, 0.25: WHY -->          these numbers are from elsewhere; all: every other
 
-Exempt are whole numbers (seeds, classes, sizes, times), what a paper's symbol is set to (α = 0.5)
-and what stands in code.
+A figure that is another of the rows named, or lost its sign, is not noticed.  Exempt are whole
+numbers (seeds, classes, sizes, times), what a paper's symbol is set to (α = 0.5) and what stands in
+code.
 """
 import csv
 import math
@@ -26,6 +27,7 @@ from pathlib import Path
 import common
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?!\w|\.\d)")
+SIGNED = re.compile(rf"((?<![\w.])[+-])?({NUMBER.pattern})")
 NO_RESULT = re.compile(r"`[^`]*`|\]\([^)]*\)|[α-ω]\S* = [\d.]*\d")      # code, links, settings
 COMMENT = re.compile(r"<!-- (.*?) -->", re.DOTALL)
 ITEM = re.compile(r"\s*([-*]|\d+\.) ")
@@ -173,10 +175,15 @@ def blocks(lines):
 
 
 def unknown(text, known):
-    """The numbers with decimals in a text that are none of the known ones, as written"""
-    return {written for written in NUMBER.findall(NO_RESULT.sub("", text))
-            if written.replace(",", "") not in {
-                f"{abs(x):.{len(written.partition('.')[2])}f}" for x in known}}
+    """The numbers with decimals in a text that are none of the known ones, as written but for their
+    sign: one that is written counts, a figure without one may be of either."""
+    found = set()
+    for sign, written in SIGNED.findall(NO_RESULT.sub("", text)):
+        digits = len(written.partition(".")[2])
+        if sign + written.replace(",", "") not in {
+                f"{x if sign else abs(x):{sign and '+'}.{digits}f}" for x in known}:
+            found.add(written)
+    return found
 
 
 def checked(block):

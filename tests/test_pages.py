@@ -104,6 +104,10 @@ Before.
     ("From 46.9 on; 68.8 and 88.5 cost 6.4.\n<!-- t.csv: jrd 1 | JRD | pretrained R@1; mdr 1a | "
      "Triplet, λ = 2 | paper's R@1; mdr 1a | Triplet, λ = 2 | million images to run -->", []),
     ("Loses 0.25 (0.75 to -0.25), < 0.26.\n<!-- c.csv: J1 | JRD - AMSoftmax -->", []),
+    ("At -0.25 it loses.\n<!-- c.csv: J1 | JRD - AMSoftmax -->", []),
+    ("At +0.25 it gains.\n<!-- c.csv: J1 | JRD - AMSoftmax -->", []),
+    ("At +0.75 it gains.\n<!-- c.csv: J1 | JRD - AMSoftmax -->",
+     ["0.75 is of no row that is named"]),
     ("Loses 0.24.\n<!-- c.csv: J1 | JRD - AMSoftmax -->", ["0.24 is of no row that is named"]),
     ("Loses.\n<!-- c.csv: J9 | JRD - AMSoftmax -->", ["c.csv has no J9 | JRD - AMSoftmax"]),
     ("It weighs 5.6 GB, 1,234.5 s.\n<!-- elsewhere: 5.6, 1,234.5: du -->", []),

@@ -47,6 +47,15 @@ def test_the_rule(of_rates, want):
     assert search.choice(of_rates) == want
 
 
+@pytest.mark.parametrize("dataset", ["glyphs", "cub128"])
+def test_the_pages_have_the_table_of_the_committed_runs(dataset, capsys):
+    """Otherwise: python benchmarks/search.py --dataset DATASET --out results/DATASET/search"""
+    search.table(dataset, ROOT / "results" / dataset / "search")
+    table = capsys.readouterr().out
+    page = (ROOT / "docs" / f"{dataset}.md").read_text(encoding="utf-8")
+    assert table.count("\n") > 7 and table in page
+
+
 def test_the_table(tmp_path, capsys):
     """Runs of other settings, datasets and papers are left out; seeds are together."""
     found = {("mdr --lambda 0", 1e-3): (0.5, 0.52), ("mdr --lambda 0 --l2norm", 1e-3): (0.6, 0.64),
