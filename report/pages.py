@@ -15,9 +15,9 @@ A page says so in comments, which no reader of the page sees:
                                                 figures are those of these rows
     <!-- elsewhere: 5.6, 0.25: WHY -->          these numbers are from elsewhere; all: every other
 
-A figure that is another of the rows named, or lost its sign, is not noticed.  Exempt are whole
-numbers (seeds, classes, sizes, times), what a paper's symbol is set to (α = 0.5) and what stands in
-code.
+A figure that is another of the rows named, lost its sign, or stands under elsewhere with the wrong
+one, is not noticed.  Exempt are whole numbers (seeds, classes, sizes, times), what a paper's symbol
+is set to (α = 0.5) and what stands in code.
 """
 import csv
 import math
