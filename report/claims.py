@@ -354,8 +354,8 @@ def ledger_lines(deciding, companions, family, args):
                   "not stopped when it suits (of most settings five had been seen, in runs of an "
                   "earlier list, when it was fixed).  What they leave undecided is *no larger "
                   "than* the upper end of its interval, which is not adjusted.  "
-                  f"{THREE_TIMES.capitalize()}: the next of the search's grid, for every claim that "
-                  "needs headline settings alone.", ""]
+                  f"{THREE_TIMES.capitalize()}: the next of the search's grid, for every claim "
+                  "that needs headline settings alone.", ""]
     lines += [*markdown(short), "", *markdown(long), ""]
     if companions:
         other = [["claim", "", "on", "estimate", "95% interval", "seeds", "by the interval"]]
@@ -364,6 +364,6 @@ def ledger_lines(deciding, companions, family, args):
         lines += ["Where a claim is about retrieval and the paper measured R@1: the same "
                   "differences in MAP@R and NMI.  They decide no claim, for a claim is about what "
                   "its paper measured, and are not in Holm's family.  (M5, D7 and M7 on training "
-                  "classes have none: of embeddings divided by their norm, and of training classes, "
-                  "runs keep R@1 alone.)", "", *markdown(other), ""]
+                  "classes have none: of embeddings divided by their norm, and of training "
+                  "classes, runs keep R@1 alone.)", "", *markdown(other), ""]
     return lines
