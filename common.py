@@ -35,7 +35,7 @@ from support.datasets import Data, Split, check, iterations_for, load_dataset   
 from support.files import (NonFiniteLoss, UserError, atomic, load_torch,          # noqa: F401
                            reason, sha256)
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
-from support.identity import other_images, same_classes, some                    # noqa: F401
+from support.identity import listed, other_images                                 # noqa: F401
 from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
 from support.layouts import COUNTS
 from support.prepare import commands_of, get_ready
@@ -109,21 +109,21 @@ def embed(function, split, cfg):
         images, batch, num_workers=0 if images.cached else _workers(cfg, images),
         pin_memory=where.type == "cuda", worker_init_fn=_start_worker, generator=torch.Generator())
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
-    found = torch.cat([function(x.to(where, non_blocking=True)).float() for x in bar])
-    if not torch.isfinite(found).all():
+    x = torch.cat([function(part.to(where, non_blocking=True)).float() for part in bar])
+    if not torch.isfinite(x).all():
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
                             "of the run holds the last good epoch")
-    return found
+    return x
 
 
 def embeddings(function, data, cfg, splits=("test", "gallery", "seen")):
     """function's embeddings of the splits and their labels, as keyword arguments of eval.judge."""
-    found = {}
+    parts = {}
     for name in splits:
         if (split := getattr(data, name)) is not None:
-            found[name] = embed(function, split, cfg)
-            found["labels" if name == "test" else f"{name}_labels"] = split.labels
-    return found
+            parts[name] = embed(function, split, cfg)
+            parts["labels" if name == "test" else f"{name}_labels"] = split.labels
+    return parts
 
 
 # ---------------------------------------------------------------------------- backbones
@@ -275,9 +275,9 @@ def load_weights(backbone, name, source=None):
             raise UserError(f"cannot download {url + file}: {error}; fetch it some other way and "
                             f"put it at {path}, or pass --weights FILE, or --weights random to "
                             "train from scratch")
-    found = sha256(path)
-    if path.name == file and not found.startswith(digest):
-        raise UserError(f"{path} is not {file}: SHA-256 {found[:16]}…, expected {digest[:16]}…")
+    sha = sha256(path)
+    if path.name == file and not sha.startswith(digest):
+        raise UserError(f"{path} is not {file}: SHA-256 {sha[:16]}…, expected {digest[:16]}…")
     own = backbone.state_dict()
     state = unwrapped(load_torch(path), next(iter(own)))
     state = {k: v for k, v in state.items() if k in own or not k.startswith(CLASSIFIERS)}
@@ -285,11 +285,11 @@ def load_weights(backbone, name, source=None):
              or own[k].shape != state[k].shape]
     if wrong:
         raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ: "
-                        f"{some(wrong)}; --backbone NAME says whose weights they are")
+                        f"{listed(wrong)}; --backbone NAME says whose weights they are")
     backbone.load_state_dict(state)
     if path.name != file:
-        print(f"weights {path}: not a published file, taken as it is; SHA-256 {found}")
-    return found
+        print(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
+    return sha
 
 
 def unwrapped(state, name):

@@ -46,19 +46,19 @@ from eval import (before_training, final_table, judge, kmeans, nmi, recall_at_k,
 # Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the rate is constant, and the embedding layer
 # has the backbone's; ten times that, common at the time, is --head-lr-mult 10.
 DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
-                reg_weight=None, batch=100, m=10, epochs=30, iterations=1000, lr=1e-5,
-                head_lr_mult=1.0, dim=128, backbone="googlenet", ks=[1, 2, 4, 8, 16, 32, 64, 128])
+                reg_weight=None, batch=100, images_per_class=10, epochs=30, iterations=1000,
+                lr=1e-5, head_lr_mult=1.0, dim=128, backbone="googlenet", ks=[1, 2, 4, 8, 16, 32, 64, 128])
 PRESETS = {
     "cub": {},
     "cars": dict(lr=5e-4),
-    "sop": dict(lr=3e-5, m=0, ks=[1, 10, 100, 1000], eval_every=10),
+    "sop": dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000], eval_every=10),
     "glyphs": dict(backbone="small", epochs=40, iterations=10, ks=[1, 2, 4, 8]),        # ours
     # Ours: CUB at 128 × 128 with SqueezeNet, a tenth of the iterations; the rate is from the three
     # losses alone on held-out training classes; N-pair's is 1e-5 (docs/cub128.md).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=3,
                    iterations=100, lr=3e-5),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
-BRINGS = {  # what a choice brings along unless a flag says otherwise
+IMPLIED_DEFAULTS = {  # what a choice brings along unless a flag says otherwise
     ("backbone", "small"): dict(dim=64, lr=1e-4),                      # docs/glyphs.md: the search
     # U9: the paper gives no weights; these are from held-out training classes of `glyphs`
     # (benchmarks/reg_weight.py).
@@ -144,8 +144,8 @@ def triplet_loss(f, labels, margin):
         D_an = D.masked_fill(same, torch.inf)[anchors]                  # (T, B)
         semi_hard = D_an.masked_fill(D_an <= D_ap[:, None], torch.inf)
         near, farther = D_an.min(1), semi_hard.min(1)
-        found = farther.values < D_ap + margin                          # beyond, the loss is 0
-        negatives = torch.where(found, farther.indices, near.indices)
+        usable = farther.values < D_ap + margin                         # beyond, the loss is 0
+        negatives = torch.where(usable, farther.indices, near.indices)
     return F.relu(margin + D_ap - D[anchors, negatives]).sum() / len(f)
 
 
@@ -219,7 +219,7 @@ class TargetDensities(nn.Module):
 
     def __init__(self, classes, betas=(0.9, 0.999), eps=1e-8):
         super().__init__()
-        self.betas, self.eps, self.given = betas, eps, None
+        self.betas, self.eps, self.pending = betas, eps, None
         self.register_buffer("alpha", torch.full((classes,), 0.5))
         for name in ("D0", "m", "v", "steps"):
             self.register_buffer(name, torch.zeros(classes))
@@ -238,7 +238,7 @@ class TargetDensities(nn.Module):
         """α of these classes, (C,) -> (C,): a leaf tensor, in whose .grad `backward` leaves ∂L/∂α
         for the next `step`; a second call before it takes this one's place."""
         alpha = self.alpha[classes].requires_grad_()
-        self.given = classes, alpha
+        self.pending = classes, alpha
         return alpha
 
     @torch.no_grad()
@@ -251,7 +251,7 @@ class TargetDensities(nn.Module):
         about 1e-5 in each, so by 0.03.  The positive pairs alone (U1) balance a fixed α at
         D_avg = α - 5/λ, negative pairs hold it wider.  On the sphere D_avg = 1 - ‖μ_c‖² <= 1.
         """
-        (classes, alpha), (b1, b2) = self.given, self.betas
+        (classes, alpha), (b1, b2) = self.pending, self.betas
         t = self.steps[classes] + 1
         m = b1 * self.m[classes] + (1 - b1) * alpha.grad
         v = b2 * self.v[classes] + (1 - b2) * alpha.grad.square()
@@ -310,27 +310,28 @@ def objective(network, targets, cfg, images, labels, generator):
 
 # ---------------------------------------------------------------------------- sampler, transforms
 def batches(labels, cfg, epoch):
-    """`iterations` batches of m random images of random classes; m = 0: all images of a class.
+    """`iterations` batches of n = `images_per_class` random images of random classes, 0: of all.
 
     Classes are drawn without replacement until the batch is full; one with fewer gives what it has.
-    U11: with m = 0 (SOP) a class that no longer fits as a whole ends the batch, which then has a
+    U11: with n = 0 (SOP) a class that no longer fits as a whole ends the batch, which then has a
     few images less than 100: the D_avg of a part of a class would train its α.
     """
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
+    n = cfg.images_per_class
     of_class = [torch.nonzero(labels == c)[:, 0] for c in range(int(labels.max()) + 1)]
-    found = []
+    epoch_batches = []
     for _ in range(cfg.iterations):
         batch = []
         for c in torch.randperm(len(of_class), generator=generator).tolist():
             images = of_class[c]
-            take = torch.randperm(len(images), generator=generator)[:cfg.m or None]
-            if batch and not cfg.m and len(batch) + len(take) > cfg.batch:
+            take = torch.randperm(len(images), generator=generator)[:n or None]
+            if batch and not n and len(batch) + len(take) > cfg.batch:
                 break
             batch += images[take].tolist()
             if len(batch) >= cfg.batch:
                 break
-        found.append(batch[:cfg.batch])
-    return found
+        epoch_batches.append(batch[:cfg.batch])
+    return epoch_batches
 
 
 def transforms(cfg):
@@ -352,16 +353,16 @@ def evaluate(network, targets, data, cfg):
     """What the figures need of an epoch: recall on test and train (Fig. 1d), NMI, and D_avg and α
     over the training classes."""
     parts = common.embeddings(network.embed, data, cfg)
-    found = retrieval(parts, cfg.ks) | val_recall(network.embed, data, cfg)
-    found["seen R@1"] = recall_at_k(parts["seen"], parts["seen_labels"], [1])[1]
+    metrics = retrieval(parts, cfg.ks) | val_recall(network.embed, data, cfg)
+    metrics["seen R@1"] = recall_at_k(parts["seen"], parts["seen_labels"], [1])[1]
     if data.gallery is None:
         clusters = len(data.test.classes)
-        found["NMI"] = nmi(kmeans(parts["test"], clusters, seed=0), parts["labels"])
+        metrics["NMI"] = nmi(kmeans(parts["test"], clusters, seed=0), parts["labels"])
     _, D_avg = class_density(parts["seen"], parts["seen_labels"])
     for name, values in (("D_avg", D_avg), ("alpha", targets.alpha)):
-        found |= {f"{name} mean": values.mean().item(), f"{name} min": values.min().item(),
-                  f"{name} max": values.max().item()}
-    return found
+        metrics |= {f"{name} mean": values.mean().item(), f"{name} min": values.min().item(),
+                    f"{name} max": values.max().item()}
+    return metrics
 
 
 def train(cfg):
@@ -390,7 +391,7 @@ def train(cfg):
     with run:
         run.restore(network=network, optimizer=optimizer, targets=targets)
         network.eval()
-        run.untrained = run.untrained or before_training(network, data, cfg)
+        run.pretrained = run.pretrained or before_training(network, data, cfg)
         if not run.history and adaptive and cfg.regularizer == "da":
             targets.measure(common.embed(network.pool, data.seen, cfg), data.seen.labels)
         for epoch in run.epochs():
@@ -407,8 +408,8 @@ def train(cfg):
                     parts["alpha"] = targets.alpha.mean()               # U4: to watch
                 run.record(loss=loss, **parts)
             network.eval()
-            found = evaluate(network, targets, data, cfg) if run.evaluates() else {}
-            run.end_epoch(lr=cfg.lr, **found)
+            metrics = evaluate(network, targets, data, cfg) if run.evaluates() else {}
+            run.end_epoch(lr=cfg.lr, **metrics)
         if not run.result:
             parts = common.embeddings(network.embed, data, cfg)
             run.finish(judge(ks=cfg.ks, **parts), data, parts)
@@ -432,16 +433,16 @@ def parse_args(argv=None):
     add("--head-lr-mult", type=number(float, above=0), help="the embedding layer's rate over lr")
     add("--dim", type=number(int, 1), help="d, the embedding's width")
     add("--batch", type=number(int, 2))
-    add("--m", type=number(int, 0), help="images a class in a batch; 0: all of them")
+    add("--images-per-class", type=number(int, 0), help="in a batch; 0: all of them")
     add("--epochs", type=number(int, 1))
     add("--iterations", type=number(int, 1), help="batches an epoch")
     add("--lr", type=number(float, above=0), help="learning rate")
     common.add_shared_arguments(parser, common.backbone_name)
-    parser.describe(DEFAULTS, PRESETS, BRINGS)
+    parser.describe(DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
     args = parser.parse_args(argv)
-    cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
-    if cfg.m == 1:
-        parser.error("argument --m: 1 image a class leaves no positive pair")
+    cfg = common.settings(args, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
+    if cfg.images_per_class == 1:
+        parser.error("argument --images-per-class: 1 leaves no positive pair")
     other = cfg.regularizer in ("en", "gor")
     common.refuse_idle(parser, args, [
         ("with --loss npair", cfg.loss == "npair", "margin"),

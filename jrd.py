@@ -60,7 +60,7 @@ PRESETS = {
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=5,
                    lr=1e-3, lr_proxies=1e-1),
     "folder": {}}
-BRINGS = {  # what a choice brings along unless a flag says otherwise
+IMPLIED_DEFAULTS = {  # what a choice brings along unless a flag says otherwise
     ("backbone", "small"): dict(dim=64, lr=3e-4, lr_proxies=3e-2),     # docs/glyphs.md: the search
     ("kernel", "polynomial"): dict(alpha=1e-3), ("kernel", "mgf"): dict(alpha=1e-3),      # Table 4
     ("regularizer", "jmmd"): dict(alpha=0.1)}                                             # Table 3
@@ -117,7 +117,7 @@ def squared_distances(x):
     return torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
-def pair_mean(distances):
+def mean_bandwidth(distances):
     """Mean over ordered pairs i ≠ j (the diagonal is 0), detached.  (B, B) -> scalar > 0
 
     U2: the paper computes τ "by averages of l2-distances in the exponent part".  That these are the
@@ -135,14 +135,14 @@ def gaussian_kernel(x, K):
     K = 3 gives the paper's {0.5τ, τ, 2τ}, K = 1 its {τ}; other K (Fig. 6) by the released rule.
     """
     d2 = squared_distances(x)
-    tau = pair_mean(d2)
+    tau = mean_bandwidth(d2)
     return sum(torch.exp(-d2 / (tau * 2.0 ** (i - K // 2))) for i in range(K)) / K
 
 
 def laplace_kernel(x):
     """Table 4: k = exp(-‖x - x'‖₁/σ), σ the mean l1 distance.  (B, d) -> (B, B)"""
     d1 = torch.cdist(x, x, p=1)
-    return torch.exp(-d1 / pair_mean(d1))
+    return torch.exp(-d1 / mean_bandwidth(d1))
 
 
 def polynomial_kernel(x, p):
@@ -156,11 +156,12 @@ def mgf_kernel(x):
 
 
 def joint_kernel(reps, kernels):
-    """Eq. 8: Π_l k^l(x_i^l, x_j^l).  reps: L tensors (B, d_l), kernels: L callables -> (B, B)"""
-    product = 1.0
+    """Eq. 8: the Gram matrix Π_l k^l(x_i^l, x_j^l).  reps: L tensors (B, d_l), kernels: L callables
+    -> (B, B)"""
+    gram = 1.0
     for x, kernel in zip(reps, kernels, strict=True):
-        product = product * kernel(x)
-    return product
+        gram = gram * kernel(x)
+    return gram
 
 
 def kernel_functions(cfg):
@@ -182,17 +183,17 @@ def different_class(labels):
     return labels[:, None] != labels[None, :]
 
 
-def jrs(kernel, labels):
+def jrs(gram, labels):
     """Eq. 10-11: L_JRS / N_pairs, the joint kernel's mean over ordered pairs of different classes.
 
     Eq. 10 weighs Eq. 8's S_JRS(I, J) by n^I n^J, which cancels its 1/(n^I n^J): a plain sum.
-    kernel (B, B), labels (B,) -> scalar; 0 where the batch has one class.
+    gram (B, B), labels (B,) -> scalar; 0 where the batch has one class.
     """
     different = different_class(labels)                                 # (B, B)
-    return torch.where(different, kernel, 0).sum() / different.sum().clamp(min=1)
+    return torch.where(different, gram, 0).sum() / different.sum().clamp(min=1)
 
 
-def jintra(kernel, labels):
+def jintra(gram, labels):
     """Eq. 16, weighted as Eq. 10-11: Σ_{I≠J} n^I n^J / N_pairs · -(‖C_I‖² + ‖C_J‖²).
 
     U6: the paper prints norms, and does not say how pairs of classes are weighted.  Here squared
@@ -200,21 +201,21 @@ def jintra(kernel, labels):
     Σ_{i,j∈I} k_ij, classes with one example included.  n_I counts class I in the batch (E5).
     Σ_{I≠J} n^I n^J (‖C_I‖² + ‖C_J‖²) = 2 Σ_I n^I (B - n^I) ‖C_I‖², so a pair i, j of one class
     weighs 2 (B - n) / n.
-    kernel (B, B), labels (B,) -> scalar <= 0
+    gram (B, B), labels (B,) -> scalar <= 0
     """
     different = different_class(labels)                                 # (B, B)
-    n = (~different).sum(1, dtype=kernel.dtype)                         # class size of row i, (B,)
+    n = (~different).sum(1, dtype=gram.dtype)                         # class size of row i, (B,)
     weight = (2 * (len(labels) - n) / n)[:, None]                       # (B, 1)
-    return -torch.where(different, 0, weight * kernel).sum() / different.sum().clamp(min=1)
+    return -torch.where(different, 0, weight * gram).sum() / different.sum().clamp(min=1)
 
 
-def jmmd(kernel, labels):
+def jmmd(gram, labels):
     """Eq. 14-15, weighted as Eq. 10-11: Σ_{I≠J} n^I n^J / N_pairs · -‖C_I - C_J‖².
 
     Eq. 15 prints ‖C(P), C(Q)‖: the norm of the difference is meant (E1).  Squared it is, by Eq. 14,
-    jintra + 2 jrs.  kernel (B, B), labels (B,) -> scalar <= 0
+    jintra + 2 jrs.  gram (B, B), labels (B,) -> scalar <= 0
     """
-    return jintra(kernel, labels) + 2 * jrs(kernel, labels)
+    return jintra(gram, labels) + 2 * jrs(gram, labels)
 
 
 def intra_class(x, labels):
@@ -234,8 +235,8 @@ def regularizer(cfg, reps, labels):
     if cfg.regularizer == "intra":
         return intra_class(reps[1], labels)
     reps = [reps[layer] for layer in VARIANTS[cfg.variant]]
-    kernel = joint_kernel(reps, kernel_functions(cfg))                  # (B, B)
-    return {"jrs": jrs, "jmmd": jmmd, "jintra": jintra}[cfg.regularizer](kernel, labels)
+    gram = joint_kernel(reps, kernel_functions(cfg))                    # (B, B)
+    return {"jrs": jrs, "jmmd": jmmd, "jintra": jintra}[cfg.regularizer](gram, labels)
 
 
 # ---------------------------------------------------------------------------- objective
@@ -294,14 +295,14 @@ def train(cfg):
     with run:
         run.restore(network=network, optimizer=optimizer)
         network.eval()
-        run.untrained = run.untrained or before_training(network, data, cfg)
+        run.pretrained = run.pretrained or before_training(network, data, cfg)
         for epoch in run.epochs():
             network.train()
             # U5: as in the release the rates drop after 19 and 39 epochs (SOP: 39 and 79), one
             # earlier than "every 20" says.
-            drop = 0.1 ** ((epoch + 1) // cfg.drop_every)
+            rate_factor = 0.1 ** ((epoch + 1) // cfg.drop_every)
             for group, lr in zip(optimizer.param_groups, (cfg.lr, cfg.lr_proxies)):
-                group["lr"] = lr * drop
+                group["lr"] = lr * rate_factor
             for images, labels in run.steps(loader(epoch)):
                 images, labels = common.send(device, images, labels)
                 loss, parts = objective(network, cfg, images, labels)
@@ -310,10 +311,11 @@ def train(cfg):
                 optimizer.step()
                 run.record(loss=loss, **parts)
             network.eval()
-            found = {}
+            metrics = {}
             if run.evaluates():
-                found = test_recall(network.embed, data, cfg) | val_recall(network.embed, data, cfg)
-            run.end_epoch(lr=cfg.lr * drop, **found)
+                metrics = test_recall(network.embed, data, cfg)
+                metrics |= val_recall(network.embed, data, cfg)
+            run.end_epoch(lr=cfg.lr * rate_factor, **metrics)
         # The last epoch counts (E4): the release evaluates each epoch and prints the last.
         if not run.result:
             parts = common.embeddings(network.embed, data, cfg)
@@ -344,9 +346,9 @@ def parse_args(argv=None):
     add("--lr-proxies", type=number(float, above=0), help="learning rate of the proxies")
     add("--drop-every", type=number(int, 1), help="epochs between divisions of both rates by 10")
     common.add_shared_arguments(parser, common.backbone_name)
-    parser.describe(DEFAULTS, PRESETS, BRINGS)
+    parser.describe(DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
     args = parser.parse_args(argv)
-    cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
+    cfg = common.settings(args, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
     common.refuse_idle(parser, args, [
         ("with --alpha 0", cfg.alpha == 0, "regularizer variant kernel p K K_prime"),
         ("with --regularizer intra", cfg.regularizer == "intra", "variant kernel p K K_prime"),

@@ -42,17 +42,18 @@ import common
 from eval import before_training, final_table, judge, recall_at_k, retrieval, val_recall
 
 # The paper's "Implementation Details".  From the release alone: 100 epochs of 100 iterations (U1),
-# m images a class (U2), ν (U5).
+# images per class (U2), ν (U5).
 DEFAULTS = dict(lambda_=0.6, loss="triplet", levels=[-3.0, 0.0, 3.0], momentum=0.9,
-                fixed_levels=False, nu=0.01, l2norm=False, eval_l2norm=False, batch=128, m=4,
+                fixed_levels=False, nu=0.01, l2norm=False, eval_l2norm=False, batch=128,
+                images_per_class=4,
                 epochs=100, iterations=100, lr=5e-5, dim=512, backbone="bn_inception",
                 ks=[1, 2, 4, 8], margin=0.2)
 PRESETS = {
     "cub": {},
     "cars": dict(lambda_=0.2),
-    "sop": dict(lambda_=0.1, lr=1e-4, batch=256, m=3, ks=[1, 10, 100, 1000],
+    "sop": dict(lambda_=0.1, lr=1e-4, batch=256, images_per_class=3, ks=[1, 10, 100, 1000],
                 eval_every=10),
-    "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, m=3, ks=[1, 10, 20, 40],
+    "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, images_per_class=3, ks=[1, 10, 20, 40],
                    eval_every=10),
     "glyphs": dict(backbone="small", batch=64, epochs=40, iterations=10),               # ours
     # Ours: CUB at 128 × 128 with SqueezeNet, a quarter of the iterations (55 passes); the rate is
@@ -60,7 +61,7 @@ PRESETS = {
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=10,
                    iterations=25, lr=3e-4),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
-BRINGS = {  # what a choice brings along unless a flag says otherwise
+IMPLIED_DEFAULTS = {  # what a choice brings along unless a flag says otherwise
     ("backbone", "small"): dict(dim=64, lr=1e-3),                      # docs/glyphs.md: the search
     ("loss", "contrastive"): dict(margin=1.0)}                                          # U10
 
@@ -135,8 +136,8 @@ def contrastive_loss(distances, anchors, positives, negatives, margin):
     """
     if not len(anchors):
         return distances.sum() * 0
-    apart = F.relu(margin - distances[anchors, negatives])
-    return distances[anchors, positives].mean() + apart.mean()
+    push = F.relu(margin - distances[anchors, negatives])
+    return distances[anchors, positives].mean() + push.mean()
 
 
 class MarginLoss(nn.Module):
@@ -153,9 +154,9 @@ class MarginLoss(nn.Module):
     def forward(self, distances, anchors, positives, negatives, margin):
         if not len(anchors):
             return distances.sum() * 0
-        together = F.relu(distances[anchors, positives] - self.beta + margin)
-        apart = F.relu(self.beta - distances[anchors, negatives] + margin)
-        return together.mean() + apart.mean()
+        pull = F.relu(distances[anchors, positives] - self.beta + margin)
+        push = F.relu(self.beta - distances[anchors, negatives] + margin)
+        return pull.mean() + push.mean()
 
 
 def positive_pairs(labels):
@@ -185,8 +186,8 @@ def distance_weighted_negatives(e, labels, generator):
     r = pairwise_distances(F.normalize(e)).clamp_min(0.5)               # (B, B)
     log_weight = (2 - d) * r.log() + (3 - d) / 2 * torch.log1p(-(r / 2) ** 2)
     log_weight = log_weight.masked_fill(same | (r > 1.4), -torch.inf)
-    none = (log_weight == -torch.inf).all(1, keepdim=True)
-    log_weight = torch.where(none & ~same, 0.0, log_weight)             # uniform
+    no_candidate = (log_weight == -torch.inf).all(1, keepdim=True)
+    log_weight = torch.where(no_candidate & ~same, 0.0, log_weight)             # uniform
     # argmin E_j / w_j with E_j ~ Exp(1) draws j in proportion to w_j without a wait for the GPU.
     clocks = torch.empty(len(anchors), len(e), device=e.device).exponential_(generator=generator)
     clocks = clocks.clamp_min(torch.finfo(clocks.dtype).tiny)
@@ -246,7 +247,7 @@ class MDR(nn.Module):
         return (normalized - self.levels[self.assign(normalized)]).abs().mean()
 
     @torch.no_grad()
-    def shares(self, distances, labels):
+    def level_counts(self, distances, labels):
         """Fig. 6: how many positive and negative pairs each level has.  labels (B,) on the device
         -> (2, S) long"""
         same = labels[:, None] == labels[None, :]                       # (B, B)
@@ -282,25 +283,25 @@ def objective(network, mdr, loss_dml, cfg, images, labels, generator):
 
 # ---------------------------------------------------------------------------- sampler, transforms
 def batches(labels, cfg, epoch):
-    """`iterations` batches of m images a class.
+    """`iterations` batches of `images_per_class` images per class.
 
-    U2, as in the release: m = 4 on CUB and Cars, 3 on SOP and In-Shop, of classes drawn without
+    U2, as in the release: 4 images on CUB and Cars, 3 on SOP and In-Shop, of classes drawn without
     replacement until the batch is full; a class with fewer images gives what it has, and the last
     class is cut to fit.
     """
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
     of_class = [torch.nonzero(labels == c)[:, 0] for c in range(int(labels.max()) + 1)]
-    found = []
+    epoch_batches = []
     for _ in range(cfg.iterations):
         batch = []
         for c in torch.randperm(len(of_class), generator=generator).tolist():
             images = of_class[c]
-            take = torch.randperm(len(images), generator=generator)[:cfg.m]
+            take = torch.randperm(len(images), generator=generator)[:cfg.images_per_class]
             batch += images[take].tolist()
             if len(batch) >= cfg.batch:
                 break
-        found.append(batch[:cfg.batch])
-    return found
+        epoch_batches.append(batch[:cfg.batch])
+    return epoch_batches
 
 
 def transforms(cfg):
@@ -359,30 +360,30 @@ def train(cfg):
     with run:
         run.restore(network=network, optimizer=optimizer, mdr=mdr, margin_loss=margin_loss)
         network.eval()
-        run.untrained = run.untrained or before_training(network, data, cfg)
+        run.pretrained = run.pretrained or before_training(network, data, cfg)
         for epoch in run.epochs():
             network.train()
             # U1, as in the release: × 0.2 after 40, 60 and 80% of the epochs.
-            drop = 0.2 ** sum(epoch >= share * cfg.epochs for share in (0.4, 0.6, 0.8))
+            rate_factor = 0.2 ** sum(epoch >= share * cfg.epochs for share in (0.4, 0.6, 0.8))
             for group in optimizer.param_groups:
-                group["lr"] = cfg.lr * drop
+                group["lr"] = cfg.lr * rate_factor
             generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
-            shares = torch.zeros(2, len(cfg.levels), dtype=torch.long, device=device)
+            level_counts = torch.zeros(2, len(cfg.levels), dtype=torch.long, device=device)
             for images, labels in run.steps(loader(epoch)):
-                images, labels_there = common.send(device, images, labels)
+                images, labels_on_device = common.send(device, images, labels)
                 loss, parts, distances = objective(network, mdr, loss_dml, cfg, images, labels,
                                                    generator)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 run.record(loss=loss, **parts)
-                shares += mdr.shares(distances, labels_there)
+                level_counts += mdr.level_counts(distances, labels_on_device)
             network.eval()
-            found = evaluate(network, data, cfg) if run.evaluates() else {}
-            run.end_epoch(lr=cfg.lr * drop, **found, **{
+            metrics = evaluate(network, data, cfg) if run.evaluates() else {}
+            run.end_epoch(lr=cfg.lr * rate_factor, **metrics, **{
                 "levels": mdr.levels.tolist(), "mu*": mdr.mu.item(), "sigma*": mdr.sigma.item(),
-                "positive pairs by level": (shares[0] / shares[0].sum()).tolist(),
-                "negative pairs by level": (shares[1] / shares[1].sum()).tolist()})
+                "positive pairs by level": (level_counts[0] / level_counts[0].sum()).tolist(),
+                "negative pairs by level": (level_counts[1] / level_counts[1].sum()).tolist()})
         # The last epoch counts: the paper's figures may be the best on test, which the release
         # keeps (U12).
         if not run.result:
@@ -412,14 +413,14 @@ def parse_args(argv=None):
     add("--eval-l2norm", action="store_const", const=True, help="... at inference only (Table 3)")
     add("--dim", type=number(int, 1), help="d, the embedding's width")
     add("--batch", type=number(int, 2))
-    add("--m", type=number(int, 2), help="images a class in a batch")
+    add("--images-per-class", type=number(int, 2), help="in a batch")
     add("--epochs", type=number(int, 1))
     add("--iterations", type=number(int, 1), help="batches an epoch")
     add("--lr", type=number(float, above=0), help="learning rate")
     common.add_shared_arguments(parser, common.backbone_name)
-    parser.describe(DEFAULTS, PRESETS, BRINGS)
+    parser.describe(DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
     args = parser.parse_args(argv)
-    cfg = common.settings(args, DEFAULTS, PRESETS, BRINGS)
+    cfg = common.settings(args, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
     common.refuse_idle(parser, args, [
         ("with --lambda 0", cfg.lambda_ == 0, "levels fixed_levels momentum nu"),
         ("with --fixed-levels", cfg.fixed_levels, "nu"),

@@ -4,7 +4,7 @@
 
 Half of the 50 training classes of `glyphs` train, the other half tests; no test class is touched.
 Prints R@1 and NMI on the held-out half, mean over seeds, for each weight with the contrastive loss.
-dml_da.BRINGS has, for each regularizer, the weight of the highest NMI, which Fig. 4 shows.
+dml_da.IMPLIED_DEFAULTS has, for each regularizer, the weight of the highest NMI, which Fig. 4 shows.
 """
 import contextlib
 import io

@@ -128,7 +128,7 @@ class Model:
         common.Run.record(self.run, loss=loss, **parts)
         if self.name == "mdr":
             labels, = common.send(self.device, labels)
-            self.shares += self.mdr.shares(distances, labels)
+            self.shares += self.mdr.level_counts(distances, labels)
         clock.lap("log")
 
 

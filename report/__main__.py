@@ -37,7 +37,7 @@ from report.pages import fill
 from report.pictures import (NoCheckpoint, draw_nearest, draw_sheet, draw_thumbnails,
                              draw_tsne)
 from report.tables import CHOSEN, compare, glyphs_table, real_table, table, write_csv
-from support.identity import some
+from support.identity import listed
 from support.runs import commit, versions
 
 FIGURES = {  # (paper, figure, or table that a sheet of retrieved images goes with): who draws it
@@ -114,7 +114,7 @@ def header(args, rows, folder):
         finished += ", made at commit " + ", ".join(sorted(map(short, commits)))
     other = [run for run in done if run.other_code]
     if other:
-        functions = some(list(dict.fromkeys(name for run in other for name in run.other_code)), 8)
+        functions = listed(list(dict.fromkeys(name for run in other for name in run.other_code)), 8)
         finished += (f" ({len(other)} of them by other code than this report's checkout: "
                      f"{functions} changed since)")
     own = {"jrd": "bn_inception", "mdr": "bn_inception", "dml_da": "googlenet"}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from support import command_line
 from support.files import ROOT, UserError
-from support.identity import code_of, other_code, some
+from support.identity import code_of, listed, other_code
 
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
          "cub": "CUB", "cars": "Cars", "sop": "SOP", "inshop": "In-Shop"}
@@ -228,15 +228,6 @@ def selected(args):
 
 
 # ---------------------------------------------------------------------------- a run
-def read_result(path):
-    """A result.json -> its dict.  UserError if it is none."""
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        return {part: result[part] for part in ("last epoch", "best on test", "untrained backbone")}
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is not the result of a run: delete {path.parent} to train anew")
-
-
 def read_log(path):
     """A log.jsonl -> its rows, dicts.  UserError if it is damaged or not there."""
     try:
@@ -309,6 +300,7 @@ class Training:
     def result(self):
         """result.json of a finished run, else None."""
         if self.state == "finished":
+            from support.runs import read_result
             return read_result(self.folder / "result.json")
 
     @functools.cached_property
@@ -412,7 +404,7 @@ def plan(rows, args):
              ", ".join(counted)]
     done = [run for run in other if run.state == "finished"]
     if done:
-        functions = some(list(dict.fromkeys(name for run in done for name in run.other_code)))
+        functions = listed(list(dict.fromkeys(name for run in done for name in run.other_code)))
         what = "trained anew" if args.again else "they count; --again trains them anew"
         lines.append(f"  {len(done)} of the finished runs are of other code than this ({functions} "
                      f"changed since): {what}")

@@ -33,7 +33,7 @@ def draw_lecture(path, out, names):
         if not Path(out, name, "last.pt").exists():
             there = sorted(path.parent.name for path in Path(out).glob("*/last.pt"))
             raise common.UserError(f"no run {name} under {out} that has a last.pt: there are "
-                                   + common.some(there))
+                                   + common.listed(there))
     runs = [opened(out, name) for name in names]
     papers = list(dict.fromkeys(run.paper for run in runs))
     if len(papers) > 1:
@@ -88,7 +88,7 @@ def draw_jrd(runs):
             kernel = jrd.joint_kernel(used, jrd.kernel_functions(run.cfg))
             means = (f"same class {kernel[same].mean():.3f}, "
                      f"different {kernel[different].mean():.4f}")
-            taus = ", ".join(f"{jrd.pair_mean(jrd.squared_distances(x)):.3g}" for x in reps)
+            taus = ", ".join(f"{jrd.mean_bandwidth(jrd.squared_distances(x)):.3g}" for x in reps)
             print(f"{kind} classes, {title}: {means}; τ {taus}")
             axis = next(axes)
             shown = axis.imshow(kernel.numpy(), vmin=0, vmax=0.5, interpolation="nearest")

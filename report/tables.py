@@ -14,9 +14,9 @@ from pathlib import Path
 
 import common
 from eval import confidence_interval
-from report.experiments import NAMES, STAND_INS, photographs, read_log, read_result, runs_of
+from report.experiments import NAMES, STAND_INS, photographs, read_log, runs_of
 from support.identity import other_code, other_images
-from support.runs import other_settings, read_config
+from support.runs import other_settings, read_config, read_result
 
 NUMBERS = Path(__file__).with_name("paper_numbers.jsonl")
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
@@ -146,7 +146,7 @@ def cells(row, args, most):
                      paper_numbers().get(row.key, {}).items() if name == label(row)}
     for metric in metrics_of(row.key, row.dataset):
         values, best = readings(runs, metric, row), readings(runs, metric, row, "best on test")
-        before = readings(runs, metric, row, "untrained backbone")
+        before = readings(runs, metric, row, "pretrained backbone")
         entry = paper.get(metric, {})
         digits = digits_of(row.key, metric)
         difference = None
@@ -312,7 +312,7 @@ def table(out):
     """Every finished run of a folder as Markdown, a row a setting."""
     columns = [("unseen R@1, last epoch", "last epoch", "R@1"),
                ("best on test*", "best on test", "R@1"),
-               ("pretrained", "untrained backbone", "R@1"),
+               ("pretrained", "pretrained backbone", "R@1"),
                ("seen R@1", "last epoch", "seen R@1"), ("MAP@R", "last epoch", "MAP@R"),
                ("NMI", "last epoch", "NMI")]
     rows = [["run", "seeds", *(head for head, _, _ in columns)]]
@@ -378,11 +378,12 @@ def comparable(out, one, other, groups):
     were not tested on the same images."""
     configs = [read_config(Path(out, f"{name}-s{next(iter(groups[name]))}")) or {}
                for name in (one, other)]
-    tested = [{part: (config.get("images") or {}).get(part, {}) for part in ("test", "gallery")}
-              for config in configs]
+    tested = [{part: digest for part, digest in (config.get("images") or {}).items()
+               if part in ("test", "gallery")} for config in configs]
     datasets = [Path(str(config.get("dataset"))).name for config in configs]
-    if datasets[0] != datasets[1] or tested[0] != tested[1]:
-        why = other_images(tested[1], tested[0]) or " and ".join(datasets)
+    differ = other_images(*tested)
+    if datasets[0] != datasets[1] or differ:
+        why = f"{differ} differ" if differ else " and ".join(datasets)
         raise common.UserError(f"{one} and {other} were tested on different images ({why}): their "
                                "figures have no difference to speak of")
     both = {*configs[0]} & {*configs[1]} - {"name", "paper", "seed", "splits"}

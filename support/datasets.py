@@ -9,8 +9,8 @@ from torchvision.transforms import v2
 from support import glyphs
 from support.command_line import data_root
 from support.files import UserError, digest
-from support.identity import images_of
-from support.images import ImageFiles, cache_images, faults, through
+from support.identity import digest_of
+from support.images import ImageFiles, cache_images, faults, to_tensor
 from support.layouts import COUNTS, SMALLER, read_dataset, remarks, sources
 
 
@@ -41,8 +41,7 @@ class Data:
     test: Split
     gallery: Split = None
     val: Split = None           # held-out training classes, as test images are seen
-    remarks: tuple = ()         # what a user should know about the folder
-    identity: dict = None       # {split: {class: digest of its images}}
+    identity: dict = None       # {split: digest of its images}
     prepare: object = None      # prepare(cache): see load_dataset
 
     def counts(self):
@@ -106,8 +105,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
                                         f"{title}-{part}", root / ".cache")
 
     data = Data(preset if real else folder.resolve().name, **parts,
-                remarks=() if real else tuple(remarks(folder, splits)),
-                identity={part: images_of(rows, with_sizes=not real)
+                identity={part: digest_of(rows, with_sizes=not real)
                           for part, rows in splits.items()}, prepare=prepare)
     if cache is not None:
         prepare(cache)
@@ -157,20 +155,16 @@ def hold_out(data, share):
         return Split(images, labels - labels.min(), classes, files)
 
     kept, names = data.train.labels < first, data.train.classes
-    identity = dict(data.identity)
-    if set(identity.get("train", ())) == set(names):
-        identity |= {"train": {c: identity["train"][c] for c in names[:first]},
-                     "val": {c: identity["train"][c] for c in names[first:]}}
     return replace(data, train=part(data.train, kept, names[:first]),
                    seen=part(data.seen, kept, names[:first]),
-                   val=part(data.seen, ~kept, names[first:]), identity=identity)
+                   val=part(data.seen, ~kept, names[first:]))
 
 
 def _load_glyphs(train, test):
     """The embedded dataset -> Data"""
     def split(part, prefix):
         images, labels = glyphs.glyphs(part)
-        images = torch.stack([through(prefix, v2.functional.to_pil_image(x)) for x in images])
+        images = torch.stack([to_tensor(prefix, v2.functional.to_pil_image(x)) for x in images])
         return Split(images, labels, [f"glyph {c}" for c in glyphs.GLYPHS[part][0]])
     return Data("glyphs", split("train", train), split("train", test), split("test", test),
                 identity={}, prepare=lambda cache: None)
@@ -186,8 +180,14 @@ def iterations_for(split, batch, defaults):
 
 
 def check(name, root):
-    """`common.py check`: list the images that cannot be read.  UserError if there are any."""
+    """`common.py check`: list the images that cannot be read, and what else to know of a folder.
+
+    UserError if there are any.
+    """
     folder, splits = read_dataset(name, root)
+    if name not in COUNTS:
+        for remark in remarks(folder, splits):
+            print(f"note: {remark}")
     paths, bad = [path for rows in splits.values() for path, _ in rows], 0
     for fault in faults(paths):
         print(fault, flush=True)

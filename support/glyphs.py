@@ -52,8 +52,8 @@ def _draw_glyph(glyph, draw, studio):
 
     axis = (np.arange(GLYPH_SIZE) + 0.5) / GLYPH_SIZE * 2 - 1
     row, column = np.meshgrid(axis, axis, indexing="ij")
-    turn, y, x = uniform(-0.8, 0.8), row - uniform(-0.2, 0.2), column - uniform(-0.2, 0.2)
-    x, y = np.cos(turn) * x + np.sin(turn) * y, np.cos(turn) * y - np.sin(turn) * x
+    tilt, y, x = uniform(-0.8, 0.8), row - uniform(-0.2, 0.2), column - uniform(-0.2, 0.2)
+    x, y = np.cos(tilt) * x + np.sin(tilt) * y, np.cos(tilt) * y - np.sin(tilt) * x
     x, y = x / uniform(0.5, 0.8), y / uniform(0.5, 0.8)
     radius, polar = np.hypot(x, y), np.arctan2(y, x)
     amplitude = pixelwise(glyph["amplitude"] * draw.uniform(0.6, 1.4, (n, 6)))
@@ -139,7 +139,7 @@ def pretrain(path=WEIGHTS):
 def sheet(path):
     """Draw eight images of ten test classes, a class a row."""
     images, labels = glyphs("test")
-    some = torch.cat([images[labels == c][:8] for c in range(10)])
-    picture = torchvision.utils.make_grid(some, nrow=8, padding=0)             # (3, 360, 288)
+    rows = torch.cat([images[labels == c][:8] for c in range(10)])
+    picture = torchvision.utils.make_grid(rows, nrow=8, padding=0)             # (3, 360, 288)
     v2.functional.to_pil_image(picture).resize((864, 1080), PIL.Image.NEAREST).save(path)
     print(f"wrote {path}")

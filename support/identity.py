@@ -2,42 +2,39 @@
 import ast
 import functools
 
-from support.files import ROOT, digest, sha256
-
-SPELLED_OUT = 500       # classes: of splits with more (SOP, In-Shop) there is one digest for all
-
+from support.files import ROOT, digest, read_json, sha256
 
 # ---------------------------------------------------------------------------- code
-# What computes nothing: functions that print, texts, and defaults, which the settings say.
-SAYS_ONLY = ("final_table", "_print", "_header", "remarks", "SOURCES", "CAUSES", "LOCK_WAIT",
-             "DEFAULTS")
-OUTSIDE = ("__init__", "command_line", "files", "identity")          # files that compute nothing
+# What a reader edits to see what happens: all of the paper's script but its settings, and of these
+# files the protocol of evaluation and what makes the pixels that a network sees.  What prints,
+# refuses, locks, reads folders or loads files is told by the commit in config.json.
+SETTINGS = ("DEFAULTS", "PRESETS", "IMPLIED_DEFAULTS", "parse_args")
+COVERED = {
+    "eval.py": "recall_at_k map_at_r _positives kmeans nmi _halves generalization_bound "
+               "stratified_parts confidence_interval _usable _usable_pair judge retrieval "
+               "test_recall val_recall before_training",
+    "common.py": "_Augmented features freeze_batch_norm Preprocess",
+    "support/images.py": "to_tensor shuffled random_seed augmented",
+    "support/glyphs.py": "GLYPHS GLYPH_SIZE HARMONICS glyphs _draw_glyph SmallNet SMALL_TRANSFORMS"}
+# {function: digests of its versions that compute the same, bit for bit}, by measurement
+EQUIVALENT = ROOT / "support" / "equivalent_code.json"
 
 
 @functools.cache
 def code_of(paper):
-    """{"jrd.jrs": digest, ...} of the functions, methods and values that a run may use: what
-    `train` of this paper's script names, what that names, and so on.
+    """{"jrd.jrs": digest, ...} of the functions, methods and values that make a run's figures.
 
-    Docstrings, comments and layout do not count, nor defaults and presets: the settings say them.
+    Docstrings, comments and layout do not count.
     """
-    files = [ROOT / f"{paper}.py", ROOT / "common.py", ROOT / "eval.py"]
-    files += sorted(path for path in (ROOT / "support").glob("*.py") if path.stem not in OUTSIDE)
-    parts, waiting = {}, {"train"}
-    for path in files:
-        for name, node in _parts(path):
-            parts.setdefault(name, []).append(_without_docstrings(node))
-    found = {}
-    while waiting:
-        reached = {name for name in parts if name not in found and waiting & set(
-            name.split(".")[1:]) and name.split(".")[-1] not in SAYS_ONLY}
-        waiting = set()
-        for name in reached:
-            found[name] = digest(*map(ast.unparse, parts[name]))[:12]
-            for node in parts[name]:
-                waiting |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-                waiting |= {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-    return {name: found[name] for name in parts if name in found}
+    digests = {}
+    for name, node in _parts(ROOT / f"{paper}.py"):
+        if name.split(".")[1] not in SETTINGS:
+            digests[name] = digest(ast.unparse(_without_docstrings(node)))[:12]
+    for file, names in COVERED.items():
+        for name, node in _parts(ROOT / file):
+            if name.split(".")[1] in names.split():
+                digests[name] = digest(ast.unparse(_without_docstrings(node)))[:12]
+    return digests
 
 
 def _parts(path):
@@ -64,81 +61,51 @@ def _without_docstrings(node):
 
 
 def other_code(old, new):
-    """The names of functions that differ between two fingerprints, those of `new` first; None where
-    the old run has none."""
+    """The functions that both fingerprints have and that differ; None where the old run has none.
+
+    A function that only one of them has is called by one that differs.
+    """
     if not isinstance(old, dict):
         return None
-    names = [name for name, value in new.items() if old.get(name) != value]
-    return names + [name for name in old if name not in new]
+    same = read_json(EQUIVALENT)
+    return [name for name in new if name in old and old[name] != new[name]
+            and not {old[name], new[name]} <= {*same.get(name, ())}]
 
 
-def some(names, most=4):
+def listed(names, most=4):
     """A few names of a list, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
 
 
 # ---------------------------------------------------------------------------- images
-def images_of(rows, with_sizes):
-    """[(path, class)] -> {class: digest of its images' names and sizes}, or {"all": digest} where
-    there are many classes.
+def digest_of(rows, with_sizes):
+    """[(path, class)] of a split -> a digest of its classes and its images' names and sizes.
 
-    Names are those of the files, so that the dataset may move and a class that was renamed is
-    known again.  Of the papers' datasets the names alone identify the images (their archives do not
-    change): to look at the size of each of 120,000 files takes minutes on a network's file system.
+    Names are those of the files, so that the dataset may move.  Of the papers' datasets the names
+    alone identify the images (their archives do not change): to look at the size of each of 120,000
+    files takes minutes on a network's file system.
     """
-    words = {}
-    for path, name in rows:
-        size = f" {path.stat().st_size}" if with_sizes else ""
-        words.setdefault(str(name), []).append(path.name + size)
-    if len(words) > SPELLED_OUT:
-        return {"all": digest(*(f"{name} {word}" for name, list_ in words.items()
-                                for word in list_))[:12]}
-    return {name: digest(*list_)[:12] for name, list_ in words.items()}
+    return digest(*(f"{name} {path.name} {path.stat().st_size if with_sizes else ''}"
+                    for path, name in rows))[:12]
 
 
 def other_images(old, new):
-    """What differs between the images of two runs, the worst first, in words; "" if nothing does.
+    """The splits whose images differ between two runs, in words; "" if none do.
 
-    old, new: {split: {class: digest}}; an old run without them is taken as it is.
+    old, new: {split: digest}.  A split without a digest in either is taken for the same.
     """
-    if not isinstance(old, dict) or not all(isinstance(part, dict) for part in old.values()):
-        return ""
-    words, left, arrived = [], set(), set()
-    for a, b in (("train", "test"), ("test", "train")):
-        moved = {name: now for name, now in same_classes(old.get(a, {}), new.get(b, {})).items()
-                 if now not in old.get(b, {})}
-        if moved:
-            names = [name if name == now else f"{name} (now {now})" for name, now in moved.items()]
-            words.append(f"moved from {a} to {b}: {some(names)}")
-        left |= {(a, name) for name in moved}
-        arrived |= {(b, name) for name in moved.values()}
-    for part in dict.fromkeys([*old, *new]):
-        before, now = old.get(part, {}), new.get(part, {})
-        gone = [name for name in before if name not in now and (part, name) not in left]
-        come = [name for name in now if name not in before and (part, name) not in arrived]
-        changed = [name for name in now if name in before and before[name] != now[name]]
-        for names, what in ((gone, "no longer in"), (come, "new in"), (changed, "other images in")):
-            if names:
-                words.append(f"{what} {part}: {some(names)}")
-    return "; ".join(words)
+    old, new = (images if isinstance(images, dict) else {} for images in (old, new))
+    return ", ".join(split for split in new if isinstance(old.get(split), str)
+                     and old[split] != new[split])
 
 
-def same_classes(one, other):
-    """{class of one: the same class in other}, by its name or, where no second class of either has
-    such files, by its files."""
-    files = [*one.values(), *other.values()]
-    renamed = {value: name for name, value in other.items() if files.count(value) == 2}
-    return {name: name if name in other else renamed[value] for name, value in one.items()
-            if name in other or value in renamed}
-
-
-def twice(splits):
+def duplicates(splits):
     """[(path in train, path in test)] of images that are in both, byte for byte.
 
     splits: {split: [(path, class)]}.  Only files of equal size are read.
     """
-    by_size, found = {}, []
+    by_size, pairs = {}, []
     for part, rows in splits.items():
         for path in dict.fromkeys(path for path, _ in rows):
             by_size.setdefault(path.stat().st_size, {}).setdefault(part == "train", []).append(path)
@@ -147,6 +114,6 @@ def twice(splits):
             trained = {}
             for path in parts[True]:
                 trained.setdefault(sha256(path), path)
-            found += [(trained[value], path) for path in parts[False]
+            pairs += [(trained[value], path) for path in parts[False]
                       if (value := sha256(path)) in trained and path != trained[value]]
-    return found
+    return pairs

@@ -28,7 +28,7 @@ def decode(path):
         raise UserError(f"cannot read the image {path}: {error}")
 
 
-def through(prefix, image):
+def to_tensor(prefix, image):
     """The deterministic part of a transform, applied by PIL -> uint8 (3, h, w)"""
     return v2.functional.pil_to_tensor(prefix(image) if prefix else image)
 
@@ -44,7 +44,7 @@ class ImageFiles:
         return len(self.paths)
 
     def __getitem__(self, i):
-        return through(self.prefix, decode(self.paths[i]))
+        return to_tensor(self.prefix, decode(self.paths[i]))
 
     def whole(self, device):
         """None: they are not in memory (CachedImages.whole)."""

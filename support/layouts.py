@@ -13,7 +13,7 @@ from pathlib import Path
 import PIL.Image
 
 from support.files import UserError, digest
-from support.identity import some, twice
+from support.identity import duplicates, listed
 
 SPLITS = {"train", "test", "val", "valid", "validation"}   # of others' folders: no names of classes
 SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
@@ -148,25 +148,25 @@ def remarks(folder, splits):
                 if not files & used:
                     empty.append(entry.relative_to(folder))
                 others += [path.relative_to(folder) for path in sorted(files - used)]
-    found, same = [], twice(splits)
+    found, same = [], duplicates(splits)
     count = collections.Counter(name for _, name in splits["train"])
     single = [name for name, images in count.items() if images == 1]
     if single:
         found.append(f"training classes with a single image, so without a positive pair: "
-                     f"{len(single)}, {some(single)}")
+                     f"{len(single)}, {listed(single)}")
     folders = [entry.name for entry in sorted(folder.iterdir())
                if entry.is_dir() and not hidden(entry.name)]
     if is_split(folder):
         beside = [name for name in folders if name not in splits]
         if beside:
-            found.append(f"left out beside train and test: {some(beside)}")
+            found.append(f"left out beside train and test: {listed(beside)}")
     elif taken := [name for name in folders if name.lower() in SPLITS]:
-        found.append(f"{some(taken)}: taken for a class, as all sub-folders are unless there are "
+        found.append(f"{listed(taken)}: taken for a class, as all sub-folders are unless there are "
                      "train/ and test/")
     if empty:
-        found.append(f"left out, for they have no images: {len(empty)} folders, {some(empty)}")
+        found.append(f"left out, for they have no images: {len(empty)} folders, {listed(empty)}")
     if others:
-        found.append(f"left out, for they are no images: {len(others)} files, {some(others)}")
+        found.append(f"left out, for they are no images: {len(others)} files, {listed(others)}")
     if same:
         (a, b), *_ = same
         found.append(f"{len(same)} images of test are in train too, byte for byte: "

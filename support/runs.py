@@ -16,7 +16,7 @@ from tqdm import tqdm
 from support.command_line import PLACE, device, typed
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, load_torch, lock, read_json,
                            reason, remove_leftovers, write_json)
-from support.identity import code_of, other_code, other_images, some
+from support.identity import code_of, listed, other_code, other_images
 from support.memory import step_bytes
 from support.query import keep_embeddings, searched_entries
 
@@ -63,9 +63,25 @@ def read_config(folder):
     if not path.exists():
         return None
     try:
-        return dict(read_json(path))
+        config = dict(read_json(path))
     except (ValueError, TypeError):
         raise UserError(f"{path} is not the settings of a run: delete {folder} to train anew")
+    if config.get("paper") in ("mdr", "dml_da") and "m" in config:
+        config["images_per_class"] = config.pop("m")                    # its old name
+    return config
+
+
+def read_result(path):
+    """A result.json -> its dict.  UserError if it is none."""
+    try:
+        result = dict(read_json(path))
+        if "untrained backbone" in result:
+            result["pretrained backbone"] = result.pop("untrained backbone")       # its old name
+        if all(part in result for part in ("last epoch", "best on test", "pretrained backbone")):
+            return result
+    except (ValueError, TypeError):
+        pass
+    raise UserError(f"{path} is not the result of a run: delete {path.parent} to train anew")
 
 
 def other_settings(old, new):
@@ -93,7 +109,7 @@ class Run:
         self.config = {"paper": paper, **settings_of(cfg), "weights_sha256": weights,
                        "splits": data.counts(), "images": data.identity, "code": code_of(paper),
                        "versions": versions(), "commit": commit()}
-        self.history, self.untrained, self.epoch, self.columns = [], None, 0, None
+        self.history, self.pretrained, self.epoch, self.columns = [], None, 0, None
         self.saved = 0                                                  # epochs in last.pt
         self._check_folder()
         self._header(data, weights)
@@ -108,9 +124,9 @@ class Run:
         if old is None:
             return
         ways = "--name LABEL puts this run beside it, --again in its place"
-        words = other_images(old.get("images"), self.config["images"] or {})
-        if words:
-            raise UserError(f"{self.folder} holds a run on other images: {words}; {ways}")
+        splits = other_images(old.get("images"), self.config["images"])
+        if splits:
+            raise UserError(f"{self.folder} holds a run on other images: {splits} differ; {ways}")
         differ = other_settings(old, self.config)
         if differ:
             words = ", ".join(f"{k} (there {a!r}, now {b!r})" for k, (a, b) in differ.items())
@@ -118,7 +134,7 @@ class Run:
         functions = other_code(old.get("code"), self.config["code"])
         if functions:
             kind = "a finished run" if (self.folder / "result.json").exists() else "a run begun"
-            raise UserError(f"{self.folder} holds {kind} with other code: {some(functions)} "
+            raise UserError(f"{self.folder} holds {kind} with other code: {listed(functions)} "
                             f"{'differ' if len(functions) > 1 else 'differs'}; {ways}")
 
     def _header(self, data, weights):
@@ -136,8 +152,6 @@ class Run:
         if data.val and len(data.val.classes) < FEW:
             print(f"note: R@1 among {len(data.val.classes)} held-out classes hardly tells one "
                   "epoch from another; hold out more, if there are")
-        for remark in data.remarks:
-            print(f"note: {remark}")
         print(f"backbone {self.cfg.backbone}, weights {weights[:12]}")
         changed = [f"{k} {value_in_name(v)}" for k, v in self.cfg.changed.items()]
         print("settings: the preset" + (f", but {', '.join(changed)}" if changed else "") +
@@ -187,7 +201,7 @@ class Run:
     def result(self):
         """What `finish` wrote, or None while the run is not finished."""
         path = self.folder / "result.json"
-        return read_json(path) if path.exists() else None
+        return read_result(path) if path.exists() else None
 
     def restore(self, **parts):
         """Load the last checkpoint into parts (anything with load_state_dict), if there is one."""
@@ -198,7 +212,8 @@ class Run:
                 for name, part in parts.items():
                     if state[name] is not None:                         # dropped by finish
                         part.load_state_dict(state[name])
-                self.history, self.untrained = state["history"], state["untrained"]
+                self.history = state["history"]
+                self.pretrained = state.get("pretrained", state.get("untrained"))    # its old name
                 self.saved = len(self.history)
                 self._keep_best(state)
             except (KeyError, RuntimeError, ValueError) as error:
@@ -276,7 +291,7 @@ class Run:
     def _state(self):
         """What a checkpoint holds."""
         return {"paper": self.paper, "config": self.config, "history": self.history,
-                "untrained": self.untrained, **{k: v.state_dict() for k, v in self.parts.items()}}
+                "pretrained": self.pretrained, **{k: v.state_dict() for k, v in self.parts.items()}}
 
     def _print(self, row):
         """A row of the table on the console, the names of its columns first where they changed."""
@@ -316,14 +331,14 @@ class Run:
             file.writelines(json.dumps(row) + "\n" for row in self.history)
 
     def finish(self, last, data=None, parts=None):
-        """Write result.json: last epoch, best on test labelled as such, untrained backbone.
+        """Write result.json: last epoch, best on test labelled as such, pretrained backbone.
 
         parts: the embeddings of data, as common.embeddings has them, kept for eval.py --query.
         """
         best, chosen = self.best(self.ks[0]), self.best("val R@1")
         result = {"last epoch": {"epoch": len(self.history), **last},
                   "best on test": {k: best[k] for k in ("epoch", *self.ks)},
-                  "untrained backbone": self.untrained,
+                  "pretrained backbone": self.pretrained,
                   "seconds": sum(row["seconds"] for row in self.history)}
         if chosen:
             result["best on held-out classes"] = {

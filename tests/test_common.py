@@ -63,7 +63,7 @@ def test_folder_first_half_trains_second_half_tests(tmp_path):
 def test_images_of_every_kind_become_rgb(tmp_path, mode):
     path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
     Image.fromarray(np.full((5, 7, 3), 200, np.uint8)).convert(mode).save(path)
-    image = images.through(None, images.decode(path))
+    image = images.to_tensor(None, images.decode(path))
     assert image.shape == (3, 5, 7) and image.dtype == torch.uint8 and image.float().mean() > 150
 
 
@@ -304,7 +304,7 @@ def test_settings_that_came_while_another_process_trained_are_refused(tmp_path):
 def test_a_checkpoint_of_another_version_is_refused(tmp_path):
     part = torch.nn.Linear(2, 3)
     with run_of(tmp_path) as run:
-        torch.save({"paper": "jrd", "config": {}, "history": [], "untrained": None,
+        torch.save({"paper": "jrd", "config": {}, "history": [], "pretrained": None,
                     "network": torch.nn.Linear(2, 4).state_dict()}, run.folder / "last.pt")
         for parts in ({"network": part}, {"optimizer": torch.optim.Adam(part.parameters())}):
             with pytest.raises(common.UserError, match="last.pt does not fit this jrd.py"):

@@ -486,7 +486,7 @@ def test_machines_whose_locks_do_not_reach_each_other(files, tmp_path, monkeypat
     monkeypatch.setattr(images, "lock", lambda *_, **__: None)
     monkeypatch.setattr(images, "decode", lambda path: time.sleep(0.02) or real(path))
     some = files()
-    want = [images.through(None, real(path)) for path in some.paths]
+    want = [images.to_tensor(None, real(path)) for path in some.paths]
 
     def build():
         for _ in range(20):
@@ -529,7 +529,7 @@ def test_two_at_once_build_one_cache(files, tmp_path, monkeypatch, capfd):
 
     def build():
         assert_same([*cached(some, tmp_path)], want)
-    want = [images.through(None, real(path)) for path in some.paths]
+    want = [images.to_tensor(None, real(path)) for path in some.paths]
     files.decoded()
     children = [in_a_child(build) for _ in range(3)]
     assert [ended(child) for child in children] == [0, 0, 0]

@@ -301,16 +301,16 @@ def test_batches_of_ten_by_ten_by_counting():
 def test_whole_classes_until_the_batch_is_full():
     sizes = np.tile([2, 5, 9], 10)
     labels = torch.tensor(np.repeat(np.arange(30), sizes))
-    c = cfg("--m", "0", "--batch", "40", "--iterations", "200")
+    c = cfg("--images-per-class", "0", "--batch", "40", "--iterations", "200")
     found = dml_da.batches(labels, c, epoch=0)
     for batch in found:
         counts = np.bincount(labels[batch].numpy(), minlength=30)
         assert ((counts == 0) | (counts == sizes)).all()            # U11: none is cut
         assert 40 - max(sizes) < len(batch) == len(set(batch)) <= 40
     assert 40 in map(len, found) and np.bincount(labels[sum(found, [])]).min() > 0
-    small = cfg("--m", "0", "--batch", "4", "--iterations", "50")
+    small = cfg("--images-per-class", "0", "--batch", "4", "--iterations", "50")
     assert max(map(len, dml_da.batches(labels, small, 0))) == 4     # a class larger than the batch
-    large = cfg("--m", "0", "--batch", "999", "--iterations", "1")
+    large = cfg("--images-per-class", "0", "--batch", "999", "--iterations", "1")
     assert len(dml_da.batches(labels, large, 0)[0]) == sizes.sum()
 
 
@@ -399,7 +399,7 @@ def test_presets_are_the_papers():
     for c in (cub, cars, sop):
         assert (c.lambda_, c.eta, c.margin, c.dim, c.backbone, c.batch,
                 c.epochs * c.iterations) == (10, 0.5, 1, 128, "googlenet", 100, 30_000)
-    assert [(c.lr, c.m) for c in (cub, cars, sop)] == [(1e-5, 10), (5e-4, 10), (3e-5, 0)]
+    assert [(c.lr, c.images_per_class) for c in (cub, cars, sop)] == [(1e-5, 10), (5e-4, 10), (3e-5, 0)]
     assert cub.ks == cars.ks == [1, 2, 4, 8, 16, 32, 64, 128] and sop.ks == [1, 10, 100, 1000]
 
 
@@ -436,7 +436,7 @@ def short(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("flags", ["--loss triplet --regularizer da-", "--loss npair --eta 1",
-                                   "--regularizer en", "--regularizer gor --reg-weight 2 --m 0",
+                                   "--regularizer en", "--regularizer gor --reg-weight 2 --images-per-class 0",
                                    "--lambda 0 --head-lr-mult 10"])
 def test_every_choice_trains(flags, short):
     found = short(*flags.split(), "--epochs", "1")

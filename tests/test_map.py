@@ -130,7 +130,7 @@ def test_the_example_of_a_new_regularizer_works(tmp_path):
     function, names, branch, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     weight, choices = names.splitlines()
     source = (ROOT / "dml_da.py").read_text(encoding="utf-8")
-    for old, new in ((r"^BRINGS = .*\n", "\\g<0>" + weight + "\n"),
+    for old, new in ((r"^IMPLIED_DEFAULTS = .*\n", "\\g<0>" + weight + "\n"),
                      (r"^    add\(\"--regularizer\".*\n.*\n", choices + "\n"),
                      (r"^# -+ objective", function + "\n\n\\g<0>"),
                      (r"^    elif cfg.regularizer == \"gor\"", branch + "\\g<0>"),

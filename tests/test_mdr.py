@@ -238,7 +238,7 @@ def test_the_draw_is_seeded():
 def test_batches_by_counting():
     """U2: m images a class, classes and images at random, small classes give what they have."""
     labels = torch.tensor([0] * 9 + [1] * 2 + [2] * 9 + [3] + [4] * 9 + [5] * 9)
-    c = cfg(batch=12, m=4, iterations=600)
+    c = cfg(batch=12, images_per_class=4, iterations=600)
     found = mdr.batches(labels, c, epoch=0)
     assert len(found) == 600 and found == mdr.batches(labels, c, 0) != mdr.batches(labels, c, 1)
     with_class = np.zeros(6)
@@ -252,7 +252,7 @@ def test_batches_by_counting():
     image_counts = np.bincount(np.concatenate(found), minlength=len(labels))
     of_class_0 = image_counts[:9]
     assert of_class_0.min() > 0.7 * of_class_0.max()
-    everything = mdr.batches(labels, cfg(batch=128, m=4, iterations=1), 0)[0]
+    everything = mdr.batches(labels, cfg(batch=128, images_per_class=4, iterations=1), 0)[0]
     assert sorted(np.bincount(labels[everything].numpy()).tolist()) == [1, 2, 4, 4, 4, 4]
 
 
@@ -289,7 +289,7 @@ def test_collapse_after_healthy_batches_is_far_below_the_mean():
 def test_shares_count_each_ordered_pair_once():
     module, e = mdr.MDR().double(), torch.tensor(points())
     module(distances(e))
-    counts = module.shares(distances(e), torch.tensor(LABELS))
+    counts = module.level_counts(distances(e), torch.tensor(LABELS))
     want = np.zeros((2, 3))
     for i, j in itertools.permutations(range(B), 2):
         d = (np.linalg.norm(points()[i] - points()[j]) - module.mu.item()) / module.sigma.item()
@@ -306,7 +306,7 @@ def test_a_step_reads_nothing_from_the_device():
     for loss in LOSSES.values():
         loss = loss.to("meta") if isinstance(loss, torch.nn.Module) else loss
         (loss(scaled, *chosen, margin=0.2) + module(scaled)).backward(retain_graph=True)
-    module.shares(scaled, labels.to("meta"))
+    module.level_counts(scaled, labels.to("meta"))
     with pytest.raises(RuntimeError, match="meta"):
         e.sum().item()
 
@@ -351,7 +351,7 @@ def test_presets_are_the_papers():
     for c in (cub, cars, sop, inshop):
         assert (c.levels, c.momentum, c.margin, c.dim) == ([-3, 0, 3], 0.9, 0.2, 512)
         assert (c.backbone, c.epochs, c.iterations, c.nu) == ("bn_inception", 100, 100, 0.01)
-    assert [(c.lambda_, c.lr, c.batch, c.m) for c in (cub, cars, sop, inshop)] == [
+    assert [(c.lambda_, c.lr, c.batch, c.images_per_class) for c in (cub, cars, sop, inshop)] == [
         (0.6, 5e-5, 128, 4), (0.2, 5e-5, 128, 4), (0.1, 1e-4, 256, 3), (0.1, 1e-4, 256, 3)]
     assert [c.ks for c in (cub, sop, inshop)] == [[1, 2, 4, 8], [1, 10, 100, 1000], [1, 10, 20, 40]]
     assert cfg(loss="contrastive").margin == 1 and cfg(loss="contrastive", margin=0.5).margin == 0.5

@@ -15,7 +15,7 @@ import jrd
 import mdr
 from conftest import ROOT, make_folder
 from support import glyphs, query
-from support.images import decode, through
+from support.images import decode, to_tensor
 
 PAGE = (ROOT / "docs" / "use.md").read_text(encoding="utf-8")
 
@@ -72,7 +72,7 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ca
     _, _, transform = jrd.transforms(cfg)
     paths = sorted(folder.rglob("*.png"))
     with torch.inference_mode():
-        x = {path: network.embed(through(transform, decode(path))[None])[0].double()
+        x = {path: network.embed(to_tensor(transform, decode(path))[None])[0].double()
              for path in paths}                                         # each alone in its batch
     for path in asked:
         distances = {other: (x[path] - x[other]).square().sum().sqrt().item() for other in paths}
@@ -295,4 +295,4 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capsys):
     r1 = evaluation.recall_at_k(common.embed(names["network"].embed, data.test, names["cfg"]),
                                 data.test.labels, [1])[1]
     assert r1 == json.loads((checkpoint.parent / "result.json").read_text())[
-        "untrained backbone"]["R@1"]
+        "pretrained backbone"]["R@1"]

@@ -55,7 +55,7 @@ def pretend(run, r1=0.5, seen=0.9, epochs=None):
                            "R@1, l2-normalized": r1 - 0.1, "lambda": [r1, 0.01], "d_H": [0.9, 0.01],
                            "ten parts": {m: [v - 0.2, 0.01] for m, v in recall.items()}},
             "best on test": {"epoch": 2, **{m: v + 0.05 for m, v in recall.items()}},
-            "untrained backbone": {"R@1": 0.4}, "seconds": 1}))
+            "pretrained backbone": {"R@1": 0.4}, "seconds": 1}))
     for name in ("state", "result", "log"):
         run.__dict__.pop(name, None)
 
