@@ -95,13 +95,13 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
 
 
 def hits_by_class(places, labels):
-    """Recall@1 query by query, for a bootstrap over classes -> {class: "0110"}, its queries in order.
+    """Recall@1 query by query, to resample classes -> {class: "0110"}, its queries in order.
 
     places (n,): of each query's nearest positive, labels (n,)
     """
     hits = {}
     for label, place in zip(torch.as_tensor(labels).tolist(), places.tolist()):
-        hits[str(label)] = hits.get(str(label), "") + "01"[place == 1]
+        hits[str(label)] = hits.get(str(label), "") + str(int(place == 1))
     return hits
 
 
@@ -257,9 +257,9 @@ def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_l
     """Everything the tables report -> a dict that json can write; shares in [0, 1].
 
     R@K, each query's hit, MAP@R, NMI (k = the number of test classes); with `seen`, the training
-    embeddings: their R@1, λ and d_H; where every class has 20 images or more: Table 2's ten parts.  [mean,
-    half-width] of 95% intervals over ten splits or ten parts.  NMI and parts are not defined for a
-    separate gallery.
+    embeddings: their R@1, λ and d_H; where every class has 20 images or more: Table 2's ten parts.
+    [mean, half-width] of 95% intervals over ten splits or ten parts.  NMI and parts are not defined
+    for a separate gallery.
     """
     places = ranks.first_places(*_usable_pair(test, labels, gallery, gallery_labels))
     result = {f"R@{k}": (places <= k).double().mean().item() for k in ks}

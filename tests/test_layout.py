@@ -70,4 +70,4 @@ def test_nothing_else_stands_at_the_top():
     assert {line.split("/")[0] for line in tracked.stdout.splitlines()} == {
         *(f"{paper}.py" for paper in PAPERS), "common.py", "eval.py", "tests", "run_all.sh",
         "README.md", "requirements.txt", ".gitignore", ".gitattributes", ".ci", "support", "report",
-        "docs", "results", "benchmarks"}
+        "docs", "results", "studies", "benchmarks"}
