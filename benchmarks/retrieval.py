@@ -80,7 +80,6 @@ def in_turn(functions, turns):
 
 
 def row(task, size, seconds):
-    """A row of the table."""
     n, *_ = SIZES[size]
     ratios = np.median(seconds[:, 0] / seconds[:, 1], 0)
     ours, theirs = np.median(seconds[:, :, 0], 0)

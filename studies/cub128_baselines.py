@@ -32,8 +32,7 @@ def triplet(args):
     network = mdr.Network(cfg, len(data.train.classes))
     common.load_weights(network.backbone, cfg.backbone, cfg.weights)
     common.to_device(network, cfg).eval()
-    rows = [["", "pooled", "l2-normalized", "embedding", "l2-normalized", "‖e‖, mean",
-             "std / mean"]]
+    rows = [["R@1", "pooled", "L2-normalized", "embedding", "L2-normalized", "norm, std / mean"]]
     for path in [None, *sorted(Path(args.out).glob("mdr-cub128-*lambda0*/last.pt"))]:
         if path:
             network.load_state_dict(common.read_checkpoint(path)["network"])
@@ -44,7 +43,7 @@ def triplet(args):
         norms = e.norm(dim=1)
         rows.append([path.parent.name if path else "pretrained",
                      *(f"{100 * recall:.1f}" for recall in recalls),
-                     f"{norms.mean():.1f}", f"{norms.std() / norms.mean():.2f}"])
+                     f"{norms.std() / norms.mean():.2f}"])
     print_table(rows)
 
 

@@ -5,13 +5,9 @@
 
 "detached" is jrd.py's kernel: τ is the batch's mean squared distance, without a gradient.  The
 other variants are τ with its gradient, τ fixed at its first value, and "only τ": what detaching
-adds to the gradient.  Free points print the page's first table and draw docs/jrs_bandwidths.png.
-Trainings print the second table: means over 28 batches of training images, then mean ± std over
-three seeds.  Finished trainings in --out are kept.
+adds to the gradient.  Free points also draw docs/jrs_bandwidths.png.
 """
 import argparse
-import itertools
-import math
 import statistics
 import sys
 from functools import partial
@@ -99,39 +95,39 @@ def flow(variant, layers, on_sphere, labels, Ks):
 
 def free_points(png):
     labels = torch.arange(10).repeat_interleave(5)
-    pairs, different = len(labels) * (len(labels) - 1), jrd.different_class(labels).sum().item()
-    most = torch.tensor(pairs / different)                              # N / N_pairs
+    most = torch.tensor(50 * 49 / jrd.different_class(labels).sum().item())         # N / N_pairs
     points = [cap(labels, 16, seed) for seed in range(3)]
-    settings = {"free, 16-d": (points[:1], [False], (3,)),
-                "sphere, 16-d": (points[:1], [True], (3,)),
-                "sphere, 2-d": ([cap(labels, 2, 0)], [True], (3,)),
-                "three layers": (points, [False, True, False], KS)}     # x⁺ is free here too
-    rows = [["points", "τ", "lower bound", "F, first step", "F, last", "τ last / first",
-             "same-class d²/τ, first", "last", "steps that raise F"]]
-    flows = {}
-    for (name, (layers, on_sphere, Ks)), variant in itertools.product(settings.items(), VARIANTS):
-        flows[name, variant] = flow(variant, layers, on_sphere, labels, Ks)
-        value, tau, same = flows[name, variant].T
-        bound = math.prod(mixture(most, K).item() for K in Ks)
-        rises = (value[1:] > value[:-1] + 1e-12).sum().item()
-        rows.append([name, variant, f"{bound:.4f}", f"{value[0]:.4f}", f"{value[-1]:.4f}",
-                     f"{tau[-1]:.2f}", f"{same[0]:.4f}", f"{same[-1]:.4f}", str(rises)])
-    print_table(rows)
-    draw(flows, mixture(most, 3).item(), png)
-
-
-def draw(flows, bound, png):
+    settings = {"free, 16-d": (points[:1], [False]), "sphere, 16-d": (points[:1], [True]),
+                "sphere, 2-d": ([cap(labels, 2, 0)], [True]),
+                "three layers": (points, [False, True, False])}         # x⁺ is free here too
+    rows = [["points", "τ", "lower bound", "F, first", "F, last", "τ, last / first",
+             "same-class d²/τ, last"]]
     figure, axes = panels(6, 3, 2.5)
-    names, titles = ("free, 16-d", "sphere, 16-d"), ("F", "τ / first τ", "same-class distance² / τ")
-    for axis, (name, column) in zip(axes, itertools.product(names, range(3))):
-        for variant, colour, line in zip(VARIANTS, COLOURS, LINES):
-            axis.plot(range(1, STEPS + 2), flows[name, variant][:, column], color=colour, ls=line,
-                      lw=2, label=f"τ {variant}")
-        if column == 0:
-            axis.axhline(bound, color="0.6", lw=1, label="lower bound")
-        axis.set(title=f"{name}: {titles[column]}", xlabel="step + 1", xscale="log")
-    axes[1].set_yscale("log")
-    save(figure, png, axes)
+    axes = dict(zip(settings, axes.reshape(2, 3)))                      # the first two have some
+    for name, (layers, on_sphere) in settings.items():
+        Ks = KS[:len(layers)]
+        bound = torch.stack([mixture(most, K) for K in Ks]).prod().item()
+        flows = {variant: flow(variant, layers, on_sphere, labels, Ks) for variant in VARIANTS}
+        for variant, steps in flows.items():
+            (first, _, _), (last, tau, same) = steps[[0, -1]].tolist()
+            rows.append([name, variant, f"{bound:.4f}", f"{first:.4f}", f"{last:.4f}",
+                         f"{tau:.2f}", f"{same:.4f}"])
+        if name in axes:
+            draw(axes[name], name, flows, bound)
+    print_table(rows)
+    axes["free, 16-d"][1].set_yscale("log")
+    save(figure, png, figure.axes)
+
+
+def draw(axes, name, flows, bound):
+    """A row of three panels; flows: {variant: what flow returns}"""
+    titles = "F", "τ / first τ", "same-class distance² / τ"
+    for column, (axis, title) in enumerate(zip(axes, titles)):
+        for (variant, steps), colour, line in zip(flows.items(), COLOURS, LINES):
+            axis.plot(range(1, STEPS + 2), steps[:, column], color=colour, ls=line, lw=2,
+                      label=f"τ {variant}")
+        axis.set(title=f"{name}: {title}", xlabel="step + 1", xscale="log")
+    axes[0].axhline(bound, color="0.6", lw=1, label="lower bound")
 
 
 # ---------------------------------------------------------------------------- trainings
@@ -143,7 +139,7 @@ def batches(data):
 
 
 def trained(variant, alpha, seed, out):
-    """A training of jrd.py with its regularizer replaced -> network, R@1, MAP@R, seen R@1 in %"""
+    """A training of jrd.py with its regularizer replaced -> network, R@1 and MAP@R in %"""
     first = []
 
     def regularizer(cfg, reps, labels):
@@ -154,52 +150,41 @@ def trained(variant, alpha, seed, out):
                           "--out", str(Path(out, variant.replace(" ", "-")))])
     last = jrd.train(cfg)["last epoch"]
     network, _ = common.load(common.run_folder("jrd", cfg) / "last.pt")
-    return network, {metric: 100 * last[metric] for metric in ("R@1", "MAP@R", "seen R@1")}
+    return network, {metric: 100 * last[metric] for metric in ("R@1", "MAP@R")}
 
 
 @torch.no_grad()
 def measure(network, data, fixed=None):
-    """-> {figure: mean over the batches}, [τ⁻, τ, τ⁺].  fixed: the bandwidths of α = 0"""
+    """-> {figure: mean over the batches}, the mean bandwidths.  fixed: those of α = 0"""
     rows = []
     for images, labels in batches(data):
-        reps, different = network(images), jrd.different_class(labels)
+        reps = network(images)
         taus = [mean_distance(x) for x in reps]
-        u = [jrd.squared_distances(x) / tau for x, tau in zip(reps, taus)]
-        bounds = [mixture(of_layer[different].mean(), K) for of_layer, K in zip(u, KS)]
-        rows.append([at_bandwidths(reps, labels, KS, taus), math.prod(bounds),
-                     at_bandwidths(reps, labels, KS, fixed or taus), sum(u)[different].std(),
-                     u[1][same_class(labels)].mean(), *taus])
-    means = torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
-    names = ("F", "lower bound at the measured ū", "F at the τ of α = 0", "std of Σ u",
-             "same-class u of x", "τ of x⁻", "τ of x", "τ of x⁺")
-    return dict(zip(names, means)), means[5:]
+        rows.append([at_bandwidths(reps, labels, KS, taus),
+                     at_bandwidths(reps, labels, KS, fixed or taus), *taus])
+    F_own, F_fixed, *taus = torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
+    return {"F": F_own, "F at the τ of α = 0": F_fixed, "τ of x⁻": taus[0]}, taus
 
 
 def directions(network, data):
-    """Print norms and cosines of gradients on one batch."""
+    """Print shares, cosines and norms of gradients on one batch."""
     images, labels = next(batches(data))
     reps = network(images)
-    weights = [p for p in network.parameters() if p.requires_grad]
-
-    def slope(value):
-        slopes = torch.autograd.grad(value, weights, retain_graph=True)
-        return torch.cat([s.flatten() for s in slopes])
-    amsoftmax = slope(jrd.amsoftmax(reps[2], labels, 20, 0.1)).norm()
-    detached = slope(penalty("detached", reps, labels, KS, None))
-    for name, variant, Ks in (("detached", "detached", KS), ("gradient", "gradient", KS),
-                              ("only τ", "only τ", KS), ("(1, 1)", "detached", (1, 1, 1))):
-        of_variant = slope(penalty(variant, reps, labels, Ks, None))
-        cosine = F.cosine_similarity(of_variant, detached, 0)
-        print(f"{name}: norm / AMSoftmax's {of_variant.norm() / amsoftmax:.4f}, cosine with "
-              f"detached {cosine:.3f}")
     free = [x.detach().requires_grad_() for x in reps]                  # as if without a network
-    detached, whole = (list(torch.autograd.grad(penalty(variant, free, labels, KS, None), free))
-                       for variant in ("detached", "gradient"))
-    for slopes in (detached, whole):
-        slopes.append(slopes[1] - (slopes[1] * free[1]).sum(1, keepdim=True) * free[1])
-    for name, g, h in zip(("x⁻", "x", "x⁺", "x along the sphere"), detached, whole):
-        share = (g - h).square().sum() / g.square().sum()
-        print(f"{name}: what detaching adds has {share:.2f} of the squared gradient")
+    detached, ascent = (torch.autograd.grad(penalty(variant, free, labels, KS, None), free)
+                        for variant in ("detached", "only τ"))
+    shares = [(a.norm() / d.norm()).item() ** 2 for a, d in zip(ascent, detached)]
+    print("share of the ascent in the squared gradient, x⁻, x, x⁺:", *(f"{s:.0%}" for s in shares))
+    weights = [p for p in network.parameters() if p.requires_grad]
+    values = {variant: penalty(variant, reps, labels, KS, None)
+              for variant in ("detached", "only τ", "gradient")}
+    values["AMSoftmax"] = jrd.amsoftmax(reps[2], labels, 20, 0.1)
+    slopes = {name: torch.cat([slope.flatten() for slope in torch.autograd.grad(
+        value, weights, retain_graph=True)]) for name, value in values.items()}
+    for name, slope in slopes.items():
+        cosine = F.cosine_similarity(slope, slopes["detached"], 0)
+        norm = slope.norm() / slopes["AMSoftmax"].norm()
+        print(f"{name}: cosine with detached {cosine:.2f}, norm / AMSoftmax's {norm:.3f}")
 
 
 def trainings(out):
@@ -213,19 +198,19 @@ def trainings(out):
             fixed = fixed or taus
             figures[variant, alpha].append(means | recalls)
             if (seed, alpha) == (0, 0):
-                print("\nGradients after the training with α = 0, seed 0")
+                print("after the training with α = 0, seed 0, on one batch:")
                 directions(network, data)
     rows = [["", *(f"{variant}, α = {alpha}" for variant, alpha in RUNS)]]
     for name in figures[RUNS[0]][0]:
-        values = [[seed[name] for seed in figures[run]] for run in RUNS]
-        rows.append([name, *(f"{statistics.mean(v):.4g} ± {statistics.stdev(v):.2g}"
-                             for v in values)])
-    for name in ("F", "R@1", "MAP@R"):
-        rows.append([f"{name} less that of α = 0, 95%"])
+        rows.append([name])
         for run in RUNS:
-            mean, half = confidence_interval([seed[name] - base[name] for seed, base in
-                                              zip(figures[run], figures[RUNS[0]])])
-            rows[-1].append(f"{mean:+.2g} ± {half:.2g}")
+            values = [seed[name] for seed in figures[run]]
+            rows[-1].append(f"{statistics.mean(values):.4g} ± {statistics.stdev(values):.2g}")
+    rows.append(["MAP@R less that of α = 0, 95%"])
+    for run in RUNS:
+        mean, half = confidence_interval([seed["MAP@R"] - base["MAP@R"] for seed, base in
+                                          zip(figures[run], figures[RUNS[0]])])
+        rows[-1].append(f"{mean:+.2f} [{mean - half:.2f}, {mean + half:.2f}]")
     print_table(rows)
 
 

@@ -24,18 +24,17 @@ from report.figures import COLOURS, MARKS, panels  # noqa: E402
 from report.pictures import images_of  # noqa: E402
 from report.tables import logged  # noqa: E402
 
-CLASSES, EACH = 10, 10          # of pictures that show single classes: how many, images of each
-
 
 def draw_lecture(path, out, names):
     """Draw the picture of the runs `names` of the folder `out`."""
     runs = [opened(out, name) for name in names]
-    papers = list(dict.fromkeys(run.paper for run in runs))
+    papers = sorted({run.paper for run in runs})
     if len(papers) > 1:
         raise common.UserError(f"a lecture takes runs of one script, not of {', '.join(papers)}")
     figure = {"jrd": draw_jrd, "mdr": draw_mdr, "dml_da": draw_dml_da}[papers[0]](runs)
     figure.savefig(path, bbox_inches="tight")
     PIL.Image.open(path).convert("RGB").quantize().save(path, optimize=True)    # a third of it
+    print(f"wrote {path}")
 
 
 def opened(out, name):
@@ -57,23 +56,23 @@ def columns_of(runs):
             *((run.name, run, run.after) for run in runs)]
 
 
-def images_of_classes(split):
-    """A few images of a few random classes -> images (n, 3, h, w), labels (n,), sorted by class"""
-    classes = np.random.RandomState(0).permutation(split.labels.unique().numpy())[:CLASSES]
-    index = torch.cat([torch.nonzero(split.labels == c)[:EACH, 0] for c in np.sort(classes)])
+def ten_classes(split):
+    """Ten images of ten random classes -> images (n, 3, h, w), labels (n,), sorted by class"""
+    classes = np.random.RandomState(0).permutation(split.labels.unique().numpy())[:10]
+    index = torch.cat([torch.nonzero(split.labels == c)[:10, 0] for c in np.sort(classes)])
     return torch.stack([split.images[i] for i in index.tolist()]), split.labels[index]
 
 
 # ---------------------------------------------------------------------------- JRD
 @torch.no_grad()
 def draw_jrd(runs):
-    """The joint Gram matrix (Eq. 8) of 100 images sorted by class, of seen and of unseen ones."""
+    """The joint Gram matrix (Eq. 8) of 100 seen images sorted by class, and of 100 unseen ones."""
     columns = columns_of(runs)
     figure, axes = panels(2 * len(columns), 3, 2.9, columns=len(columns))
     axes = iter(axes)
     print("mean of the joint kernel over pairs of 100 images, and the bandwidths τ of x⁻, x, x⁺")
     for kind, split in (("seen", runs[0].data.seen), ("unseen", runs[0].data.test)):
-        images, labels = images_of_classes(split)
+        images, labels = ten_classes(split)
         different = jrd.different_class(labels)
         same = ~different & ~torch.eye(len(labels), dtype=torch.bool)
         for title, run, network in columns:
@@ -85,8 +84,8 @@ def draw_jrd(runs):
             print(f"{kind} classes, {title}: {means}; τ {taus}")
             axis = next(axes)
             shown = axis.imshow(gram.numpy(), vmin=0, vmax=0.5, interpolation="nearest")
-            wrapped = textwrap.fill(f"{kind} classes, {title}", 38)
-            axis.set(title=f"{wrapped}\n{means}", xticks=[], yticks=[])
+            axis.set(title=textwrap.fill(f"{kind} classes, {title}", 38) + f"\n{means}",
+                     xticks=[], yticks=[])
             axis.grid(False)
     figure.colorbar(shown, ax=figure.axes, shrink=0.6, label="joint kernel (yellow: 0.5 and more)")
     return figure
@@ -129,10 +128,9 @@ def draw_distances(axis, run):
     """Histograms of d̄, outlined before training and filled after it, with the levels."""
     for when, network, look in (("before", run.before, dict(histtype="step")),
                                 ("after", run.after, dict(alpha=0.45))):
-        positive, negative, sigma = normalized_distances(network, run)
+        *pairs, sigma = normalized_distances(network, run)
         words = [f"{run.name}, {when} training: σ* {sigma:.3f}"]
-        for kind, d, colour in (("positive", positive, COLOURS[0]),
-                                ("negative", negative, COLOURS[1])):
+        for kind, d, colour in zip(("positive", "negative"), pairs, COLOURS):
             words.append(f"d̄ of {kind} pairs {d.mean():.2f} ± {d.std():.2f}")
             axis.hist(d.numpy(), np.linspace(-5, 5, 81), density=True, color=colour,
                       label=f"{kind} pairs, {when}", **look)
@@ -176,7 +174,7 @@ def draw_dml_da(runs):
     figure, axes = panels(2 * len(columns), 3.4, 3, columns=len(columns))
     (against, *by_epoch), below = np.reshape(axes, (2, len(columns)))
     _, D0 = dml_da.class_density(common.embed(runs[0].before.pool, seen, runs[0].cfg), seen.labels)
-    images, labels = images_of_classes(seen)
+    images, labels = ten_classes(seen)
     print("D_avg and α of the training classes: mean (least to largest); r: D_avg's correlation "
           "with D⁰")
     for i, (title, run, network) in enumerate(columns):
@@ -190,22 +188,18 @@ def draw_dml_da(runs):
             alpha = [run.log[-1][f"alpha {which}"] for which in ("mean", "min", "max")]
             words += ", α {:.3f} ({:.3f} to {:.3f})".format(*alpha)
         print(words)
-        draw_plane(below[i], network(images), labels, title)
+        f = network(images)
+        _, _, axes_of_f = torch.pca_lowrank(f, 2, niter=20)
+        places = (f - f.mean(0)) @ axes_of_f
+        for k, c in enumerate(labels.unique()):
+            below[i].scatter(*places[labels == c].T, s=22, linewidths=0, color=COLOURS[k % 7],
+                             marker=MARKS[k])
+        below[i].set(title=textwrap.fill(f"ten classes, {title}", 38), xlim=(-1, 1), ylim=(-1, 1),
+                     aspect="equal")
     against.set(title="a point a class", xlabel="D⁰ / mean of D⁰", ylabel="D_avg after training",
                 ylim=(0, None))
     against.legend(fontsize=7)
     return figure
-
-
-def draw_plane(axis, f, labels, title):
-    """Embeddings (n, d) on their two principal axes, a colour and mark per class."""
-    _, _, directions = torch.pca_lowrank(f, 2, niter=20)
-    places = (f - f.mean(0)) @ directions
-    for i, c in enumerate(labels.unique()):
-        axis.scatter(*places[labels == c].T, s=22, linewidths=0, color=COLOURS[i % 7],
-                     marker=MARKS[i])
-    axis.set(title=textwrap.fill(f"ten classes, {title}", 38), xlim=(-1, 1), ylim=(-1, 1),
-             aspect="equal")
 
 
 def draw_targets(axis, run):
@@ -223,18 +217,13 @@ def draw_targets(axis, run):
 
 
 # ---------------------------------------------------------------------------- command line
-def parse_args(argv=None):
+def parse_args():
     parser = common.Parser("studies/lectures.py", __doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN")
-    parser.add_argument("--out", default="runs", help="folder of the runs (runs)")
+    parser.add_argument("--out", default="runs")
     parser.add_argument("--to", type=common.output(".png"), default="lecture.png")
-    return parser.parse_args(argv)
-
-
-def main(args):
-    draw_lecture(args.to, args.out, args.runs)
-    print(f"wrote {args.to}")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    common.main(main, parse_args)
+    common.main(lambda args: draw_lecture(args.to, args.out, args.runs), parse_args)

@@ -35,8 +35,8 @@ ADDED_RATES = {  # on cub128
     "AMSoftmax": (1e-3, 3e-3), "Triplet": (1e-3,), "Triplet + L2Norm": (3e-5,),
     "Contrastive": (3e-5, 1e-5), "Triplet (DML-DA's)": (3e-5, 1e-5), "N-pair": (3e-5, 1e-5, 3e-6)}
 SEEDS = {"cub128": 1, "glyphs": 3}
-LENGTH = {"cub128": {"jrd": " --epochs 25 --drop-every 10", "mdr": " --epochs 40",
-                     "dml_da": " --epochs 12"}}
+LENGTH = {("cub128", "jrd"): " --epochs 25 --drop-every 10", ("cub128", "mdr"): " --epochs 40",
+          ("cub128", "dml_da"): " --epochs 12"}
 OUT, HELD_OUT_SHARE = "runs-search", 0.2
 
 
@@ -44,8 +44,7 @@ OUT, HELD_OUT_SHARE = "runs-search", 0.2
 def command(name, dataset, rate, seed=0):
     """What to run; JRD's proxies have 100 times the model's rate, as in the paper."""
     script, flags = SETTINGS[name]
-    words = f"{script} {flags} --dataset {dataset}{LENGTH.get(dataset, {}).get(script, '')}"
-    words += f" --lr {rate:g}"
+    words = f"{script} {flags} --dataset {dataset}{LENGTH.get((dataset, script), '')} --lr {rate:g}"
     if script == "jrd":
         words += f" --lr-proxies {100 * rate:g}"
     if seed:
@@ -68,7 +67,7 @@ def run(script, *flags):
 
 # ---------------------------------------------------------------------------- the table
 def is_run_of(config, name, dataset):
-    """Whether a config.json has a setting of the search on a dataset, at any rate and seed."""
+    """Whether a config.json is of a setting of the search on a dataset, at any rate and seed."""
     script, *flags = command(name, dataset, config["lr"]).split()
     cfg = importlib.import_module(script).parse_args(flags)
     differ = other_settings(config, {"paper": script, **settings_of(cfg)})

@@ -120,7 +120,7 @@ def test_a_training(monkeypatch, tmp_path, capsys):
     network, recalls = jrs_bandwidths.trained("fixed", 2, 0, tmp_path)
     data = jrs_bandwidths.common.load_dataset("glyphs")
     means, taus = jrs_bandwidths.measure(network, data)
-    assert means["F"] == means["F at the τ of α = 0"] > means["lower bound at the measured ū"]
+    assert means["F"] == means["F at the τ of α = 0"] > 0.0478          # the bound at 1.9% pairs
     assert len(taus) == 3 and 0 <= recalls["R@1"] <= 100
     jrs_bandwidths.directions(network, data)
-    assert "| detached | 1.000 |" in capsys.readouterr().out
+    assert "detached: cosine with detached 1.00" in capsys.readouterr().out
