@@ -203,7 +203,7 @@ def draw_dml_da(runs):
 
 
 def draw_targets(axis, run):
-    """The log's D_avg and α: means over the training classes as lines, least to largest as bands."""
+    """The log's D_avg and α over the training classes: means as lines, ranges as bands."""
     rows = [row for row in run.log if "D_avg mean" in row]
     epochs = [row["epoch"] for row in rows]
     for name, label, line, colour in (("D_avg", "D_avg", "-", COLOURS[0]),

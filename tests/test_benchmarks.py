@@ -1,4 +1,4 @@
-"""The benchmark of a step and the study of two weights run to their end, on as little as it takes."""
+"""benchmarks/step.py and studies/reg_weight.py run to their end, on as little as it takes."""
 import subprocess
 import sys
 
