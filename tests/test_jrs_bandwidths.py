@@ -36,7 +36,6 @@ def along_the_sphere(slope, x):
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_what_detaching_adds_is_radial(layers):
-    """In each layer the gradient with τ's is the detached one less its radial part."""
     layers = [points(seed, 5 - seed) for seed in range(layers)]
     slopes = (gradients(variant, layers) for variant in ("detached", "gradient", "only τ"))
     for x, detached, whole, added in zip(layers, *slopes):
@@ -100,9 +99,8 @@ def test_on_the_sphere_a_detached_step_can_raise_F(step):
 
 def test_a_training(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
-    parse_args = jrd.parse_args
     monkeypatch.setattr(jrd, "regularizer", jrd.regularizer)            # it is replaced
-    monkeypatch.setattr(jrd, "parse_args", lambda words: parse_args([*words, "--epochs", "1"]))
+    monkeypatch.setattr(jrs_bandwidths, "RATE", ("--epochs", "1"))
     network, recalls = jrs_bandwidths.trained("fixed", 2, 0, tmp_path)
     data = jrs_bandwidths.common.load_dataset("glyphs")
     means, taus = jrs_bandwidths.measure(network, data)

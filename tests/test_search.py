@@ -14,9 +14,8 @@ def test_the_commands(capsys):
 
     cub = listed("--weights", "my.pth", "--workers", "0")
     assert len(cub) == len(set(cub)) == 6 * 2 + 11
-    assert cub[0] == ("studies/rate_search.py run jrd --alpha 0 --dataset cub128 --epochs 25 "
-                      "--drop-every 10 --lr 0.0001 --lr-proxies 0.01 --out runs-search "
-                      "--weights my.pth --workers 0")
+    assert "run jrd --alpha 0 --dataset cub128 --epochs 25 --drop-every 10 --lr 0.0001" in cub[0]
+    assert cub[0].endswith("--lr-proxies 0.01 --out runs-search --weights my.pth --workers 0")
     glyphs = listed("--dataset", "glyphs")
     assert len(glyphs) == len(set(glyphs)) == 6 * 5 * 3
     assert glyphs[-1] == ("studies/rate_search.py run dml_da --loss npair --lambda 0 "
@@ -48,14 +47,11 @@ def test_the_pages_have_the_table_of_the_committed_runs(dataset, capsys):
     assert table.count("\n") > 7 and table in page
 
 
-def test_which_runs_are_in_the_table():
+def test_which_runs_are_in_the_table(tmp_path):
     words = rate_search.command("Triplet", "glyphs", 1e-3, seed=1).split()[1:]
     config = {"paper": "mdr"} | rate_search.settings_of(mdr.parse_args(words))
     assert rate_search.is_run_of(config | {"eval_every": 7, "out": "x"}, "Triplet", "glyphs")
     for other in ({"lambda_": 0.5}, {"dataset": "cub128"}, {"paper": "jrd"}, {"name": "mine"}):
         assert not rate_search.is_run_of(config | other, "Triplet", "glyphs"), other
-
-
-def test_nothing_finished_is_one_line(tmp_path):
     with pytest.raises(SystemExit, match="no finished run of the search on glyphs under"):
         rate_search.table("glyphs", tmp_path)
