@@ -1,0 +1,222 @@
+"""What JRS minimizes if its bandwidths follow the batch: the figures of docs/jrs_bandwidths.md.
+
+    python studies/jrs_bandwidths.py                    free points, no network: about a minute
+    python studies/jrs_bandwidths.py --out runs-jrs     18 trainings on glyphs of half a minute
+
+"detached" is jrd.py's kernel: τ is the batch's mean squared distance, without a gradient.  The
+other variants are τ with its gradient, τ fixed at its first value, and "only τ": what detaching
+adds to the gradient.  Free points also draw docs/jrs_bandwidths.png.
+"""
+import argparse
+import statistics
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+import common  # noqa: E402
+import jrd  # noqa: E402
+from eval import confidence_interval  # noqa: E402
+from report.figures import COLOURS, LINES, panels, save  # noqa: E402
+from studies.rate_search import print_table  # noqa: E402
+
+STEPS, VARIANTS = 1000, ("detached", "gradient", "fixed")               # of free points
+KS = (3, 3, 1)                                                          # of x⁻, x, x⁺
+RUNS = (("detached", 0), ("detached", 2), ("gradient", 2), ("gradient", 10), ("only τ", 2),
+        ("fixed", 2))                                                   # variant, α
+RATE = ("--lr", "1e-3", "--lr-proxies", "0.1")                          # three times the preset's
+
+
+# ---------------------------------------------------------------------------- the variants of JRS
+def mixture(u, K):
+    """5.1's kernel as a function of u = ‖x - x'‖²/τ"""
+    return sum(torch.exp(-u / 2.0 ** (i - K // 2)) for i in range(K)) / K
+
+
+def mean_distance(x):
+    """τ of U2, with its gradient.  (B, d) -> scalar"""
+    return jrd.squared_distances(x).sum() / (len(x) * (len(x) - 1))
+
+
+def at_bandwidths(reps, labels, Ks, taus):
+    """L(x; τ): Eq. 10-11 at the given bandwidths"""
+    return jrd.jrs(jrd.joint_kernel(reps, [
+        lambda x, K=K, tau=tau: mixture(jrd.squared_distances(x) / tau, K)
+        for K, tau in zip(Ks, taus)]), labels)
+
+
+def penalty(variant, reps, labels, Ks, first):
+    """JRS of a batch, for its gradient.  first: the bandwidths of the first batch"""
+    taus = [mean_distance(x) for x in reps]
+    if variant == "detached":
+        kernels = [partial(jrd.gaussian_kernel, K=K) for K in Ks]
+        return jrd.jrs(jrd.joint_kernel(reps, kernels), labels)
+    if variant == "only τ":                                             # -Σ ∂L/∂τ τ
+        constant = [tau.detach().requires_grad_() for tau in taus]
+        value = at_bandwidths([x.detach() for x in reps], labels, Ks, constant)
+        slopes = torch.autograd.grad(value, constant)
+        return -sum(slope * tau for slope, tau in zip(slopes, taus))
+    return at_bandwidths(reps, labels, Ks, first if variant == "fixed" else taus)
+
+
+def same_class(labels):
+    return ~jrd.different_class(labels) & ~torch.eye(len(labels), dtype=torch.bool)
+
+
+# ---------------------------------------------------------------------------- free points
+def cap(labels, d, seed):
+    """Ten overlapping classes on one side of the unit sphere, like pooled features.  -> (B, d)"""
+    draw = torch.Generator().manual_seed(seed)
+    centres = torch.randn(int(labels.max()) + 1, d, generator=draw, dtype=torch.float64)
+    x = centres[labels] + 0.6 * torch.randn(len(labels), d, generator=draw, dtype=torch.float64)
+    return F.normalize(x + 4 / d ** 0.5)
+
+
+def flow(variant, layers, on_sphere, labels, Ks):
+    """Gradient descent on the points -> (steps + 1, 3): F; of the last layer τ / first τ, and the
+    mean same-class distance² / τ"""
+    first, rows = [mean_distance(x) for x in layers], []
+    for _ in range(STEPS + 1):
+        taus = [mean_distance(x) for x in layers]
+        same = jrd.squared_distances(layers[-1])[same_class(labels)].mean()
+        rows.append([at_bandwidths(layers, labels, Ks, taus), taus[-1] / first[-1],
+                     same / taus[-1]])
+        layers = [x.clone().requires_grad_() for x in layers]
+        slopes = torch.autograd.grad(penalty(variant, layers, labels, Ks, first), layers)
+        layers = [x.detach() - 0.3 * len(x) * tau * slope
+                  for x, slope, tau in zip(layers, slopes, first)]
+        layers = [F.normalize(x) if sphere else x for x, sphere in zip(layers, on_sphere)]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def free_points(png):
+    labels = torch.arange(10).repeat_interleave(5)
+    most = torch.tensor(50 * 49 / jrd.different_class(labels).sum().item())         # N / N_pairs
+    points = [cap(labels, 16, seed) for seed in range(3)]
+    settings = {"free, 16-d": (points[:1], [False]), "sphere, 16-d": (points[:1], [True]),
+                "sphere, 2-d": ([cap(labels, 2, 0)], [True]),
+                "three layers": (points, [False, True, False])}         # x⁺ is free here too
+    rows = [["points", "τ", "lower bound", "F, first", "F, last", "τ, last / first",
+             "same-class d²/τ, last"]]
+    figure, axes = panels(6, 3, 2.5)
+    axes = dict(zip(settings, axes.reshape(2, 3)))                      # the first two have some
+    for name, (layers, on_sphere) in settings.items():
+        Ks = KS[:len(layers)]
+        bound = torch.stack([mixture(most, K) for K in Ks]).prod().item()
+        flows = {variant: flow(variant, layers, on_sphere, labels, Ks) for variant in VARIANTS}
+        for variant, steps in flows.items():
+            (first, _, _), (last, tau, same) = steps[[0, -1]].tolist()
+            rows.append([name, variant, f"{bound:.4f}", f"{first:.4f}", f"{last:.4f}",
+                         f"{tau:.2f}", f"{same:.4f}"])
+        if name in axes:
+            draw(axes[name], name, flows, bound)
+    print_table(rows)
+    axes["free, 16-d"][1].set_yscale("log")
+    save(figure, png, figure.axes)
+
+
+def draw(axes, name, flows, bound):
+    """A row of three panels; flows: {variant: what flow returns}"""
+    titles = "F", "τ / first τ", "same-class distance² / τ"
+    for column, (axis, title) in enumerate(zip(axes, titles)):
+        for (variant, steps), colour, line in zip(flows.items(), COLOURS, LINES):
+            axis.plot(range(1, STEPS + 2), steps[:, column], color=colour, ls=line, lw=2,
+                      label=f"τ {variant}")
+        axis.set(title=f"{name}: {title}", xlabel="step + 1", xscale="log")
+    axes[0].axhline(bound, color="0.6", lw=1, label="lower bound")
+
+
+# ---------------------------------------------------------------------------- trainings
+def batches(data):
+    """28 batches of 100 training images -> images, labels"""
+    for epoch in range(4):
+        for batch in common.shuffled(len(data.train), 100, 123, epoch)[:7]:
+            yield data.train.images[batch], data.train.labels[batch]
+
+
+def trained(variant, alpha, seed, out):
+    """A training of jrd.py with its regularizer replaced -> network, R@1 and MAP@R in %"""
+    first = []
+
+    def regularizer(cfg, reps, labels):
+        first[:] = first or [mean_distance(x).detach() for x in reps]
+        return penalty(variant, reps, labels, KS, first)
+    jrd.regularizer = regularizer
+    cfg = jrd.parse_args(["--alpha", str(alpha), "--seed", str(seed), *RATE,
+                          "--out", str(Path(out, variant.replace(" ", "-")))])
+    last = jrd.train(cfg)["last epoch"]
+    network, _ = common.load(common.run_folder("jrd", cfg) / "last.pt")
+    return network, {metric: 100 * last[metric] for metric in ("R@1", "MAP@R")}
+
+
+@torch.no_grad()
+def measure(network, data, fixed=None):
+    """-> {figure: mean over the batches}, the mean bandwidths.  fixed: those of α = 0"""
+    rows = []
+    for images, labels in batches(data):
+        reps = network(images)
+        taus = [mean_distance(x) for x in reps]
+        rows.append([at_bandwidths(reps, labels, KS, taus),
+                     at_bandwidths(reps, labels, KS, fixed or taus), *taus])
+    F_own, F_fixed, *taus = torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
+    return {"F": F_own, "F at the τ of α = 0": F_fixed, "τ of x⁻": taus[0]}, taus
+
+
+def directions(network, data):
+    """Print shares, cosines and norms of gradients on one batch."""
+    images, labels = next(batches(data))
+    reps = network(images)
+    free = [x.detach().requires_grad_() for x in reps]                  # as if without a network
+    detached, ascent = (torch.autograd.grad(penalty(variant, free, labels, KS, None), free)
+                        for variant in ("detached", "only τ"))
+    shares = [(a.norm() / d.norm()).item() ** 2 for a, d in zip(ascent, detached)]
+    print("share of the ascent in the squared gradient, x⁻, x, x⁺:", *(f"{s:.0%}" for s in shares))
+    weights = [p for p in network.parameters() if p.requires_grad]
+    values = {variant: penalty(variant, reps, labels, KS, None)
+              for variant in ("detached", "only τ", "gradient")}
+    values["AMSoftmax"] = jrd.amsoftmax(reps[2], labels, 20, 0.1)
+    slopes = {name: torch.cat([slope.flatten() for slope in torch.autograd.grad(
+        value, weights, retain_graph=True)]) for name, value in values.items()}
+    for name, slope in slopes.items():
+        cosine = F.cosine_similarity(slope, slopes["detached"], 0)
+        norm = slope.norm() / slopes["AMSoftmax"].norm()
+        print(f"{name}: cosine with detached {cosine:.2f}, norm / AMSoftmax's {norm:.3f}")
+
+
+def trainings(out):
+    torch.set_num_threads(1)
+    data, figures = common.load_dataset("glyphs"), {run: [] for run in RUNS}
+    for seed in range(3):
+        fixed = None
+        for variant, alpha in RUNS:
+            network, recalls = trained(variant, alpha, seed, out)
+            means, taus = measure(network, data, fixed)
+            fixed = fixed or taus
+            figures[variant, alpha].append(means | recalls)
+            if (seed, alpha) == (0, 0):
+                print("after the training with α = 0, seed 0, on one batch:")
+                directions(network, data)
+    rows = [["", *(f"{variant}, α = {alpha}" for variant, alpha in RUNS)]]
+    for name in figures[RUNS[0]][0]:
+        rows.append([name])
+        for run in RUNS:
+            values = [seed[name] for seed in figures[run]]
+            rows[-1].append(f"{statistics.mean(values):.4g} ± {statistics.stdev(values):.2g}")
+    rows.append(["MAP@R less that of α = 0, 95%"])
+    for run in RUNS:
+        mean, half = confidence_interval([seed["MAP@R"] - base["MAP@R"] for seed, base in
+                                          zip(figures[run], figures[RUNS[0]])])
+        rows[-1].append(f"{mean:+.2f} [{mean - half:.2f}, {mean + half:.2f}]")
+    print_table(rows)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", help="a folder: train, with the runs there")
+    folder = parser.parse_args().out
+    trainings(folder) if folder else free_points(ROOT / "docs" / "jrs_bandwidths.png")

@@ -1,0 +1,162 @@
+"""Learning rates for glyphs and cub128, searched on held-out training classes.
+
+    python studies/rate_search.py list [--dataset glyphs] [--weights FILE ...]
+        print the commands, one per line; other flags are added to each
+    python studies/rate_search.py run mdr FLAGS
+        run one of them: mdr.py with these flags on the held-out split
+    python studies/rate_search.py [--dataset glyphs] [--out results/cub128/search]
+        print the table of the finished runs
+
+The first four fifths of the training classes train, the last fifth takes the test classes' place.
+No image of a test class is embedded.  On cub128 rates are added on the side of the better one,
+until the best has a worse neighbour on either side.  A run there is two fifths of the preset's.
+"""
+import argparse
+import importlib
+import itertools
+import statistics
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import common  # noqa: E402
+from report.tables import spread  # noqa: E402
+from support.datasets import load_dataset  # noqa: E402
+from support.runs import other_settings, read_config, read_result, settings_of  # noqa: E402
+
+SETTINGS = {  # a row of the table: script, flags
+    "AMSoftmax": ("jrd", "--alpha 0"), "Triplet": ("mdr", "--lambda 0"),
+    "Triplet + L2Norm": ("mdr", "--lambda 0 --l2norm"), "Contrastive": ("dml_da", "--lambda 0"),
+    "Triplet (DML-DA's)": ("dml_da", "--loss triplet --lambda 0"),
+    "N-pair": ("dml_da", "--loss npair --lambda 0")}
+RATES = {"cub128": (1e-4, 3e-4), "glyphs": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)}
+ADDED_RATES = {  # on cub128
+    "AMSoftmax": (1e-3, 3e-3), "Triplet": (1e-3,), "Triplet + L2Norm": (3e-5,),
+    "Contrastive": (3e-5, 1e-5), "Triplet (DML-DA's)": (3e-5, 1e-5), "N-pair": (3e-5, 1e-5, 3e-6)}
+SEEDS = {"cub128": 1, "glyphs": 3}
+LENGTH = {("cub128", "jrd"): " --epochs 25 --drop-every 10", ("cub128", "mdr"): " --epochs 40",
+          ("cub128", "dml_da"): " --epochs 12"}
+OUT, HELD_OUT_SHARE = "runs-search", 0.2
+
+
+# ---------------------------------------------------------------------------- the trainings
+def command(name, dataset, rate, seed=0):
+    """What to run; JRD's proxies have 100 times the model's rate, as in the paper."""
+    script, flags = SETTINGS[name]
+    words = f"{script} {flags} --dataset {dataset}{LENGTH.get((dataset, script), '')} --lr {rate:g}"
+    if script == "jrd":
+        words += f" --lr-proxies {100 * rate:g}"
+    if seed:
+        words += f" --seed {seed}"
+    return f"{words} --out {OUT}"
+
+
+def held_out(*args, **kwargs):
+    """load_dataset, but the last fifth of the training classes takes the place of the test."""
+    data = load_dataset(*args, **kwargs | {"val": HELD_OUT_SHARE})
+    return replace(data, test=data.val, val=None, gallery=None)
+
+
+def run(script, *flags):
+    """A script's training on the held-out split."""
+    common.load_dataset = held_out
+    common.main(importlib.import_module(script).train,
+                lambda: importlib.import_module(script).parse_args(list(flags)))
+
+
+# ---------------------------------------------------------------------------- the table
+def is_run_of(config, name, dataset):
+    """Whether a config.json is of a setting of the search on a dataset, at any rate and seed."""
+    script, *flags = command(name, dataset, config["lr"]).split()
+    cfg = importlib.import_module(script).parse_args(flags)
+    differ = other_settings(config, {"paper": script, **settings_of(cfg)})
+    return config["dataset"] == dataset and differ.keys() <= {
+        "seed", "eval_every", "weights_sha256", "splits"}
+
+
+def finished_runs(dataset, out):
+    """-> {rate: {setting: [(R@1 held out, R@1 trained) in % of each seed]}}, rates ascending"""
+    runs = {}
+    for path in sorted(Path(out).glob("*/result.json")):
+        config, last = read_config(path.parent), read_result(path)["last epoch"]
+        for name in SETTINGS:
+            if is_run_of(config, name, dataset):
+                seeds = runs.setdefault(config["lr"], {}).setdefault(name, [])
+                seeds.append((100 * last["R@1"], 100 * last["seen R@1"]))
+    return dict(sorted(runs.items()))
+
+
+def baseline_means(runs, script):
+    """-> {rate: [mean held-out R@1 of each seed over the script's settings without regularizer]},
+    of the rates that all of them have"""
+    means, names = {}, [name for name, (of, flags) in SETTINGS.items() if of == script and (
+        "--alpha 0" in flags or "--lambda 0" in flags)]
+    for rate, recalls in runs.items():
+        if set(names) <= set(recalls):
+            by_seed = zip(*(recalls[name] for name in names))
+            means[rate] = [statistics.mean(held for held, _ in seed) for seed in by_seed]
+    return means
+
+
+def choice(means):
+    """The rule on glyphs, of {rate: R@1 of each seed}: the highest rate whose mean is within one
+    standard deviation (of the best rate's seeds) of the best mean.  None without two seeds."""
+    if not means or min(map(len, means.values())) < 2:
+        return None
+    best = max(means.values(), key=statistics.mean)
+    least = statistics.mean(best) - statistics.stdev(best)
+    return max(rate for rate, seeds in means.items() if statistics.mean(seeds) >= least)
+
+
+def print_table(rows):
+    """Print lists of cells, the heads first, as Markdown."""
+    for number, row in enumerate(rows):
+        print("| " + " | ".join(row) + " |")
+        if number == 0:
+            print("|---" * len(row) + "|")
+
+
+def table(dataset, out):
+    """Print last-epoch R@1 per setting and rate; if there are seeds, also the mean of each
+    script's baselines, with the rate that the rule chooses in bold."""
+    runs = finished_runs(dataset, out)
+    if not runs:
+        sys.exit(f"rate_search.py: no finished run of the search on {dataset} under {out}")
+    rows = [["R@1 held out / trained", *(f"{rate:g}" for rate in runs)]]
+    for name in SETTINGS:
+        rows.append([name])
+        for recalls in runs.values():
+            held, trained = zip(*recalls[name]) if name in recalls else ((), ())
+            rows[-1].append(f"{spread(held)} / {statistics.mean(trained):.1f}" if held else "")
+    for script in common.PAPERS:
+        means = baseline_means(runs, script)
+        chosen = choice(means)
+        if chosen:
+            cells = {rate: spread(means.get(rate, [])) for rate in runs}
+            cells[chosen] = f"**{cells[chosen]}**"
+            rows.append([f"{script}'s baselines together", *cells.values()])
+    print_table(rows)
+
+
+def main(words):
+    """words: of the command line"""
+    if words[:1] == ["run"]:
+        run(*words[1:])
+        return
+    parser = argparse.ArgumentParser("studies/rate_search.py", allow_abbrev=False)
+    parser.add_argument("what", nargs="?", choices=["list"])
+    parser.add_argument("--dataset", choices=sorted(RATES), default="cub128")
+    parser.add_argument("--out", default=OUT)
+    args, extra = parser.parse_known_args(words)
+    if args.what is None:
+        table(args.dataset, args.out)
+        return
+    for seed, name in itertools.product(range(SEEDS[args.dataset]), SETTINGS):
+        added = ADDED_RATES.get(name, ()) if args.dataset == "cub128" else ()
+        for rate in RATES[args.dataset] + added:
+            print("studies/rate_search.py run", command(name, args.dataset, rate, seed), *extra)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
