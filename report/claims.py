@@ -8,17 +8,16 @@ import numpy as np
 from scipy.special import stdtr
 
 from eval import confidence_interval
-from report.experiments import (DECIDING, LEVELS, LOSSES, NAMES, STAND_INS, THREE_TIMES, VARIANTS,
-                                all_runs, datasets_asked, flags_on, partial, training)
-from report.tables import markdown, reading
+from report.experiments import (DECIDING, LEVELS, LOSSES, NAMES, STAND_INS, THREE_TIMES,
+                                THREE_TIMES_IS, VARIANTS, all_runs, datasets_asked, flags_on,
+                                partial, training)
+from report.tables import interval, markdown, reading
 
 PAPER_OF = {"J": "jrd", "M": "mdr", "D": "dml_da"}
 BOUNDED = "no larger than"
 # All that these need has DECIDING seeds on glyphs.
 HEADLINE_CLAIMS = ("J1", "J2", "J3", "J4", "M1", "M3", "M5", "M7", "M8", "D1", "D2", "D3", "D7",
                    "D8")
-# Those that need headline settings alone are judged at three times the rate too.
-JUDGED_AT_BOTH_RATES = ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")
 
 
 # ---------------------------------------------------------------------------- inequalities
@@ -78,7 +77,7 @@ def rise_minus_range(v, loss):
 # ---------------------------------------------------------------------------- the claims
 # id: (sentence, datasets, {inequality: what must be above 0}).  (a, b) stands for R@1 with flags a
 # minus R@1 with flags b, (a, b, metric) for another metric's; anything else is a function of v, as
-# above.  A claim holds where all its inequalities hold.
+# above.  A claim holds if all its inequalities hold.
 CLAIMS = {
     "J1": ("JRD beats AMSoftmax.", "cub cars sop", {"JRD - AMSoftmax": ("", "--alpha 0")}),
     **{f"J{i}": (f"JRD beats {name}.", "cub cars sop", {f"JRD - {name}": ("", VARIANTS[name])})
@@ -149,21 +148,41 @@ CLAIMS = {
         "N-pair - triplet": ("--loss npair --lambda 0", "--loss triplet --lambda 0")})}
 
 
+def at_three_times(claim):
+    """A claim on glyphs at three times the preset's rate; it needs headline settings alone."""
+    sentence, _, inequalities = CLAIMS[claim]
+    flags = THREE_TIMES_IS[PAPER_OF[claim[0]]]
+    return sentence, "glyphs", {f"{text}, {THREE_TIMES}": with_flags(inequality, flags)
+                                for text, inequality in inequalities.items()}
+
+
+def with_flags(inequality, more):
+    """The inequality between the same settings with these flags besides"""
+    if callable(inequality):
+        return lambda v: inequality(lambda flags, *metric: v(f"{flags} {more}".strip(), *metric))
+    better, worse, *metric = inequality
+    return (f"{better} {more}".strip(), f"{worse} {more}".strip(), *metric)
+
+
+CLAIMS |= {f"{claim}, {THREE_TIMES}": at_three_times(claim)
+           for claim in ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")}
+
+
 # ---------------------------------------------------------------------------- beside R@1
 def beside(inequalities):
     """A claim's inequalities on R@1 of unseen classes -> the same on MAP@R and NMI, but for those
     that the claim has itself."""
-    found = {}
+    companions = {}
     for text, inequality in inequalities.items():
         for metric in ("MAP@R", "NMI"):
             name = f"{metric}, {text.removeprefix('R@1, ')}"
             if name in inequalities:
                 continue
             if inequality in (learnable_above_fixed, gain_at_smallest_above_largest_width):
-                found[name] = functools.partial(inequality, metric=metric)
+                companions[name] = functools.partial(inequality, metric=metric)
             elif not callable(inequality) and inequality[2:] in ((), ("R@1",)):
-                found[name] = (*inequality[:2], metric)
-    return found
+                companions[name] = (*inequality[:2], metric)
+    return companions
 
 
 # ---------------------------------------------------------------------------- verdicts
@@ -171,9 +190,9 @@ class NotRun(Exception):
     """Why a figure is not there: 'not run', or that the stand-in has no such row."""
 
 
-def figure(paper, dataset, args, seed, only, rate, flags, metric="R@1"):
+def figure(paper, dataset, args, seed, only, flags, metric="R@1"):
     """What one seed of a setting has.  NotRun if it has no run, or none of those in `only`."""
-    flags = flags_on(dataset, paper, flags, rate)
+    flags = flags_on(dataset, paper, flags)
     if flags is None:
         raise NotRun(STAND_INS[dataset])
     run = training(paper, dataset, flags, seed, args.out, args.weights)
@@ -183,14 +202,14 @@ def figure(paper, dataset, args, seed, only, rate, flags, metric="R@1"):
     return reading(run, metric)
 
 
-def in_each_seed(paper, inequality, dataset, args, seeds, only=None, rate=""):
+def in_each_seed(paper, inequality, dataset, args, seeds, only=None):
     """What must be above 0 -> its value in each seed that has its runs, or why there is none.
 
     only: the folders of the runs to be looked at; None: all.
     """
     values, reason = [], "not run"
-    for seed in range(seeds):
-        v = functools.partial(figure, paper, dataset, args, seed, only, rate)
+    for seed in seeds:
+        v = functools.partial(figure, paper, dataset, args, seed, only)
         try:
             if callable(inequality):
                 values.append(inequality(v))
@@ -223,7 +242,7 @@ def rounded_up(x):
     return f"{up.create_decimal_from_float(x):f}"
 
 
-def together(verdicts):
+def claim_verdict(verdicts):
     """The verdict on a claim from those on its inequalities; of bounds all, in their order."""
     order = ("does not hold", "not run", *STAND_INS.values(), "undecided", BOUNDED, "holds")
     worst = min((BOUNDED if word.startswith(BOUNDED) else word for word in verdicts),
@@ -273,16 +292,15 @@ def adjust(rows):
 
 
 # ---------------------------------------------------------------------------- the ledger
-def judged(claim, inequalities, args, seeds, only, rate=""):
+def judged(claim, inequalities, args, seeds, only):
     """Inequalities of a claim on every dataset that is asked for -> CSV rows"""
     sentence, datasets, _ = CLAIMS[claim]
-    rows = []
+    name, rows = claim.partition(",")[0], []
     for dataset in datasets_asked(datasets, args.dataset):
         full = DECIDING if dataset == "glyphs" else math.inf
         for text, inequality in inequalities.items():
-            row = {"claim": claim, "sentence": sentence,
-                   "must be above 0": f"{text}, {rate}" if rate else text, "on": dataset}
-            values = in_each_seed(PAPER_OF[claim[0]], inequality, dataset, args, seeds, only, rate)
+            row = {"claim": name, "sentence": sentence, "must be above 0": text, "on": dataset}
+            values = in_each_seed(PAPER_OF[claim[0]], inequality, dataset, args, seeds, only)
             if isinstance(values, str):
                 row |= {"seeds": 0, "verdict": values}
             else:
@@ -293,34 +311,21 @@ def judged(claim, inequalities, args, seeds, only, rate=""):
     return rows
 
 
-def estimate(row):
-    """-> a judged inequality's estimate and interval as cells, – where there is none"""
-    mean, half = row.get("estimate", math.nan), row.get("half-width", math.nan)
-    number = interval = "–"
-    if not math.isnan(mean):
-        number = f"{round(mean, 3) + 0:+.3f}"                           # + 0: not -0.000
-    if not math.isnan(half):
-        interval = f"{mean - half:+.3f} to {mean + half:+.3f}"
-    return [number, interval]
-
-
 def ledger(rows_asked, args, seeds):
     """-> Markdown lines, CSV rows.  A part of a report has the claims that its runs decide."""
     only = None
     if partial(args):
         only = {run.folder for run in all_runs(rows_asked, args)}
-    deciding, companions = {}, []                           # {(claim, rate): rows}, rows
+    deciding, companions = {}, []                           # {claim: rows}, rows
     for claim, (_, _, inequalities) in CLAIMS.items():
         if args.paper not in (None, PAPER_OF[claim[0]]):
             continue
-        both = args.dataset == "glyphs" and claim in JUDGED_AT_BOTH_RATES
-        for rate in ("", THREE_TIMES) if both else ("",):
-            rows = judged(claim, inequalities, args, seeds, only, rate)
-            undecidable = partial(args) and not all(row["seeds"] for row in rows)
-            if rows and not undecidable:
-                deciding[claim, rate] = rows
-                found = judged(claim, beside(inequalities), args, seeds, only, rate)
-                companions += [row for row in found if row["seeds"]]
+        rows = judged(claim, inequalities, args, seeds, only)
+        undecidable = partial(args) and not all(row["seeds"] for row in rows)
+        if rows and not undecidable:
+            deciding[claim] = rows
+            others = judged(claim, beside(inequalities), args, seeds, only)
+            companions += [row for row in others if row["seeds"]]
     if not deciding:
         return [], []
     csv_rows = [row for rows in deciding.values() for row in rows]
@@ -329,41 +334,47 @@ def ledger(rows_asked, args, seeds):
         row | {"decides": "no"} for row in companions]
 
 
+def cells_of(row):
+    """A judged inequality -> the cells that every table of them has"""
+    mean, half = row.get("estimate", math.nan), row.get("half-width", math.nan)
+    number = "–" if math.isnan(mean) else f"{round(mean, 3) + 0:+.3f}"      # + 0: not -0.000
+    return [row["claim"], row["must be above 0"], NAMES[row["on"]], number, interval(mean, half, 3),
+            str(row["seeds"]), row["verdict"]]
+
+
 def ledger_lines(deciding, companions, family, args):
-    """{(claim, rate): rows}, the rows beside them, the size of Holm's family -> Markdown lines"""
+    """{claim: rows}, the rows beside them, the size of Holm's family -> Markdown lines"""
+    heads = ["claim", "must be above 0", "on", "estimate", "95% interval", "seeds"]
     short = [["claim", "", "verdict", "Holm-adjusted"]]
-    long = [["claim", "must be above 0", "on", "estimate", "95% interval", "seeds", "verdict",
-             "Holm-adjusted"]]
-    for (claim, rate), rows in deciding.items():
-        words = [together([row[k] for row in rows]) for k in ("verdict", "Holm-adjusted verdict")]
-        short.append([f"{claim}, {rate}" if rate else claim, CLAIMS[claim][0], f"**{words[0]}**",
-                      words[1]])
-        long += [[claim, row["must be above 0"], NAMES[row["on"]], *estimate(row),
-                  str(row["seeds"]), row["verdict"], row["Holm-adjusted verdict"]] for row in rows]
-    lines = ["## Claims", "", "Each claim is one inequality or several: a difference within a seed "
-             "(in points of R@1 where nothing else is named) and its 95% Student-t interval over "
-             "seeds.  Above 0: *holds*; below 0: *does not hold*; else *undecided*.", ""]
+    long, other = [[*heads, "verdict", "Holm-adjusted"]], [[*heads, "by the interval"]]
+    for claim, rows in deciding.items():
+        alone = claim_verdict([row["verdict"] for row in rows])
+        adjusted = claim_verdict([row["Holm-adjusted verdict"] for row in rows])
+        short.append([claim, CLAIMS[claim][0], f"**{alone}**", adjusted])
+        long += [[*cells_of(row), row["Holm-adjusted verdict"]] for row in rows]
+    lines = ["## Claims", "", "Each claim is one inequality or several.  An inequality is a "
+             "difference within a seed, in points of R@1 unless it names another metric, with its "
+             "95% Student-t interval over seeds.  Above 0: *holds*; below 0: *does not hold*; else "
+             "*undecided*.", ""]
     if family:
-        lines += ["Holm-adjusted: what is left of that at a family-wise error rate of 5%, by "
-                  "Holm's procedure on the p-values of two-sided paired t-tests.  The family is "
-                  f"all {family} inequalities of this ledger with two seeds or more; a difference "
+        lines += ["Holm-adjusted: the verdict at a family-wise error rate of 5%, by Holm's "
+                  "procedure on the p-values of two-sided paired t-tests.  The family is all "
+                  f"{family} inequalities of this ledger with two seeds or more.  A difference "
                   "that several claims need counts in each.", ""]
     if args.dataset == "glyphs" and not args.quick and args.seeds is None:
         lines += [f"The headline claims ({', '.join(HEADLINE_CLAIMS)}) are judged from {DECIDING} "
-                  "seeds, the same number for every setting that they need, fixed beforehand and "
-                  "not stopped when it suits (of most settings five had been seen, in runs of an "
-                  "earlier list, when it was fixed).  What they leave undecided is *no larger "
-                  "than* the upper end of its interval, which is not adjusted.  "
-                  f"{THREE_TIMES.capitalize()}: the next of the search's grid, for every claim "
-                  "that needs headline settings alone.", ""]
+                  "seeds.  The number is the same for every setting that they need, was fixed "
+                  "beforehand and does not depend on results.  (Five seeds of most settings had "
+                  "been seen, in runs of an earlier list, when it was fixed.)  A headline "
+                  "inequality that they leave undecided is *no larger than* the upper end of its "
+                  f"interval, which is not adjusted.  {THREE_TIMES.capitalize()}: the next rate of "
+                  "the search's grid, for every claim that needs headline settings alone.", ""]
     lines += [*markdown(short), "", *markdown(long), ""]
     if companions:
-        other = [["claim", "", "on", "estimate", "95% interval", "seeds", "by the interval"]]
-        other += [[row["claim"], row["must be above 0"], NAMES[row["on"]], *estimate(row),
-                   str(row["seeds"]), row["verdict"]] for row in companions]
-        lines += ["Where a claim is about retrieval and the paper measured R@1: the same "
-                  "differences in MAP@R and NMI.  They decide no claim, for a claim is about what "
-                  "its paper measured, and are not in Holm's family.  (M5, D7 and M7 on training "
-                  "classes have none: of embeddings divided by their norm, and of training "
-                  "classes, runs keep R@1 alone.)", "", *markdown(other), ""]
+        other += [cells_of(row) for row in companions]
+        lines += ["If a claim is about retrieval and its paper measured R@1: the same differences "
+                  "in MAP@R and NMI.  They decide no claim, because a claim is about what its "
+                  "paper measured, and they are not in Holm's family.  M5, D7, and M7 on training "
+                  "classes have none, because runs keep only R@1 of embeddings divided by their "
+                  "norm and of training classes.", "", *markdown(other), ""]
     return lines

@@ -5,7 +5,6 @@ Each draw_... makes a picture of rows: draw(path, rows, get), get(row) -> its fi
 """
 import argparse
 import functools
-import importlib
 import math
 
 import numpy as np
@@ -13,7 +12,7 @@ import PIL.Image
 
 import common
 from eval import rebuild
-from report.experiments import NAMES
+from report.experiments import NAMES, SCRIPTS
 from report.figures import COLOURS, MARKS, for_figures, panels
 from support import query
 
@@ -35,7 +34,7 @@ def embedded(checkpoint, data_root):
 
 def images_of(run):
     """The data of a run as it sees test images, as `embedded` has them: --val held out."""
-    prefix, _, whole = importlib.import_module(run.paper).transforms(run.cfg)
+    prefix, _, whole = SCRIPTS[run.paper].transforms(run.cfg)
     return common.load_dataset(run.cfg.dataset, run.cfg.data_root, prefix, whole,
                                val=getattr(run.cfg, "val", None))
 
@@ -58,26 +57,22 @@ def tsne(x, most=5000):
     return (places - places.min(0)) / np.ptp(places, axis=0), index
 
 
-def draw_tsne(path, rows, get, part="seen", classes=None, centres=False):
-    """A panel a row at the preset's rate, its first seed: images, a colour and mark a class; or
-    class centres."""
-    rows = [row for row in rows if get(row) and not row.rate]
+def draw_tsne(path, rows, get, classes=None):
+    """A panel per row, its first seed: images of a few random training classes (None: of
+    all), each class in a colour and with a mark of its own."""
+    rows = [row for row in rows if get(row)]
     figure, axes = panels(len(rows), 4, 4)
     for axis, row in zip(axes, rows):
         run = get(row)[0]
         parts = embedded(run.folder / "last.pt", run.cfg.data_root)
-        x, y = parts[part], parts["labels" if part == "test" else f"{part}_labels"].numpy()
+        x, y = parts["seen"], parts["seen_labels"].numpy()
         if classes:
-            some = np.isin(y, np.random.RandomState(0).permutation(np.unique(y))[:classes])
-            x, y = x[some], y[some]
-        if centres:
-            x, y = x.new_tensor(np.stack([x[y == c].mean(0) for c in np.unique(y)])), np.unique(y)
+            chosen = np.isin(y, np.random.RandomState(0).permutation(np.unique(y))[:classes])
+            x, y = x[chosen], y[chosen]
         places, index = tsne(x)
-        size = 30 if len(x) < 500 else 10
         for i, c in enumerate(np.unique(y)):
-            colour, mark = (0, "o") if centres else (i % 7, MARKS[i // 7 % len(MARKS)])
-            axis.scatter(*places[y[index] == c].T, s=size, linewidths=0, color=COLOURS[colour],
-                         marker=mark)
+            axis.scatter(*places[y[index] == c].T, s=30 if len(x) < 500 else 10, linewidths=0,
+                         color=COLOURS[i % 7], marker=MARKS[i // 7 % len(MARKS)])
         axis.set(title=f"{row.name} ({NAMES[row.dataset]})", xticks=[], yticks=[])
     figure.savefig(path)
 
