@@ -46,7 +46,7 @@ NOT_THE_PAPERS = """\
 >
 > - images are resized to 146 and cropped to 128 × 128, in the papers to 256 and 224;
 > - the backbone is SqueezeNet 1.1, in JRD and MDR BN-Inception, in DML-DA GoogLeNet; its \
-weights: {weights};
+weights, by SHA-256: {weights};
 > - the backbone computes in bfloat16, losses and distances in float32;
 > - learning rates were searched, on held-out training classes and never on test classes; JRD's \
 schedule is as long as the paper's, the others are shorter (MDR 55 passes over the images for 218, \
@@ -65,24 +65,12 @@ def heading(key):
     return f"{NAMES[paper]}, {number}: {EXPERIMENTS[key].title}"
 
 
-def own_command(args, folder):
-    """The command that writes this report."""
-    words = ["python", "-m", "report"]
-    for name in ("dataset", "paper", "table", "seeds", "out", "weights"):
-        value = getattr(args, name)
-        if value and (name, value) != ("out", "runs"):
-            words += [f"--{name}", str(value)]
-    if args.quick:
-        words.append("--quick")
-    return shlex.join([*words, "--to", str(folder)])
-
-
 def short(commit):
     """12 digits of a commit, with the '+' of files that were changed."""
     return commit[:12] + commit[40:]
 
 
-def header(args, rows, folder):
+def header(args, rows):
     """From what the report was made, and by what."""
     runs = all_runs(rows, args)
     done = [run for run in runs if run.result]
@@ -94,25 +82,21 @@ def header(args, rows, folder):
     if other:
         made += (f" ({len(other)} of them by other code than this report's checkout: "
                  f"{functions_changed(other)} changed since)")
-    own = {"jrd": "bn_inception", "mdr": "bn_inception", "dml_da": "googlenet"}
-    backbones = sorted({run.cfg.backbone for run in runs if run.cfg.backbone != own[run.paper]})
-    if backbones:
-        made += f"; backbones that are not the papers': {', '.join(backbones)}"
     images = sum(run.images_left() for run in runs)
     packages = ", ".join(f"{name} {version}" for name, version in versions().items())
     datasets = "the papers' datasets" if args.dataset == "real" else args.dataset
     lines = [f"# Report on {datasets}", ""]
     if args.dataset == "cub128":
         hashes = sorted({run.config["weights_sha256"] for run in done})
-        weights = ", ".join("none, random" if h == "random" else f"SHA-256 {h}" for h in hashes)
-        lines += [NOT_THE_PAPERS.format(weights=weights or "no run is finished"), ""]
+        lines += [NOT_THE_PAPERS.format(weights=", ".join(hashes) or "no run is finished"), ""]
+    command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
     return [
         *lines, f"{made}; {images:,} training images to go.  Report: commit "
-        f"{short(commit() or 'none')}, {packages}; made by `{own_command(args, folder)}`, the same "
-        "as numbers in tables.csv and claims.csv.", "",
+        f"{short(commit() or 'none')}, {packages}; made by `{command}`, the same as numbers in "
+        "tables.csv and claims.csv.", "",
         f"Shares in %, mean ± standard deviation over seeds, last epoch.  {CHOSEN}  In figures: "
-        "95% Student-t intervals over seeds, if there are three or more; sweeps are means over the "
-        "seeds that all their points have.", ""]
+        "95% Student-t intervals over seeds, if there are three or more; in sweeps mean ± standard "
+        "deviation of the seeds that all points have.", ""]
 
 
 def write_report(rows, args, folder):
@@ -122,8 +106,8 @@ def write_report(rows, args, folder):
     """
     folder.mkdir(parents=True, exist_ok=True)
     most = max(row.seeds for row in rows)
-    claim_lines, claim_rows = ledger(rows, args, range(most))
-    lines, table_rows, drawn, skipped = header(args, rows, folder) + claim_lines, [], [], {}
+    claim_lines, claim_rows = ledger(args, range(most))
+    lines, table_rows, drawn, skipped = header(args, rows) + claim_lines, [], [], {}
     if (folder / "notes.md").exists():
         lines += [(folder / "notes.md").read_text(encoding="utf-8").strip(), ""]
     for key in dict.fromkeys(row.key for row in rows):
@@ -219,22 +203,11 @@ def sheet(args):
     print(f"wrote {path}")
 
 
-def refuse_another(args, folder):
-    """UserError if a report on something else is there: it would lose its tables and claims."""
-    there = folder / "report.md"
-    text = there.read_text(encoding="utf-8") if there.exists() else ""
-    old = re.search(r"made by `(python -m report .*?)`", text)
-    selection = re.compile(r"--(?:dataset|paper|table) \S+|--quick")
-    if old and set(selection.findall(old[1])) != set(selection.findall(own_command(args, folder))):
-        raise common.UserError(f"{there} is that of `{old[1]}`: --to another folder")
-
-
 def make_report(rows, args):
     """Write the report and say so; a part of one is printed too."""
     name = "quick" if args.quick else args.dataset
     name = "-".join(filter(None, [name, args.paper, args.table]))
     folder = Path(args.to or Path(args.out, f"report-{name}"))
-    refuse_another(args, folder)
     text, drawn = write_report(rows, args, folder)
     if partial(args):
         print(re.sub(r"(<details>.*?</details>|!\[.*?\))\s*", "", text, flags=re.DOTALL))

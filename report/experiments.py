@@ -176,14 +176,10 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         {(f"DML-DA {name}", "λ", x): f"{loss} --lambda {x}" for name, loss in LOSSES.items()
          for x in (0.5, 2, 5, 7, 10, 15, 25)},
         columns=("NMI",), beside=("D_avg mean",), picture="sweep"),
-    ("dml_da", "fig7"): Experiment("test images by t-SNE", "cars", DECIDING,
-                                   {"DML-DA contrastive": ""}, picture="thumbnails",
-                                   same_as=("dml_da", "fig8")),
-    ("dml_da", "fig8"): Experiment("test images by t-SNE", "cub", DECIDING,
-                                   {"DML-DA contrastive": ""}, picture="thumbnails"),
-    ("dml_da", "fig9"): Experiment("test images by t-SNE", "sop", DECIDING,
-                                   {"DML-DA contrastive": ""}, picture="thumbnails",
-                                   same_as=("dml_da", "fig8"))}
+    **{("dml_da", figure): Experiment(
+        "test images by t-SNE", dataset, DECIDING, {"DML-DA contrastive": ""}, picture="thumbnails",
+        same_as=None if figure == "fig8" else ("dml_da", "fig8"))
+       for figure, dataset in (("fig7", "cars"), ("fig8", "cub"), ("fig9", "sop"))}}
 HEADLINES = (("jrd", "1"), ("mdr", "1a"), ("dml_da", "I"))
 QUICK = {("jrd", "1"): tuple(JRD_AND_BASELINE), ("mdr", "1a"): tuple(TRIPLET),
          ("mdr", "fig3b"): tuple(TRIPLET), ("dml_da", "I"): ("Contrastive", "DML-DA contrastive")}

@@ -70,20 +70,22 @@ def intervals(columns):
 
 
 # ---------------------------------------------------------------------------- curves
-def draw_curves(path, curves_in, bands=True):
+def draw_curves(path, curves_in, sweep=False):
     """curves_in: {(title, x label, y label): {series: [(x, values of the seeds)]}}; a panel each
-    with the means and, as bands, their 95% intervals."""
+    with the means and, as bands, their 95% intervals; of a sweep with the seeds' std as bars."""
     figure, axes = panels(len(curves_in))
     series = list(dict.fromkeys(name for curves in curves_in.values() for name in curves))
     for axis, ((title, x_label, y_label), curves) in zip(axes, curves_in.items()):
         for name, points in curves.items():
             i, x = series.index(name), [x for x, _ in points]
             mean, half = intervals([values for _, values in points])
-            axis.plot(x, mean, color=COLOURS[i % 7], ls=LINES[i % 4], lw=1.8, ms=5, label=name,
-                      marker=MARKS[i] if len(x) < 10 else None)
-            if bands:
-                axis.fill_between(x, mean - half, mean + half, color=COLOURS[i % 7], alpha=0.18,
-                                  lw=0)
+            style = dict(color=COLOURS[i % 7], ls=LINES[i % 4], lw=1.8, ms=5, label=name)
+            if sweep:
+                std = [np.std(values, ddof=1) if len(values) > 1 else 0 for _, values in points]
+                axis.errorbar(x, mean, std, marker=MARKS[i], elinewidth=0.8, capsize=2, **style)
+                continue
+            axis.plot(x, mean, marker=None if len(x) > 1 else "o", **style)     # a line has two
+            axis.fill_between(x, mean - half, mean + half, color=COLOURS[i % 7], alpha=0.18, lw=0)
         axis.set(title=title, xlabel=x_label, ylabel=y_label)
         if y_label == AXES["norm mean"]:
             axis.set_yscale("log")
@@ -117,7 +119,7 @@ def draw_sweep(path, rows, get):
             curves[series] = [(x, values[:seeds]) for x, values in points]
     if not curves_in:
         raise common.UserError("fewer than three values have run, which is no curve")
-    draw_curves(path, curves_in, bands=False)
+    draw_curves(path, curves_in, sweep=True)
 
 
 def by_epoch(runs, metric):

@@ -5,7 +5,6 @@ Each draw_... makes a picture of rows: draw(path, rows, get), get(row) -> its fi
 """
 import argparse
 import functools
-import math
 
 import numpy as np
 import PIL.Image
@@ -105,39 +104,34 @@ def draw_nearest(path, run, checkpoint, unseen=4, seen=2):
     """Images of random classes and the five images nearest to each, right and wrong framed: first
     of test classes, which the network has never seen, then of training classes."""
     parts, data = embedded(checkpoint, run.cfg.data_root), images_of(run)
-    where = run.cfg.dataset, run.cfg.data_root
-    tests = parts["test"], parts["labels"], query.split_entries(data.test, *where)
-    searched, draw = tests, np.random.RandomState(0)
-    if data.gallery:
-        searched = (parts["gallery"], parts["gallery_labels"],
-                    query.split_entries(data.gallery, *where))
-    rows = nearest_rows(tests, searched, unseen, "unseen", draw)
-    trained = parts["seen"], parts["seen_labels"], query.split_entries(data.seen, *where)
-    rows += nearest_rows(trained, trained, seen, "seen", draw)
+
+    def with_entries(x, split):
+        return parts[x], query.split_entries(split, run.cfg.dataset, run.cfg.data_root)
+
+    tests, trained = with_entries("test", data.test), with_entries("seen", data.seen)
+    searched = with_entries("gallery", data.gallery) if data.gallery else tests
+    draw = np.random.RandomState(0)
+    rows = nearest_rows(tests, parts["labels"], searched, unseen, "unseen", draw)
+    rows += nearest_rows(trained, parts["seen_labels"], trained, seen, "seen", draw)
     query.draw_found(path, rows)
     sheet = PIL.Image.open(path)                # 256 colours are a third of it, mixed by dots
     sheet.quantize(palette=sheet.quantize(method=PIL.Image.Quantize.MAXCOVERAGE)).save(
         path, optimize=True)
 
 
-def nearest_rows(asked, searched, queries, kind, draw):
+def nearest_rows(asked, labels, searched, queries, kind, draw):
     """A query of each of some random classes and its five nearest, as rows of query.draw_found.
 
-    asked, searched: (embeddings (n, d), labels (n,), entries); where they are the same ones a query
-    does not find itself.
+    asked, searched: (embeddings (n, d), entries); a query does not find itself.
     """
-    (x, labels, tests), (base, base_labels, entries), rows = asked, searched, []
-    for chosen in [draw.choice(np.flatnonzero(labels == c))
-                   for c in draw.permutation(labels.unique())[:queries]]:
-        distances = (base - x[chosen]).norm(dim=1)
-        if searched is asked:
-            distances[chosen] = math.inf
-        nearest = distances.topk(min(5, len(base) - 1), largest=False).indices.tolist()
-        _, name, source = tests[chosen]
-        rows.append([(source, [name, f"{kind} query"], "black")])
-        for i in nearest:
-            right = base_labels[i] == labels[chosen]
-            _, name, source = entries[i]
+    (x, entries), rows = asked, []
+    for i in [draw.choice(np.flatnonzero(labels == c))
+              for c in draw.permutation(labels.unique())[:queries]]:
+        _, own, source = entries[i]
+        rows.append([(source, [own, f"{kind} query"], "black")])
+        (nearest,) = query.nearest_entries(x[i:i + 1], *searched, 6)
+        for _, name, source in [entry for _, entry in nearest if entry is not entries[i]][:5]:
+            right = name == own
             rows[-1].append((source, [name, "right" if right else "wrong"],
                              COLOURS[2] if right else COLOURS[1]))
     return rows

@@ -247,13 +247,19 @@ def write_csv(path, rows):
 
 
 # ---------------------------------------------------------------------------- whatever was run
-def finished(out):
-    """The finished runs of a folder, whatever the experiment list -> {setting: {seed: folder}}"""
+def folders_of(out, file):
+    """The run folders that have a file, whatever the experiment list -> {setting: {seed: folder}}"""
     settings = {}
-    for path in sorted(Path(out).glob("*-s*/result.json")):
+    for path in sorted(Path(out).glob(f"*-s*/{file}")):
         name = re.fullmatch(r"(.*)-s(\d+)", path.parent.name)
         if name:                                    # no copy of a run's folder
             settings.setdefault(name[1], {})[name[2]] = path.parent
+    return settings
+
+
+def finished(out):
+    """{setting: {seed: folder}} of the finished runs.  UserError: there are none."""
+    settings = folders_of(out, "result.json")
     if not settings:
         raise common.UserError(f"no finished run under {out}")
     return settings
@@ -264,13 +270,15 @@ def logged(out, name):
 
     UserError: there is none; a log that cannot be read.
     """
-    there = {path.parent.name: path for path in sorted(Path(out).glob("*-s*/log.jsonl"))}
-    chosen = [there[name]] if name in there else [
-        path for folder, path in there.items() if re.fullmatch(re.escape(name) + r"-s\d+", folder)]
-    if not chosen:
+    settings = folders_of(out, "log.jsonl")
+    setting, _, seed = name.rpartition("-s")
+    folders = settings.get(name, {}).values()
+    if seed in settings.get(setting, {}):
+        folders = [settings[setting][seed]]
+    if not folders:
         raise common.UserError(f"no run {name} under {out}: there are "
-                               + (", ".join(there) or "none"))
-    return [argparse.Namespace(log=read_log(path)) for path in chosen]
+                               + (", ".join(settings) or "none"))
+    return [argparse.Namespace(log=read_log(folder / "log.jsonl")) for folder in folders]
 
 
 def finished_table(out):
