@@ -33,7 +33,7 @@ from report.lectures import draw_lecture
 from report.pages import fill
 from report.pictures import (NoCheckpoint, draw_nearest, draw_sheet, draw_thumbnails,
                              draw_tsne)
-from report.tables import CHOSEN, compare, finished_table, paper_table, write_csv
+from report.tables import CHOSEN, compare, table, paper_table, write_csv
 from support.runs import commit, versions
 
 PICTURES = {  # an experiment's picture: who draws it
@@ -188,7 +188,7 @@ def main(args):
     elif args.dataset or partial(args):
         make_report(selected(args), args)
     else:
-        print(finished_table(args.out))
+        print(table(args.out))
 
 
 def sheet(args):

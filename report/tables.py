@@ -281,7 +281,7 @@ def logged(out, name):
     return [argparse.Namespace(log=read_log(folder / "log.jsonl")) for folder in folders]
 
 
-def finished_table(out):
+def table(out):
     """Every finished run of a folder as Markdown, a row per setting."""
     columns = [("unseen R@1, last epoch", "last epoch", "R@1"),
                ("best on test*", "best on test", "R@1"),
