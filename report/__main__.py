@@ -123,8 +123,8 @@ def write_report(rows, args, folder):
             drawn.append(picture)
         for dataset in dict.fromkeys(row.dataset for row in of_table):
             on_dataset = [row for row in of_table if row.dataset == dataset]
-            table, csv_rows = paper_table(on_dataset, args, most)
-            lines += [f"**{NAMES[dataset]}**", "", *table, "", *command_lines(csv_rows)]
+            text, csv_rows = paper_table(on_dataset, args, most)
+            lines += [f"**{NAMES[dataset]}**", "", *text, "", *command_lines(csv_rows)]
             table_rows += csv_rows
     write_csv(folder / "tables.csv", table_rows)
     write_csv(folder / "claims.csv", claim_rows)
