@@ -274,17 +274,11 @@ def test_tables_are_found_however_they_are_written():
 
 
 # ---------------------------------------------------------------------------- the tables
-@pytest.fixture(scope="module")
-def nothing_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("real")
-    return write_report(folder, "--dataset", "real", "--out", folder / "none")[0], folder
-
-
-def test_every_figure_of_the_papers_stands_in_the_real_report(nothing_run):
-    text, folder = nothing_run
+def test_every_figure_of_the_papers_stands_in_the_real_report(tmp_path):
+    text, _ = write_report(tmp_path, "--dataset", "real", "--out", tmp_path / "none")
     entries = [json.loads(line) for line in tables.NUMBERS.read_text().splitlines()]
     assert len(entries) == 527
-    cells = csv_cells(folder, "paper", "table", "row", "dataset", "metric")
+    cells = csv_cells(tmp_path, "paper", "table", "row", "dataset", "metric")
     sections = {}
     for line in text.splitlines():                     # (heading, dataset): {(row, metric): cell}
         if line.startswith("## "):
@@ -308,15 +302,10 @@ def test_every_figure_of_the_papers_stands_in_the_real_report(nothing_run):
         assert float(shown.split(" ± ")[0]) == e["value"]
         if "std" in e or "ci95" in e:
             assert float(shown.split(" ± ")[1]) == e.get("std", e.get("ci95"))
-
-
-def test_what_was_not_run_says_so_with_its_cost(nothing_run):
-    text, _ = nothing_run
-    assert "0 of 935 runs finished" in text and "not run" in text
+    assert "0 of 935 runs finished" in text and "**holds**" not in text
     row = next(line for line in text.splitlines() if "5 runs, 1.5 million images" in line)
     assert row.count("not run") == 4                            # JRD on CUB: 5 × 50 × 5,864
     assert all(f"| {claim} " in text for claim in claims.CLAIMS if "," not in claim)
-    assert "**holds**" not in text
 
 
 def test_ours_stand_beside_the_papers(out, tmp_path):
@@ -416,16 +405,6 @@ def test_table_2_reads_ten_parts_and_table_3_fractions(out):
     assert tables.reading(run, "H-divergence_NN", three) == 0.9
 
 
-def test_every_finished_run_as_a_table(out):
-    runs = experiments.all_runs(rows_of("--quick"), under(out))
-    for i, run in enumerate(r for r in runs if r.paper == "jrd"):
-        pretend(run, 0.5 + 0.01 * i)
-    text = tables.table(out)
-    assert "| jrd-glyphs" in text and "51.0 ± 1.4" in text and "\\* the epoch chosen" in text
-    shutil.copytree(f"{out}/jrd-glyphs-s0", f"{out}/jrd-glyphs-s0 (copy)")
-    assert tables.table(out) == text
-
-
 # ---------------------------------------------------------------------------- the figures
 def test_figures_from_logs_and_results(out, tmp_path):
     pytest.importorskip("matplotlib")
@@ -489,21 +468,6 @@ def test_a_picture_of_a_run_without_its_checkpoint_stays(out, tmp_path, capsys):
     assert (folder / "jrd-1.png").read_bytes() == b"drawn before" and "(jrd-1.png)" in text
     told = capsys.readouterr().err
     assert "last.pt; drawn before, and left so" in told and told.startswith("skipped jrd-1.png: no")
-
-
-def test_only_epochs_that_were_evaluated_are_drawn(out):
-    """--eval-every 2: rows without metrics between; each point at its row's own epoch."""
-    (row,) = rows_of("--dataset", "cub128", "--table", "fig6", "--paper", "mdr", "--seeds", 2)
-    runs = experiments.runs_of(row, under(out))
-    for i, run in enumerate(runs):
-        pretend(run)
-        log = [{"epoch": e, "loss": 1.0} for e in range(1, 6)]
-        for line in (log[1], log[3], log[4]):                           # 2, 4 and the last
-            line |= {"R@1": 0.1 * line["epoch"] + 0.01 * i, "norm mean": 2.0}
-        (run.folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
-    points = figures.by_epoch(runs, "R@1")
-    assert [epoch for epoch, _ in points] == [2, 4, 5] and points[1][1] == pytest.approx([40, 41])
-    assert figures.by_epoch(runs, "norm mean") == [(2, [2.0, 2.0]), (4, [2.0] * 2), (5, [2.0] * 2)]
 
 
 def test_curves_of_any_runs(out, tmp_path, monkeypatch, capsys):
@@ -622,28 +586,6 @@ def test_without_matplotlib_one_line_says_what_was_skipped(out, tmp_path, monkey
     assert not list((tmp_path / "r").glob("*.png"))
 
 
-def test_curves_at_both_rates_have_panels_of_their_own(out, tmp_path, monkeypatch):
-    rows = rows_of("--dataset", "glyphs", "--table", "fig3b", "--seeds", 1)
-    for run in experiments.all_runs(rows, under(out)):
-        pretend(run)
-    drawn = {}
-    monkeypatch.setattr(figures, "draw_curves", lambda path, curves: drawn.update(curves))
-    figures.draw_epochs(tmp_path, rows, lambda row: experiments.runs_of(row, under(out)))
-    assert [(title, label[:13]) for title, _, label in drawn] == [
-        (title, label) for title in ("glyphs", "glyphs, 3 × the rate")
-        for label in ("R@1 on test c", "R@1 on traini")]
-    assert all(list(curves) == list(experiments.TRIPLET) for curves in drawn.values())
-
-
-def test_a_report_before_the_papers_method_is_finished(out, tmp_path, capsys):
-    args = arguments("--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--out", out)
-    rows = experiments.selected(args)
-    pretend(experiments.runs_of(rows[1], under(out))[0])                # AMSoftmax alone
-    text, drawn = command.write_report(rows, args, tmp_path / "r")
-    assert "| **JRD** " in text and "not run" in text and drawn == []
-    assert "jrd-1.png: the paper's method has no finished run" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("file, content", [("config.json", "{"), ("config.json", "[1]"),
                                            ("result.json", "{}"), ("result.json", "no"),
                                            ("log.jsonl", '{"epoch": 1, "lo'),
@@ -689,12 +631,12 @@ def test_run_all_goes_on_after_a_failure_and_says_so(run_all):
     start, log = run_all
     for jobs in ("1", "2"):
         log.write_text("")
-        process = start("--jobs", jobs, "--table", "2c")
+        process = start("--jobs", jobs, "--table", "2c", "--out", "my runs")
         stdout, stderr = process.communicate(timeout=60)
         called = log.read_text().splitlines()
-        assert called[0] == "-m report --plan --dataset real --table 2c"
+        assert called[0] == "-m report --plan --dataset real --table 2c --out my runs"
         assert sorted(called[1:4]) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
-        assert called[4] == "-m report --dataset real --table 2c"
+        assert called[4] == "-m report --dataset real --table 2c --out my runs"
         assert process.returncode == 1 and "failed: python mdr.py --seed 0\n" in stderr
         assert stdout.count("last epoch fine") == 2 and stdout.endswith("the report\n")
         assert "mdr.py: trouble" in stdout + stderr
@@ -711,15 +653,6 @@ def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all):
     assert process.returncode == 2 and stdout == "" and stderr.count("\n") == 1
     process = start("--list", "--dataset", "glyphs")
     assert process.communicate(timeout=60) == (f"{log.with_name('python')} listed\n", "")
-
-
-def test_run_all_passes_on_what_the_report_takes(run_all):
-    start, log = run_all
-    words = "--dataset cub128 --weights my.pth --out elsewhere"
-    assert start(*words.split()).wait(timeout=60) == 1                  # mdr.py fails
-    called = log.read_text().splitlines()
-    assert called[0] == f"-m report --plan --dataset real {words}"
-    assert called[-1] == f"-m report --dataset real {words}"
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
