@@ -248,7 +248,7 @@ def write_csv(path, rows):
 
 # ---------------------------------------------------------------------------- whatever was run
 def folders_of(out, file):
-    """The run folders that have a file, whatever the experiment list -> {setting: {seed: folder}}"""
+    """{setting: {seed: run folder}} of those that have a file, whatever the experiment list"""
     settings = {}
     for path in sorted(Path(out).glob(f"*-s*/{file}")):
         name = re.fullmatch(r"(.*)-s(\d+)", path.parent.name)

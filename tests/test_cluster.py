@@ -32,7 +32,8 @@ def executable(path, text):
 def checkout(tmp_path):
     """checkout(*words, **env): run_all.sh in a folder of its own, whose `python` is this one -> the
     finished process."""
-    for path in ("report", "support", *(f"{name}.py" for name in (*common.PAPERS, "common", "eval"))):
+    scripts = [f"{name}.py" for name in (*common.PAPERS, "common", "eval")]
+    for path in ("report", "support", *scripts):
         (tmp_path / path).symlink_to(ROOT / path)
     shutil.copy(ROOT / "run_all.sh", tmp_path)
     for name in ("python", "my python"):
@@ -62,7 +63,7 @@ def test_the_list_names_the_interpreter_that_run_all_would_take(checkout):
 
 def test_a_mistake_in_what_is_listed_is_one_line(checkout):
     for words, message in ((["--table", "9"], "nothing to run for --dataset real --table 9"),
-                           (["--datset", "cub"], "unrecognized arguments: --datset cub (is --data")):
+                           (["--datset", "cub"], "unrecognized arguments: --datset cub (is --d")):
         done = checkout(*words, "--list", VIRTUAL_ENV="active")
         assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
         assert f"python -m report: {message}" in done.stderr

@@ -39,7 +39,7 @@ def defines(file, path):
 
 
 def exists(name):
-    """'jrd.jrs', 'support.runs.Run.finish', 'test_jrd.test_gaussian_kernel' -> whether it is there"""
+    """Whether there is a 'jrd.jrs', 'support.runs.Run.finish', 'test_jrd.test_gaussian_kernel'"""
     module, _, path = name.partition(".")
     if module in ("support", "report"):
         more, _, path = path.partition(".")

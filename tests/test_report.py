@@ -87,8 +87,8 @@ def out(tmp_path):
 # ---------------------------------------------------------------------------- the list and the plan
 @pytest.fixture(scope="module")
 def everything():
-    return {dataset: experiments.all_runs(rows_of("--dataset", dataset, "--seeds", 1), under("runs"))
-            for dataset in ("real", "glyphs", "cub128")}
+    return {dataset: experiments.all_runs(rows_of("--dataset", dataset, "--seeds", 1),
+                                          under("runs")) for dataset in ("real", "glyphs", "cub128")}
 
 
 @pytest.mark.parametrize("dataset", ["real", "glyphs", "cub128"])
