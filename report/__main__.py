@@ -9,7 +9,6 @@
     python -m report --compare RUN RUN            one setting against another, paired by seed
     python -m report --curves RUN ...             loss, unseen and seen R@1 by epoch, PNG or SVG
     python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each, a PNG
-    python -m report --lecture RUN ...            what JRD, MDR or DML-DA did in its runs, a PNG
     python -m report --fill README.md ...         marked tables of Markdown pages filled from the
                                                   reports' CSV files
 To be started in the repository's folder.  --paper, --table and --seeds narrow or widen them.
@@ -29,7 +28,6 @@ from report.claims import ledger
 from report.experiments import (EXPERIMENTS, NAMES, STAND_INS, add_selection, all_runs,
                                 functions_changed, partial, plan, runs_of, selected)
 from report.figures import draw_epochs, draw_gains, draw_levels, draw_runs, draw_sweep
-from report.lectures import draw_lecture
 from report.pages import fill
 from report.pictures import (NoCheckpoint, draw_nearest, draw_sheet, draw_thumbnails,
                              draw_tsne)
@@ -165,10 +163,6 @@ def main(args):
         path = args.to or Path(args.out, "curves.png")
         draw_runs(path, args.out, args.curves)
         print(f"wrote {path}")
-    elif args.lecture:
-        path = args.to or Path(args.out, "lecture.png")
-        draw_lecture(path, args.out, args.lecture)
-        print(f"wrote {path}")
     elif args.compare:
         print(compare(args.out, *args.compare))
     elif args.list:
@@ -217,20 +211,18 @@ def parse_args(argv=None):
     one("--curves", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ... "
         "or without: the mean of their seeds and its 95%% interval")
     one("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
-    one("--lecture", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ...: "
-        "the picture of docs/lectures, a column a run")
     one("--fill", metavar="FILE", nargs="+", help="Markdown pages whose tables are marked "
         "<!-- from FILE.csv --> (report/pages.py)")
     add("--to", help="what to write (default: a report-... in --out; the sheet beside the run; "
-        "curves.png, lecture.png in --out)")
+        "curves.png in --out)")
     args = parser.parse_args(argv)
     selection = "dataset paper table quick seeds weights"
-    drawing = args.compare or args.curves or args.lecture or args.sheet or args.fill
+    drawing = args.compare or args.curves or args.sheet or args.fill
     asked = args.list or args.plan or drawing or args.dataset or partial(args)
     common.refuse_idle(parser, args, [
         ("without --plan", not args.plan, "again"), ("with --list", args.list, "to"),
         ("with --plan", args.plan, "to"), ("with --compare", args.compare, f"{selection} to"),
-        ("with --curves", args.curves, selection), ("with --lecture", args.lecture, selection),
+        ("with --curves", args.curves, selection),
         ("with --sheet", args.sheet, f"{selection} out"),
         ("with --fill", args.fill, f"{selection} out to"),
         ("without --dataset, --paper, --table or --quick", not asked, "seeds weights to")])

@@ -5,16 +5,12 @@ import re
 import shlex
 import subprocess
 import timeit
-from types import SimpleNamespace
 
-import PIL.Image
 import pytest
 
 import common
 from conftest import ROOT
 from report import __main__ as report
-from report import lectures
-from report.lectures import draw_lecture
 
 PAGES = [path for folder in ("", "docs/**/", "results/**/", "benchmarks/", "studies/")
          for path in sorted(ROOT.glob(f"{folder}*.md"))]
@@ -268,31 +264,3 @@ def test_a_lecture_has_a_lectures_length_and_a_small_picture(script):
     assert 1200 <= len(re.findall(r"\w+", prose(page))) <= 3000
     picture, = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
     assert (ROOT / "docs" / "lectures" / picture).stat().st_size < 150_000
-
-
-@pytest.mark.parametrize("script", LECTURES)
-def test_the_picture_of_a_lecture_is_drawn(script, spy, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    few = ["--epochs", "1"] + ["--iterations", "2"] * (script != "jrd")
-    spy(importlib.import_module(script), *few)
-    run, = (path.name for path in tmp_path.glob("*-s0"))
-    draw_lecture(tmp_path / "a.png", tmp_path, [run])
-    with PIL.Image.open(tmp_path / "a.png") as image:
-        assert min(image.size) > 300
-    said = capsys.readouterr().out
-    assert "before training" in said and run in said and "nan" not in said
-    for path, names, message in (
-            ("a.svg", [run], "a.svg must end in .png"),
-            ("a.png", ["mdr-nothing-s0"], "no run mdr-nothing-s0 under"),
-            ("a.png", [run.removesuffix("-s0")], f"that has a last.pt: there are {run}")):
-        with pytest.raises(common.UserError, match=message):
-            draw_lecture(tmp_path / path, tmp_path, names)
-
-
-def test_a_lectures_picture_is_of_one_script(monkeypatch, tmp_path):
-    for name in ("jrd-glyphs-s0", "mdr-glyphs-s0"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "last.pt").touch()
-    monkeypatch.setattr(lectures, "opened", lambda out, name: SimpleNamespace(paper=name[:3]))
-    with pytest.raises(common.UserError, match="runs of one script, not of jrd, mdr"):
-        draw_lecture("a.png", tmp_path, ["jrd-glyphs-s0", "mdr-glyphs-s0"])
