@@ -4,9 +4,7 @@ import csv
 import importlib
 import json
 import os
-import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
