@@ -5,61 +5,42 @@
 #   bash run_all.sh --dataset cub128   the same on CUB at 128 × 128
 #   bash run_all.sh --quick            the three methods and their baselines in miniature: minutes
 #   bash run_all.sh --test             the test suite
-#   --paper jrd|mdr|dml_da, --table 2a, --seeds N    less, or more, of it
-#   --weights FILE                     a pretrained file of your own for every run
-#   --out DIR                          folder of the runs and the report (runs); both paths as seen
-#                                      from the folder of run_all.sh
+#   --list                             only print the commands, one per line: for xargs, SLURM, ...
+#                                      (docs/cluster.md)
 #   --jobs N                           N runs at a time (on a CPU each gets its share of the cores,
 #                                      of several GPUs one)
 #   --again                            train anew what other code than this checkout's has made
-#   --list                             only print the commands, one a line: for xargs, SLURM, ...
-#                                      (docs/cluster.md); Python's standard library is enough.  They
-#                                      name $PYTHON, or .venv/bin/python where there is one and no
-#                                      environment is active, else python
+# Everything else goes to `python -m report`, which says what it takes: --paper jrd|mdr|dml_da,
+# --table 2a, --seeds N, --weights FILE, --out DIR.  Paths are as seen from run_all.sh's folder.
 # Makes .venv and installs what is missing, unless a virtual environment is active or PYTHON is set.
 # The plan comes first.  A finished run is skipped, a broken one continued, a failed one reported at
-# the end.  Exit status: 0, 1 where a run failed or a dataset is missing, 2 for a wrong argument.
+# the end.  Exit status: 0, 1 if a run failed or a dataset is missing, 2 for a wrong argument.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 fail() { echo "run_all.sh: $*" >&2; exit 2; }
 
-mode="" jobs="" quick="" again="" select=(--dataset real)
+mode="" jobs="" quick="" again="" select=()
 while [ $# -gt 0 ]; do
     case $1 in
         --test|--list) mode=${1#--} ;;
         --again) again=--again ;;
-        --quick) [ -n "$quick" ] || select=(--quick "${select[@]:2}")
-                quick=1 ;;
         --jobs) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || fail "--jobs needs a whole number above 0"
                 jobs=$2; shift ;;
-        --dataset|--paper|--table|--seeds|--weights|--out) [ $# -gt 1 ] || fail "$1 needs a value"
-                select+=("$1" "$2"); shift ;;
         -h|--help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;;
-        *) fail "unknown argument '$1' (choose from --quick, --test, --dataset, --paper, --table," \
-                "--seeds, --weights, --out, --jobs, --again, --list)" ;;
+        *) select+=("$1")
+           [ "$1" != --quick ] || quick=1 ;;
     esac
     shift
 done
-
-if [ "$mode" = list ]; then
-    lister=python3 runner=python
-    if [ -n "${VIRTUAL_ENV:-}" ]; then lister=python
-    elif [ -x .venv/bin/python ]; then runner=.venv/bin/python
-    fi
-    printf -v runner %q "${PYTHON:-$runner}"
-    listed=$("${PYTHON:-$lister}" -m report.experiments "${select[@]}")
-    while read -r _ words; do printf '%s\n' "$runner $words"; done <<< "$listed"
-    exit
-fi
+[ -n "$quick" ] || select=(--dataset real ${select[@]+"${select[@]}"})     # a later --dataset wins
 
 if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
     if [ ! -x .venv/bin/python ]; then
-        found=$(python3 --version 2> /dev/null) || found="no python3"
+        version=$(python3 --version 2> /dev/null) || version="no python3"
         python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null ||
-            fail "Python 3.10 or newer is needed, found $found: make .venv with another one" \
+            fail "Python 3.10 or newer is needed, found $version: make .venv with another one" \
                 "(python3.12 -m venv .venv) and call again"
-        [ "$mode" = test ] || python3 -m report.experiments "${select[@]}" > /dev/null || exit 2
         echo "making .venv" >&2
         python3 -m venv .venv
     fi
@@ -88,6 +69,12 @@ if [ "$mode" = test ]; then                     # in two halves of a core each; 
     exit "$status"
 fi
 
+if [ "$mode" = list ]; then
+    commands=$("$PYTHON" -m report --list "${select[@]}")
+    while read -r _ words; do printf '%q %s\n' "$PYTHON" "$words"; done <<< "$commands"
+    exit
+fi
+
 # The plan goes to the terminal, the commands that are left come back; status 1: a dataset is missing.
 status=0
 left=$("$PYTHON" -m report --plan $again "${select[@]}") || status=$?
@@ -99,25 +86,25 @@ failed=$(mktemp)
 export gpus=""                                  # where jobs share several: their names
 if [ "$jobs" -gt 1 ]; then
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
-    if found=$(nvidia-smi --query-gpu=index --format=csv,noheader 2> /dev/null); then
-        gpus=${CUDA_VISIBLE_DEVICES-$found}
+    if indices=$(nvidia-smi --query-gpu=index --format=csv,noheader 2> /dev/null); then
+        gpus=${CUDA_VISIBLE_DEVICES-$indices}
         gpus=${gpus//,/ }
     fi
 fi
 
 one() {                                         # one command; with others beside it, its last lines
     kill -0 "$main" 2> /dev/null || exit 255    # run_all.sh was killed: xargs starts no more
-    local said there=($gpus)
-    if [ ${#there[@]} -gt 1 ]; then             # slot: xargs counts those that run at once
-        export CUDA_VISIBLE_DEVICES=${there[slot % ${#there[@]}]}
+    local output names=($gpus)
+    if [ ${#names[@]} -gt 1 ]; then             # slot: xargs counts those that run at once
+        export CUDA_VISIBLE_DEVICES=${names[slot % ${#names[@]}]}
     fi
     if [ "$jobs" = 1 ]; then
         echo; echo "== $*"
         "$PYTHON" "${@:2}" || echo "$*" >> "$failed"
-    elif said=$("$PYTHON" "${@:2}" 2>&1); then
-        printf '%s\n' "== $*" "$(grep '^last epoch' <<< "$said")"
+    elif output=$("$PYTHON" "${@:2}" 2>&1); then
+        printf '%s\n' "== $*" "$(grep '^last epoch' <<< "$output")"
     else
-        printf '%s\n' "== $*" "$(tail -n 3 <<< "$said")"
+        printf '%s\n' "== $*" "$(tail -n 3 <<< "$output")"
         echo "$*" >> "$failed"
     fi
 }

@@ -8,162 +8,143 @@ import numpy as np
 from scipy.special import stdtr
 
 from eval import confidence_interval
-from report.experiments import (DECIDING, LEVELS, LOSSES, NAMES, STAND_INS, THREE_TIMES, VARIANTS,
-                                all_runs, datasets_asked, flags_on, partial, training)
-from report.tables import markdown, reading
+from report.experiments import (DECIDING, LEVELS, LOSSES, NAMES, STAND_INS, THREE_TIMES,
+                                THREE_TIMES_IS, VARIANTS, datasets_asked, flags_on, partial,
+                                training)
+from report.tables import interval, markdown, reading
 
 PAPER_OF = {"J": "jrd", "M": "mdr", "D": "dml_da"}
 BOUNDED = "no larger than"
 # All that these need has DECIDING seeds on glyphs.
 HEADLINE_CLAIMS = ("J1", "J2", "J3", "J4", "M1", "M3", "M5", "M7", "M8", "D1", "D2", "D3", "D7",
                    "D8")
-# Those that need headline settings alone are judged at three times the rate too.
-JUDGED_AT_BOTH_RATES = ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")
 
 
 # ---------------------------------------------------------------------------- inequalities
-# Each is a figure that must be above 0.  v(flags, metric): what one seed of a setting has; R@1
-# where no metric is named.
-def bound(v, flags):
-    """JRD: λ + d_H"""
-    return v(flags, "lambda") + v(flags, "d_H")
+# Each is a sum of terms that must be above 0.  A term is (weight, flags, metric): what one seed of
+# a setting has in that metric, times the weight.
+def less(flags, other, metric="R@1"):
+    """One setting minus another"""
+    return [(1, flags, metric), (-1, other, metric)]
 
 
-def bound_rises_with_the_penalty(v):
-    return bound(v, "--regularizer intra --alpha 1") - bound(v, "--alpha 0")
-
-
-def bound_of_jmmd_above_jrd(v):
-    return bound(v, "--regularizer jmmd") - bound(v, "")
-
-
-def learnable_above_fixed(v, metric="R@1"):
-    gains = [v(f"--levels {s}", metric) - v(f"--levels {s} --fixed-levels", metric) for s in LEVELS]
-    return statistics.mean(gains)
-
-
-def cost_of_norm(v, flags):
+def cost_of_norm(flags, weight=1):
     """MDR: R@1 that is lost by dividing by the norm at inference."""
-    return v(flags) - v(flags, "R@1, l2-normalized")
-
-
-def cost_to_triplet_above_mdr(v):
-    return cost_of_norm(v, "--lambda 0") - cost_of_norm(v, "")
-
-
-def gain_at_smallest_above_largest_width(v, metric="R@1"):
-    gain_at_smallest = v("--dim 64", metric) - v("--lambda 0 --dim 64", metric)
-    return gain_at_smallest - v("--dim 512", metric) + v("--lambda 0 --dim 512", metric)
-
-
-def half_of_triplets_above_mdrs(v):
-    return v("--lambda 0", "norm cv") / 2 - v("", "norm cv")
-
-
-def gap(v, flags):
-    """DML-DA: R@1 of the training classes above that of the test classes."""
-    return v(flags, "seen R@1") - v(flags)
-
-
-def gap_without_above_with_da(v):
-    return gap(v, "--lambda 0") - gap(v, "")
+    return [(weight, flags, "R@1"), (-weight, flags, "R@1, l2-normalized")]
 
 
 def rise_minus_range(v, loss):
-    """DML-DA: NMI's rise from λ = 0.5 to 10, minus its range from 7 to 25."""
+    """DML-DA: NMI's rise from λ = 0.5 to 10, minus its range from 7 to 25; no sum, a function of
+    v(flags, metric)."""
     low, *flat = [v(f"{loss} --lambda {x}", "NMI") for x in (0.5, 7, 10, 15, 25)]
     return flat[1] - low - np.ptp(flat)
 
 
 # ---------------------------------------------------------------------------- the claims
-# id: (sentence, datasets, {inequality: what must be above 0}).  (a, b) stands for R@1 with flags a
-# minus R@1 with flags b, (a, b, metric) for another metric's; anything else is a function of v, as
-# above.  A claim holds where all its inequalities hold.
+INTRA, JMMD = "--regularizer intra --alpha 1", "--regularizer jmmd"
+WIDTH_64, WIDTH_512 = (less(f"--dim {d}", f"--lambda 0 --dim {d}") for d in (64, 512))
+# id: (sentence, datasets, {inequality: its terms}).  A claim holds if all its inequalities hold.
 CLAIMS = {
-    "J1": ("JRD beats AMSoftmax.", "cub cars sop", {"JRD - AMSoftmax": ("", "--alpha 0")}),
-    **{f"J{i}": (f"JRD beats {name}.", "cub cars sop", {f"JRD - {name}": ("", VARIANTS[name])})
+    "J1": ("JRD beats AMSoftmax.", "cub cars sop", {"JRD - AMSoftmax": less("", "--alpha 0")}),
+    **{f"J{i}": (f"JRD beats {name}.", "cub cars sop", {f"JRD - {name}": less("", VARIANTS[name])})
        for i, name in ((2, "MRD"), (3, "JRD-C"), (4, "JRD-Pooling"))},
     "J5": ("R@1 against α rises, then falls.", "cub cars sop", {
-        "preset's α - α = 0": ("", "--alpha 0"), "preset's α - α = 2": ("", "--alpha 2")}),
+        "preset's α - α = 0": less("", "--alpha 0"), "preset's α - α = 2": less("", "--alpha 2")}),
     "J6": ("α = 0 beats JMMD and JIntra (at 0.1, the paper's best for JMMD); JRD beats α = 0.",
            "cub", {
-        "α = 0 - JMMD": ("--alpha 0", "--regularizer jmmd --alpha 0.1"),
-        "α = 0 - JIntra": ("--alpha 0", "--regularizer jintra --alpha 0.1"),
-        "JRD - α = 0": ("", "--alpha 0")}),
+        "α = 0 - JMMD": less("--alpha 0", "--regularizer jmmd --alpha 0.1"),
+        "α = 0 - JIntra": less("--alpha 0", "--regularizer jintra --alpha 0.1"),
+        "JRD - α = 0": less("", "--alpha 0")}),
     "J7": ("Eq. 4's intra-class penalty inflates λ faster than it lowers d_H.", "cub", {
-        "λ, α = 1 - α = 0": ("--regularizer intra --alpha 1", "--alpha 0", "lambda"),
-        "λ + d_H, α = 1 - α = 0": bound_rises_with_the_penalty}),
+        "λ, α = 1 - α = 0": less(INTRA, "--alpha 0", "lambda"),
+        "λ + d_H, α = 1 - α = 0": less(INTRA, "--alpha 0", "lambda") + less(
+            INTRA, "--alpha 0", "d_H")}),
     "J8": ("λ + d_H is smaller for JRD than for JMMD.", "cub", {
-        "λ + d_H, JMMD - JRD": bound_of_jmmd_above_jrd}),
+        "λ + d_H, JMMD - JRD": less(JMMD, "", "lambda") + less(JMMD, "", "d_H")}),
     "J9": ("A mixture of Gaussians, (K, K') = (3, 1), beats a single one, (1, 1).", "cub cars", {
-        "(3, 1) - (1, 1)": ("", "--K 1")}),
+        "(3, 1) - (1, 1)": less("", "--K 1")}),
     "J10": ("Gaussian and Laplace kernels beat polynomial and moment-generating ones.", "cub", {
-        f"{a} - {b}": (better, worse)
+        f"{a} - {b}": less(better, worse)
         for a, better in (("Gaussian", "--K 1"), ("Laplace", "--kernel laplace"))
         for b, worse in (("p = 2", "--kernel polynomial"), ("p = 5", "--kernel polynomial --p 5"),
                          ("moment-generating", "--kernel mgf"))}),
     "M1": ("Triplet+MDR beats Triplet+L2Norm, and that beats Triplet.", "cub cars sop inshop", {
-        "MDR - L2Norm": ("", "--lambda 0 --l2norm"),
-        "L2Norm - Triplet": ("--lambda 0 --l2norm", "--lambda 0")}),
+        "MDR - L2Norm": less("", "--lambda 0 --l2norm"),
+        "L2Norm - Triplet": less("--lambda 0 --l2norm", "--lambda 0")}),
     "M2": ("MDR helps on every backbone.", "cub cars", {
-        f"{b} + MDR - {b}": (f"--backbone {b}", f"--backbone {b} --lambda 0")
+        f"{b} + MDR - {b}": less(f"--backbone {b}", f"--backbone {b} --lambda 0")
         for b in ("resnet18", "resnet50", "bn_inception")}),
     "M3": ("MDR helps Contrastive and Margin too.", "cub cars", {
-        f"{loss} + MDR - {loss}": (f"--loss {loss}", f"--loss {loss} --lambda 0")
+        f"{loss} + MDR - {loss}": less(f"--loss {loss}", f"--loss {loss} --lambda 0")
         for loss in ("contrastive", "margin")}),
     "M4": ("Levels {-3, 0, 3} beat {-1, 0, 1}; learnable ones beat fixed ones.", "cub", {
-        "{-3, 0, 3} - {-1, 0, 1}": ("", "--levels -1 0 1"),
-        "learnable - fixed, mean of 7": learnable_above_fixed}),
+        "{-3, 0, 3} - {-1, 0, 1}": less("", "--levels -1 0 1"),
+        "learnable - fixed, mean of 7": [
+            (weight / len(LEVELS), flags, metric) for levels in LEVELS for weight, flags, metric in
+            less(f"--levels {levels}", f"--levels {levels} --fixed-levels")]}),
     "M5": ("l2 norm at inference costs Triplet much, Triplet+MDR little.", "cub", {
-        "cost to Triplet": functools.partial(cost_of_norm, flags="--lambda 0"),
-        "cost to Triplet - to Triplet+MDR": cost_to_triplet_above_mdr}),
+        "cost to Triplet": cost_of_norm("--lambda 0"),
+        "cost to Triplet - to Triplet+MDR": cost_of_norm("--lambda 0") + cost_of_norm("", -1)}),
     "M6": ("MDR's gain over Triplet is larger at the smallest width than at the largest.",
            "cub cars", {
-        "gain at smallest d - at largest d": gain_at_smallest_above_largest_width}),
+        "gain at smallest d - at largest d": WIDTH_64 + [
+            (-weight, flags, metric) for weight, flags, metric in WIDTH_512]}),
     "M7": ("With MDR train recall is lower, and test recall the highest.", "cub", {
-        "train, Triplet - MDR": ("--lambda 0", "", "seen R@1"),
-        "train, L2Norm - MDR": ("--lambda 0 --l2norm", "", "seen R@1"),
-        "test, MDR - Triplet": ("", "--lambda 0"),
-        "test, MDR - L2Norm": ("", "--lambda 0 --l2norm")}),
+        "train, Triplet - MDR": less("--lambda 0", "", "seen R@1"),
+        "train, L2Norm - MDR": less("--lambda 0 --l2norm", "", "seen R@1"),
+        "test, MDR - Triplet": less("", "--lambda 0"),
+        "test, MDR - L2Norm": less("", "--lambda 0 --l2norm")}),
     "M8": ("With MDR the norms' coefficient of variation is less than half of Triplet's.", "cub", {
-        "half of Triplet's - MDR's": half_of_triplets_above_mdrs}),
+        "half of Triplet's - MDR's": [(0.5, "--lambda 0", "norm cv"), (-1, "", "norm cv")]}),
     **{f"D{i}": (f"DA improves {name}, in R@1 and NMI.", "cars cub sop", {
-        f"{metric}, DML-DA {name} - {name}": (loss, f"{loss} --lambda 0", metric)
+        f"{metric}, DML-DA {name} - {name}": less(loss, f"{loss} --lambda 0", metric)
         for metric in ("R@1", "NMI")}) for i, (name, loss) in enumerate(LOSSES.items(), 1)},
     "D4": ("The correlation term adds to DA.", "cars", {
-        f"{name}, with - without": (loss, f"{loss} --regularizer da-")
+        f"{name}, with - without": less(loss, f"{loss} --regularizer da-")
         for name, loss in LOSSES.items()}),
     "D5": ("DA gains more NMI than GOR, and GOR more than EN.", "cars cub sop", {
-        f"NMI, {name}, {a} - {b}": (f"{loss} {better}", f"{loss} --regularizer {b.lower()}", "NMI")
+        f"NMI, {name}, {a} - {b}": less(f"{loss} {better}", f"{loss} --regularizer {b.lower()}",
+                                        "NMI")
         for name, loss in LOSSES.items()
         for a, better, b in (("DA", "", "GOR"), ("GOR", "--regularizer gor", "EN"))}),
     "D6": ("NMI against λ peaks near 10 and is flat above 7.", "cars", {
-        f"NMI, {name}, λ = 10 - λ = {x}": (f"{loss} --lambda 10", f"{loss} --lambda {x}", "NMI")
+        f"NMI, {name}, λ = 10 - λ = {x}": less(f"{loss} --lambda 10", f"{loss} --lambda {x}", "NMI")
         for name, loss in LOSSES.items() for x in (0.5, 25)} | {
         f"NMI, {name}, rise from 0.5 to 10 - range from 7 to 25": functools.partial(
             rise_minus_range, loss=loss) for name, loss in LOSSES.items()}),
     "D7": ("The gap between train and test R@1 is smaller with DA (contrastive).", "cars", {
-        "gap without - with DA": gap_without_above_with_da}),
+        "gap without - with DA": less("--lambda 0", "", "seen R@1") + less("", "--lambda 0")}),
     "D8": ("Without DA contrastive beats N-pair, and that beats triplet.", "cars cub sop", {
-        "contrastive - N-pair": ("--lambda 0", "--loss npair --lambda 0"),
-        "N-pair - triplet": ("--loss npair --lambda 0", "--loss triplet --lambda 0")})}
+        "contrastive - N-pair": less("--lambda 0", "--loss npair --lambda 0"),
+        "N-pair - triplet": less("--loss npair --lambda 0", "--loss triplet --lambda 0")})}
 
 
-# ---------------------------------------------------------------------------- beside R@1
+def at_three_times(claim):
+    """A claim on glyphs at three times the preset's rate; it needs headline settings alone."""
+    sentence, _, inequalities = CLAIMS[claim]
+    more = THREE_TIMES_IS[PAPER_OF[claim[0]]]
+    return sentence, "glyphs", {
+        f"{text}, {THREE_TIMES}": [(weight, f"{flags} {more}".strip(), metric)
+                                   for weight, flags, metric in terms]
+        for text, terms in inequalities.items()}
+
+
+CLAIMS |= {f"{claim}, {THREE_TIMES}": at_three_times(claim)
+           for claim in ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")}
+
+
 def beside(inequalities):
     """A claim's inequalities on R@1 of unseen classes -> the same on MAP@R and NMI, but for those
     that the claim has itself."""
-    found = {}
-    for text, inequality in inequalities.items():
+    companions = {}
+    for text, terms in inequalities.items():
+        if callable(terms) or any(metric != "R@1" for _, _, metric in terms):
+            continue
         for metric in ("MAP@R", "NMI"):
             name = f"{metric}, {text.removeprefix('R@1, ')}"
-            if name in inequalities:
-                continue
-            if inequality in (learnable_above_fixed, gain_at_smallest_above_largest_width):
-                found[name] = functools.partial(inequality, metric=metric)
-            elif not callable(inequality) and inequality[2:] in ((), ("R@1",)):
-                found[name] = (*inequality[:2], metric)
-    return found
+            if name not in inequalities:
+                companions[name] = [(weight, flags, metric) for weight, flags, _ in terms]
+    return companions
 
 
 # ---------------------------------------------------------------------------- verdicts
@@ -171,32 +152,28 @@ class NotRun(Exception):
     """Why a figure is not there: 'not run', or that the stand-in has no such row."""
 
 
-def figure(paper, dataset, args, seed, only, rate, flags, metric="R@1"):
-    """What one seed of a setting has.  NotRun if it has no run, or none of those in `only`."""
-    flags = flags_on(dataset, paper, flags, rate)
+def figure(paper, dataset, args, seed, flags, metric):
+    """What one seed of a setting has.  NotRun if it has no finished run."""
+    flags = flags_on(dataset, paper, flags)
     if flags is None:
         raise NotRun(STAND_INS[dataset])
     run = training(paper, dataset, flags, seed, args.out, args.weights)
-    looked_at = only is None or run.folder in only
-    if not run.result or not looked_at:
+    if not run.result:
         raise NotRun("not run")
     return reading(run, metric)
 
 
-def in_each_seed(paper, inequality, dataset, args, seeds, only=None, rate=""):
-    """What must be above 0 -> its value in each seed that has its runs, or why there is none.
-
-    only: the folders of the runs to be looked at; None: all.
-    """
+def in_each_seed(paper, inequality, dataset, args, seeds):
+    """What must be above 0 -> its value in each seed that has its runs, or why there is none."""
     values, reason = [], "not run"
-    for seed in range(seeds):
-        v = functools.partial(figure, paper, dataset, args, seed, only, rate)
+    for seed in seeds:
+        v = functools.partial(figure, paper, dataset, args, seed)
         try:
             if callable(inequality):
                 values.append(inequality(v))
             else:
-                better, worse, *metric = inequality
-                values.append(v(better, *metric) - v(worse, *metric))
+                values.append(sum(weight * v(flags, metric)
+                                  for weight, flags, metric in inequality))
         except NotRun as error:
             reason = str(error)
     return values or reason
@@ -223,7 +200,7 @@ def rounded_up(x):
     return f"{up.create_decimal_from_float(x):f}"
 
 
-def together(verdicts):
+def claim_verdict(verdicts):
     """The verdict on a claim from those on its inequalities; of bounds all, in their order."""
     order = ("does not hold", "not run", *STAND_INS.values(), "undecided", BOUNDED, "holds")
     worst = min((BOUNDED if word.startswith(BOUNDED) else word for word in verdicts),
@@ -273,16 +250,15 @@ def adjust(rows):
 
 
 # ---------------------------------------------------------------------------- the ledger
-def judged(claim, inequalities, args, seeds, only, rate=""):
+def judged(claim, inequalities, args, seeds):
     """Inequalities of a claim on every dataset that is asked for -> CSV rows"""
     sentence, datasets, _ = CLAIMS[claim]
-    rows = []
+    name, rows = claim.partition(",")[0], []
     for dataset in datasets_asked(datasets, args.dataset):
         full = DECIDING if dataset == "glyphs" else math.inf
         for text, inequality in inequalities.items():
-            row = {"claim": claim, "sentence": sentence,
-                   "must be above 0": f"{text}, {rate}" if rate else text, "on": dataset}
-            values = in_each_seed(PAPER_OF[claim[0]], inequality, dataset, args, seeds, only, rate)
+            row = {"claim": name, "sentence": sentence, "must be above 0": text, "on": dataset}
+            values = in_each_seed(PAPER_OF[claim[0]], inequality, dataset, args, seeds)
             if isinstance(values, str):
                 row |= {"seeds": 0, "verdict": values}
             else:
@@ -293,34 +269,19 @@ def judged(claim, inequalities, args, seeds, only, rate=""):
     return rows
 
 
-def estimate(row):
-    """-> a judged inequality's estimate and interval as cells, – where there is none"""
-    mean, half = row.get("estimate", math.nan), row.get("half-width", math.nan)
-    number = interval = "–"
-    if not math.isnan(mean):
-        number = f"{round(mean, 3) + 0:+.3f}"                           # + 0: not -0.000
-    if not math.isnan(half):
-        interval = f"{mean - half:+.3f} to {mean + half:+.3f}"
-    return [number, interval]
-
-
-def ledger(rows_asked, args, seeds):
-    """-> Markdown lines, CSV rows.  A part of a report has the claims that its runs decide."""
-    only = None
-    if partial(args):
-        only = {run.folder for run in all_runs(rows_asked, args)}
-    deciding, companions = {}, []                           # {(claim, rate): rows}, rows
+def ledger(args, seeds):
+    """-> Markdown lines, CSV rows.  A part of a report has the claims of its papers that the runs
+    decide."""
+    deciding, companions = {}, []                           # {claim: rows}, rows
     for claim, (_, _, inequalities) in CLAIMS.items():
         if args.paper not in (None, PAPER_OF[claim[0]]):
             continue
-        both = args.dataset == "glyphs" and claim in JUDGED_AT_BOTH_RATES
-        for rate in ("", THREE_TIMES) if both else ("",):
-            rows = judged(claim, inequalities, args, seeds, only, rate)
-            undecidable = partial(args) and not all(row["seeds"] for row in rows)
-            if rows and not undecidable:
-                deciding[claim, rate] = rows
-                found = judged(claim, beside(inequalities), args, seeds, only, rate)
-                companions += [row for row in found if row["seeds"]]
+        rows = judged(claim, inequalities, args, seeds)
+        undecidable = partial(args) and not all(row["seeds"] for row in rows)
+        if rows and not undecidable:
+            deciding[claim] = rows
+            others = judged(claim, beside(inequalities), args, seeds)
+            companions += [row for row in others if row["seeds"]]
     if not deciding:
         return [], []
     csv_rows = [row for rows in deciding.values() for row in rows]
@@ -329,41 +290,47 @@ def ledger(rows_asked, args, seeds):
         row | {"decides": "no"} for row in companions]
 
 
+def cells_of(row):
+    """A judged inequality -> the cells that every table of them has"""
+    mean, half = row.get("estimate", math.nan), row.get("half-width", math.nan)
+    number = "–" if math.isnan(mean) else f"{round(mean, 3) + 0:+.3f}"      # + 0: not -0.000
+    return [row["claim"], row["must be above 0"], NAMES[row["on"]], number, interval(mean, half, 3),
+            str(row["seeds"]), row["verdict"]]
+
+
 def ledger_lines(deciding, companions, family, args):
-    """{(claim, rate): rows}, the rows beside them, the size of Holm's family -> Markdown lines"""
+    """{claim: rows}, the rows beside them, the size of Holm's family -> Markdown lines"""
+    heads = ["claim", "must be above 0", "on", "estimate", "95% interval", "seeds"]
     short = [["claim", "", "verdict", "Holm-adjusted"]]
-    long = [["claim", "must be above 0", "on", "estimate", "95% interval", "seeds", "verdict",
-             "Holm-adjusted"]]
-    for (claim, rate), rows in deciding.items():
-        words = [together([row[k] for row in rows]) for k in ("verdict", "Holm-adjusted verdict")]
-        short.append([f"{claim}, {rate}" if rate else claim, CLAIMS[claim][0], f"**{words[0]}**",
-                      words[1]])
-        long += [[claim, row["must be above 0"], NAMES[row["on"]], *estimate(row),
-                  str(row["seeds"]), row["verdict"], row["Holm-adjusted verdict"]] for row in rows]
-    lines = ["## Claims", "", "Each claim is one inequality or several: a difference within a seed "
-             "(in points of R@1 where nothing else is named) and its 95% Student-t interval over "
-             "seeds.  Above 0: *holds*; below 0: *does not hold*; else *undecided*.", ""]
+    long, other = [[*heads, "verdict", "Holm-adjusted"]], [[*heads, "by the interval"]]
+    for claim, rows in deciding.items():
+        alone = claim_verdict([row["verdict"] for row in rows])
+        adjusted = claim_verdict([row["Holm-adjusted verdict"] for row in rows])
+        short.append([claim, CLAIMS[claim][0], f"**{alone}**", adjusted])
+        long += [[*cells_of(row), row["Holm-adjusted verdict"]] for row in rows]
+    lines = ["## Claims", "", "Each claim is one inequality or several.  An inequality is a "
+             "difference within a seed, in points of R@1 unless it names another metric, with its "
+             "95% Student-t interval over seeds.  Above 0: *holds*; below 0: *does not hold*; else "
+             "*undecided*.", ""]
     if family:
-        lines += ["Holm-adjusted: what is left of that at a family-wise error rate of 5%, by "
-                  "Holm's procedure on the p-values of two-sided paired t-tests.  The family is "
-                  f"all {family} inequalities of this ledger with two seeds or more; a difference "
+        lines += ["Holm-adjusted: the verdict at a family-wise error rate of 5%, by Holm's "
+                  "procedure on the p-values of two-sided paired t-tests.  The family is all "
+                  f"{family} inequalities of this ledger with two seeds or more.  A difference "
                   "that several claims need counts in each.", ""]
     if args.dataset == "glyphs" and not args.quick and args.seeds is None:
         lines += [f"The headline claims ({', '.join(HEADLINE_CLAIMS)}) are judged from {DECIDING} "
-                  "seeds, the same number for every setting that they need, fixed beforehand and "
-                  "not stopped when it suits (of most settings five had been seen, in runs of an "
-                  "earlier list, when it was fixed).  What they leave undecided is *no larger "
-                  "than* the upper end of its interval, which is not adjusted.  "
-                  f"{THREE_TIMES.capitalize()}: the next of the search's grid, for every claim "
-                  "that needs headline settings alone.", ""]
+                  "seeds.  The number is the same for every setting that they need, was fixed "
+                  "beforehand and does not depend on results.  (Five seeds of most settings had "
+                  "been seen, in runs of an earlier list, when it was fixed.)  A headline "
+                  "inequality that they leave undecided is *no larger than* the upper end of its "
+                  f"interval, which is not adjusted.  {THREE_TIMES.capitalize()}: the next rate of "
+                  "the search's grid, for every claim that needs headline settings alone.", ""]
     lines += [*markdown(short), "", *markdown(long), ""]
     if companions:
-        other = [["claim", "", "on", "estimate", "95% interval", "seeds", "by the interval"]]
-        other += [[row["claim"], row["must be above 0"], NAMES[row["on"]], *estimate(row),
-                   str(row["seeds"]), row["verdict"]] for row in companions]
-        lines += ["Where a claim is about retrieval and the paper measured R@1: the same "
-                  "differences in MAP@R and NMI.  They decide no claim, for a claim is about what "
-                  "its paper measured, and are not in Holm's family.  (M5, D7 and M7 on training "
-                  "classes have none: of embeddings divided by their norm, and of training "
-                  "classes, runs keep R@1 alone.)", "", *markdown(other), ""]
+        other += [cells_of(row) for row in companions]
+        lines += ["If a claim is about retrieval and its paper measured R@1: the same differences "
+                  "in MAP@R and NMI.  They decide no claim, because a claim is about what its "
+                  "paper measured, and they are not in Holm's family.  M5, D7, and M7 on training "
+                  "classes have none, because runs keep only R@1 of embeddings divided by their "
+                  "norm and of training classes.", "", *markdown(other), ""]
     return lines

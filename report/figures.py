@@ -9,8 +9,8 @@ import numpy as np
 
 import common
 from eval import confidence_interval
-from report.experiments import LOSSES, NAMES
-from report.tables import COLUMNS, PERCENT, logged, reading, readings
+from report.experiments import EXPERIMENTS, LOSSES, NAMES
+from report.tables import PERCENT, logged, reading, readings
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -23,7 +23,7 @@ AXES = {"loss": "training loss", "R@1": "R@1 on test classes (%)",
 # ---------------------------------------------------------------------------- a picture
 @contextlib.contextmanager
 def for_figures():
-    """UserError where a package is missing that only figures need."""
+    """UserError if a package is missing that only figures need."""
     try:
         yield
     except ImportError as error:
@@ -31,7 +31,7 @@ def for_figures():
 
 
 def panels(n, width=4.4, height=3.4, columns=3):
-    """-> figure, n axes in rows of `columns`.  UserError where there is nothing to draw yet."""
+    """-> figure, n axes in rows of `columns`.  UserError if there is nothing to draw yet."""
     if not n:
         raise common.UserError("what it compares has not run yet")
     with for_figures():
@@ -70,17 +70,21 @@ def intervals(columns):
 
 
 # ---------------------------------------------------------------------------- curves
-def draw_curves(path, found, marks=True):
-    """{(title, x label, y label): {series: [(x, values of the seeds)]}}: means and 95% bands."""
-    figure, axes = panels(len(found))
-    series = list(dict.fromkeys(name for curves in found.values() for name in curves))
-    for axis, ((title, x_label, y_label), curves) in zip(axes, found.items()):
+def draw_curves(path, curves_in, sweep=False):
+    """curves_in: {(title, x label, y label): {series: [(x, values of the seeds)]}}; a panel each
+    with the means and, as bands, their 95% intervals; of a sweep with the seeds' std as bars."""
+    figure, axes = panels(len(curves_in))
+    series = list(dict.fromkeys(name for curves in curves_in.values() for name in curves))
+    for axis, ((title, x_label, y_label), curves) in zip(axes, curves_in.items()):
         for name, points in curves.items():
             i, x = series.index(name), [x for x, _ in points]
             mean, half = intervals([values for _, values in points])
-            mark = MARKS[i] if marks else "o" if len(x) == 1 else None      # a line has two points
-            axis.plot(x, mean, color=COLOURS[i % 7], ls=LINES[i % 4], lw=1.8, ms=5, label=name,
-                      marker=mark)
+            style = dict(color=COLOURS[i % 7], ls=LINES[i % 4], lw=1.8, ms=5, label=name)
+            if sweep:
+                std = [np.std(values, ddof=1) if len(values) > 1 else 0 for _, values in points]
+                axis.errorbar(x, mean, std, marker=MARKS[i], elinewidth=0.8, capsize=2, **style)
+                continue
+            axis.plot(x, mean, marker=None if len(x) > 1 else "o", **style)     # a line has two
             axis.fill_between(x, mean - half, mean + half, color=COLOURS[i % 7], alpha=0.18, lw=0)
         axis.set(title=title, xlabel=x_label, ylabel=y_label)
         if y_label == AXES["norm mean"]:
@@ -98,17 +102,24 @@ def draw_curves(path, found, marks=True):
 
 
 def draw_sweep(path, rows, get):
-    """A panel a dataset and metric, a curve a series.  UserError: nothing but single points."""
-    found = {}
-    for metric in COLUMNS.get(rows[0].key, ("R@1",)):
+    """A panel per dataset and metric, a curve per series: means over the seeds that every point
+    has.  UserError: no series has the three points of a curve."""
+    values_of = {}                          # {(panel, series): [(x, values of the seeds)]}
+    for metric in EXPERIMENTS[rows[0].key].columns:
         for row in rows:
             series, symbol, x = row.name
+            panel = (NAMES[row.dataset], symbol, AXES.get(metric, metric))
             if values := readings(get(row), metric):
-                panel = (NAMES[row.dataset], symbol, AXES.get(metric, metric))
-                found.setdefault(panel, {}).setdefault(series, []).append((x, values))
-    if all(len(points) == 1 for curves in found.values() for points in curves.values()):
-        raise common.UserError("so far one value alone has run, which is no curve")
-    draw_curves(path, found)
+                values_of.setdefault((panel, series), []).append((x, values))
+    curves_in = {}
+    seeds = min((len(values) for points in values_of.values() for _, values in points), default=0)
+    for (panel, series), points in values_of.items():
+        if len(points) > 2:
+            curves = curves_in.setdefault(panel, {})
+            curves[series] = [(x, values[:seeds]) for x, values in points]
+    if not curves_in:
+        raise common.UserError("fewer than three values have run, which is no curve")
+    draw_curves(path, curves_in, sweep=True)
 
 
 def by_epoch(runs, metric):
@@ -123,20 +134,20 @@ def by_epoch(runs, metric):
 
 
 def draw_epochs(path, rows, get):
-    """A panel a dataset, rate and metric, a curve a row over the epochs of its logs."""
-    found = {}
+    """A panel per dataset, rate and metric, a curve per row over the epochs of its logs."""
+    curves_in = {}
     for row in rows:
-        runs = get(row)
-        if runs:
-            for metric in COLUMNS[row.key]:
-                title = f"{NAMES[row.dataset]}, {row.rate}" if row.rate else NAMES[row.dataset]
+        name, _, rate = row.name.partition(", ")
+        title = ", ".join(filter(None, [NAMES[row.dataset], rate]))
+        for metric in EXPERIMENTS[row.key].columns:
+            if runs := get(row):
                 panel = (title, "epoch", AXES[metric])
-                found.setdefault(panel, {})[row.name] = by_epoch(runs, metric)
-    draw_curves(path, found, marks=False)
+                curves_in.setdefault(panel, {})[name] = by_epoch(runs, metric)
+    draw_curves(path, curves_in)
 
 
 def draw_runs(path, out, names):
-    """--curves: loss, unseen and seen R@1 against the epoch, a curve a name, over its seeds.
+    """--curves: loss, unseen and seen R@1 against the epoch, a curve per name, over its seeds.
 
     names: folders of runs in `out`, finished or not, with -s0, -s1, ... or without: all the seeds.
     Epochs without R@1 (--eval-every) are skipped, and a panel that no log has (JRD: seen R@1).
@@ -144,34 +155,22 @@ def draw_runs(path, out, names):
     """
     if Path(path).suffix not in (".png", ".svg"):
         raise common.UserError(f"--to {path} must end in .png or .svg")
-    logs = {name: logged(out, name) for name in names}
-    found = {}
+    runs_by_name = {name: logged(out, name) for name in names}
+    curves_in = {}
     for metric in ("loss", "R@1", "seen R@1"):
-        for name, runs in logs.items():
+        for name, runs in runs_by_name.items():
             if points := by_epoch(runs, metric):
-                found.setdefault(("", "epoch", AXES[metric]), {})[name] = points
-    if not found:
+                curves_in.setdefault(("", "epoch", AXES[metric]), {})[name] = points
+    if not curves_in:
         raise common.UserError(f"no epoch is logged yet in {', '.join(names)}")
-    draw_curves(path, found, marks=False)
-
-
-def draw_recall(path, rows, get):
-    """DML-DA Fig. 3: R@K against K, a panel a loss, with and without the correlation term."""
-    found = {}
-    for row in rows:
-        if runs := get(row):
-            panel = (f"{row.name.split()[1]}, {NAMES[row.dataset]}", "K", "R@K (%)")
-            series = ("without" if "⁻" in row.name else "with") + " the correlation term"
-            found.setdefault(panel, {})[series] = [
-                (k, readings(runs, f"R@{k}")) for k in runs[0].cfg.ks]
-    draw_curves(path, found)
+    draw_curves(path, curves_in)
 
 
 # ---------------------------------------------------------------------------- bars
-def draw_bars(path, found, y_label, x_label="", text=None):
-    """{title: {series: {x: values of the seeds}}}: means with 95% intervals."""
-    figure, axes = panels(len(found))
-    for axis, (title, groups) in zip(axes, found.items()):
+def draw_bars(path, bars_in, y_label, x_label="", text=None):
+    """bars_in: {title: {series: {x: values of the seeds}}}: means with 95% intervals."""
+    figure, axes = panels(len(bars_in))
+    for axis, (title, groups) in zip(axes, bars_in.items()):
         places = list(dict.fromkeys(x for bars in groups.values() for x in bars))
         width = 0.8 / len(groups)
         for i, (series, bars) in enumerate(groups.items()):
@@ -193,7 +192,7 @@ def draw_gains(path, rows, get):
     """DML-DA Fig. 4: NMI over that of the plain loss, within a seed."""
     nmi = {(row.dataset, row.name.lower()): {run.cfg.seed: reading(run, "NMI") for run in get(row)}
            for row in rows}
-    found = {}
+    bars_in = {}
     for dataset in dict.fromkeys(row.dataset for row in rows):
         for kind in ("EN", "GOR", "DA"):
             for loss in LOSSES:
@@ -201,24 +200,24 @@ def draw_gains(path, rows, get):
                 regularized = nmi[dataset, f"{loss}+{kind}".lower()]
                 gains = [regularized[seed] - plain[seed] for seed in regularized if seed in plain]
                 if gains:
-                    found.setdefault(NAMES[dataset], {}).setdefault(kind, {})[loss] = gains
-    draw_bars(path, found, "NMI gained (points)")
+                    bars_in.setdefault(NAMES[dataset], {}).setdefault(kind, {})[loss] = gains
+    draw_bars(path, bars_in, "NMI gained (points)")
 
 
 def draw_levels(path, rows, get):
     """MDR Fig. 6: the shares of positive and of negative pairs at each level, the last that the
     log has."""
-    found = {}
+    bars_in = {}
     for row in rows:
         logs = [[line for line in run.log if "levels" in line][-1] for run in get(row)]
         if not logs:
             continue
         levels = np.mean([log["levels"] for log in logs], 0)            # over the seeds
         names = [f"level {i}\n({s:+.2f})" for i, s in enumerate(levels, 1)]
-        groups = {}
+        groups = bars_in[NAMES[row.dataset]] = {}
         for kind in ("positive", "negative"):
-            shares = zip(*(log[f"{kind} pairs by level"] for log in logs))      # a tuple a level
+            shares = zip(*(log[f"{kind} pairs by level"] for log in logs))      # a tuple per level
             groups[f"{kind} pairs"] = {name: [100 * share for share in seeds]
                                        for name, seeds in zip(names, shares)}
-        found[NAMES[row.dataset]] = groups
-    draw_bars(path, found, "share of the pairs (%)", "level (learned value, in σ* from μ*)", "%.0f")
+    draw_bars(path, bars_in, "share of the pairs (%)", "level (learned value, in σ* from μ*)",
+              "%.0f")

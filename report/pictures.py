@@ -5,15 +5,13 @@ Each draw_... makes a picture of rows: draw(path, rows, get), get(row) -> its fi
 """
 import argparse
 import functools
-import importlib
-import math
 
 import numpy as np
 import PIL.Image
 
 import common
 from eval import rebuild
-from report.experiments import NAMES
+from report.experiments import NAMES, SCRIPTS
 from report.figures import COLOURS, MARKS, for_figures, panels
 from support import query
 
@@ -35,7 +33,7 @@ def embedded(checkpoint, data_root):
 
 def images_of(run):
     """The data of a run as it sees test images, as `embedded` has them: --val held out."""
-    prefix, _, whole = importlib.import_module(run.paper).transforms(run.cfg)
+    prefix, _, whole = SCRIPTS[run.paper].transforms(run.cfg)
     return common.load_dataset(run.cfg.dataset, run.cfg.data_root, prefix, whole,
                                val=getattr(run.cfg, "val", None))
 
@@ -58,26 +56,22 @@ def tsne(x, most=5000):
     return (places - places.min(0)) / np.ptp(places, axis=0), index
 
 
-def draw_tsne(path, rows, get, part="seen", classes=None, centres=False):
-    """A panel a row at the preset's rate, its first seed: images, a colour and mark a class; or
-    class centres."""
-    rows = [row for row in rows if get(row) and not row.rate]
+def draw_tsne(path, rows, get, classes=None):
+    """A panel per row, its first seed: images of a few random training classes (None: of
+    all), each class in a colour and with a mark of its own."""
+    rows = [row for row in rows if get(row)]
     figure, axes = panels(len(rows), 4, 4)
     for axis, row in zip(axes, rows):
         run = get(row)[0]
         parts = embedded(run.folder / "last.pt", run.cfg.data_root)
-        x, y = parts[part], parts["labels" if part == "test" else f"{part}_labels"].numpy()
+        x, y = parts["seen"], parts["seen_labels"].numpy()
         if classes:
-            some = np.isin(y, np.random.RandomState(0).permutation(np.unique(y))[:classes])
-            x, y = x[some], y[some]
-        if centres:
-            x, y = x.new_tensor(np.stack([x[y == c].mean(0) for c in np.unique(y)])), np.unique(y)
+            chosen = np.isin(y, np.random.RandomState(0).permutation(np.unique(y))[:classes])
+            x, y = x[chosen], y[chosen]
         places, index = tsne(x)
-        size = 30 if len(x) < 500 else 10
         for i, c in enumerate(np.unique(y)):
-            colour, mark = (0, "o") if centres else (i % 7, MARKS[i // 7 % len(MARKS)])
-            axis.scatter(*places[y[index] == c].T, s=size, linewidths=0, color=COLOURS[colour],
-                         marker=mark)
+            axis.scatter(*places[y[index] == c].T, s=30 if len(x) < 500 else 10, linewidths=0,
+                         color=COLOURS[i % 7], marker=MARKS[i // 7 % len(MARKS)])
         axis.set(title=f"{row.name} ({NAMES[row.dataset]})", xticks=[], yticks=[])
     figure.savefig(path)
 
@@ -110,39 +104,34 @@ def draw_nearest(path, run, checkpoint, unseen=4, seen=2):
     """Images of random classes and the five images nearest to each, right and wrong framed: first
     of test classes, which the network has never seen, then of training classes."""
     parts, data = embedded(checkpoint, run.cfg.data_root), images_of(run)
-    where = run.cfg.dataset, run.cfg.data_root
-    tests = parts["test"], parts["labels"], query.split_entries(data.test, *where)
-    searched, draw = tests, np.random.RandomState(0)
-    if data.gallery:
-        searched = (parts["gallery"], parts["gallery_labels"],
-                    query.split_entries(data.gallery, *where))
-    rows = nearest_rows(tests, searched, unseen, "unseen", draw)
-    trained = parts["seen"], parts["seen_labels"], query.split_entries(data.seen, *where)
-    rows += nearest_rows(trained, trained, seen, "seen", draw)
+
+    def with_entries(x, split):
+        return parts[x], query.split_entries(split, run.cfg.dataset, run.cfg.data_root)
+
+    tests, trained = with_entries("test", data.test), with_entries("seen", data.seen)
+    searched = with_entries("gallery", data.gallery) if data.gallery else tests
+    draw = np.random.RandomState(0)
+    rows = nearest_rows(tests, parts["labels"], searched, unseen, "unseen", draw)
+    rows += nearest_rows(trained, parts["seen_labels"], trained, seen, "seen", draw)
     query.draw_found(path, rows)
     sheet = PIL.Image.open(path)                # 256 colours are a third of it, mixed by dots
     sheet.quantize(palette=sheet.quantize(method=PIL.Image.Quantize.MAXCOVERAGE)).save(
         path, optimize=True)
 
 
-def nearest_rows(asked, searched, queries, kind, draw):
+def nearest_rows(asked, labels, searched, queries, kind, draw):
     """A query of each of some random classes and its five nearest, as rows of query.draw_found.
 
-    asked, searched: (embeddings (n, d), labels (n,), entries); where they are the same ones a query
-    does not find itself.
+    asked, searched: (embeddings (n, d), entries); a query does not find itself.
     """
-    (x, labels, tests), (base, base_labels, entries), rows = asked, searched, []
-    for chosen in [draw.choice(np.flatnonzero(labels == c))
-                   for c in draw.permutation(labels.unique())[:queries]]:
-        distances = (base - x[chosen]).norm(dim=1)
-        if searched is asked:
-            distances[chosen] = math.inf
-        nearest = distances.topk(min(5, len(base) - 1), largest=False).indices.tolist()
-        _, name, source = tests[chosen]
-        rows.append([(source, [name, f"{kind} query"], "black")])
-        for i in nearest:
-            right = base_labels[i] == labels[chosen]
-            _, name, source = entries[i]
+    (x, entries), rows = asked, []
+    for i in [draw.choice(np.flatnonzero(labels == c))
+              for c in draw.permutation(labels.unique())[:queries]]:
+        _, own, source = entries[i]
+        rows.append([(source, [own, f"{kind} query"], "black")])
+        (nearest,) = query.nearest_entries(x[i:i + 1], *searched, 6)
+        for _, name, source in [entry for _, entry in nearest if entry is not entries[i]][:5]:
+            right = name == own
             rows[-1].append((source, [name, "right" if right else "wrong"],
                              COLOURS[2] if right else COLOURS[1]))
     return rows

@@ -28,14 +28,14 @@ def test_verdict(values, want):
 
 
 def test_a_claim_holds_if_all_its_parts_do():
-    assert claims.together(["holds", "holds"]) == "holds"
-    assert claims.together(["holds", "undecided"]) == "undecided"
-    assert claims.together(["undecided", "does not hold", "not run"]) == "does not hold"
-    assert claims.together(["holds", "not run"]) == "not run"
+    assert claims.claim_verdict(["holds", "holds"]) == "holds"
+    assert claims.claim_verdict(["holds", "undecided"]) == "undecided"
+    assert claims.claim_verdict(["undecided", "does not hold", "not run"]) == "does not hold"
+    assert claims.claim_verdict(["holds", "not run"]) == "not run"
     bounds = ["no larger than 0.3", "holds", "no larger than 1.2", "no larger than 0.3"]
-    assert claims.together(bounds) == "no larger than 0.3; 1.2"
-    assert claims.together([*bounds, "undecided"]) == "undecided"
-    assert claims.together([*bounds, "does not hold"]) == "does not hold"
+    assert claims.claim_verdict(bounds) == "no larger than 0.3; 1.2"
+    assert claims.claim_verdict([*bounds, "undecided"]) == "undecided"
+    assert claims.claim_verdict([*bounds, "does not hold"]) == "does not hold"
 
 
 def test_what_all_seeds_leave_undecided_is_bounded():
@@ -53,79 +53,54 @@ def test_what_all_seeds_leave_undecided_is_bounded():
 
 
 # ---------------------------------------------------------------------------- inequalities
-# What the papers' names are on the command line, where the text of an inequality does not say.
-FLAGS = {"JRD": "", "MRD": "--variant mrd", "JRD-C": "--variant jrd-c",
-         "JRD-Pooling": "--variant jrd-pooling", "AMSoftmax": "--alpha 0", "preset's α": "",
-         "JMMD": "--regularizer jmmd --alpha 0.1", "JIntra": "--regularizer jintra --alpha 0.1",
-         "(3, 1)": "", "(1, 1)": "--K 1", "Gaussian": "--K 1", "Laplace": "--kernel laplace",
-         "p = 2": "--kernel polynomial", "p = 5": "--kernel polynomial --p 5",
-         "moment-generating": "--kernel mgf", "MDR": "", "L2Norm": "--lambda 0 --l2norm",
-         "Triplet": "--lambda 0", "contrastive + MDR": "--loss contrastive",
-         "margin + MDR": "--loss margin", "{-3, 0, 3}": "", "{-1, 0, 1}": "--levels -1 0 1",
-         "DML-DA triplet": "--loss triplet", "DML-DA N-pair": "--loss npair",
-         "DML-DA contrastive": "", "triplet": "--loss triplet --lambda 0",
-         "N-pair": "--loss npair --lambda 0"} | {
-             f"α = {alpha}": f"--alpha {alpha}" for alpha in (0, 2)} | {
-             f"{b} + MDR": f"--backbone {b}" for b in ("resnet18", "resnet50", "bn_inception")}
-OF_LOSS = {"triplet": "--loss triplet", "N-pair": "--loss npair", "contrastive": ""}
+def test_a_claim_compares_what_it_says_in_that_order():
+    def sides(claim, text):
+        (one, better, metric), (minus_one, worse, same) = claims.CLAIMS[claim][2][text]
+        assert (one, minus_one, metric) == (1, -1, same)
+        return better.strip(), worse.strip(), metric
 
-
-def in_words(claim, text):
-    """'JRD - AMSoftmax' -> the flags of either side"""
-    metric, _, rest = text.rpartition(", ")
-    loss = OF_LOSS.get(metric.removeprefix("NMI, "))
-    sides = (rest if metric in ("R@1", "NMI", "train", "test", "λ") or loss is not None
-             else text).split(" - ")
-    if claim == "J7":
-        return ["--regularizer intra --alpha 1", "--alpha 0"]
-    if claim == "M2":
-        return [FLAGS.get(side, f"--backbone {side} --lambda 0") for side in sides]
-    if claim == "M3":
-        return [FLAGS.get(side, f"--loss {side} --lambda 0") for side in sides]
-    if claim == "D4":
-        return [loss, f"{loss} --regularizer da-"]
-    if claim == "D5":
-        return [f"{loss} --regularizer {side.lower()}" if side != "DA" else loss for side in sides]
-    if claim == "D6":
-        return [f"{loss} --lambda {side.removeprefix('λ = ')}" for side in sides]
-    plain = {"contrastive": "--lambda 0"} if claim[0] == "D" else {}
-    return [(FLAGS | plain)[side] for side in sides]
-
-
-@pytest.mark.parametrize("claim", claims.CLAIMS)
-def test_a_claim_compares_what_it_says_in_that_order(claim):
-    for text, inequality in claims.CLAIMS[claim][2].items():
-        if isinstance(inequality, tuple):
-            assert [side.strip() for side in inequality[:2]] == [
-                side.strip() for side in in_words(claim, text)], text
+    assert sides("J1", "JRD - AMSoftmax") == ("", "--alpha 0", "R@1")
+    assert sides("J3", "JRD - JRD-C") == ("", "--variant jrd-c", "R@1")
+    assert sides("M1", "L2Norm - Triplet") == ("--lambda 0 --l2norm", "--lambda 0", "R@1")
+    assert sides("M7", "train, L2Norm - MDR") == ("--lambda 0 --l2norm", "", "seen R@1")
+    assert sides("D2", "NMI, DML-DA N-pair - N-pair") == (
+        "--loss npair", "--loss npair --lambda 0", "NMI")
+    assert sides("D5", "NMI, triplet, GOR - EN") == (
+        "--loss triplet --regularizer gor", "--loss triplet --regularizer en", "NMI")
+    assert sides("D1, 3 × the rate", "R@1, DML-DA triplet - triplet, 3 × the rate") == (
+        "--loss triplet --lr 3e-4", "--loss triplet --lambda 0 --lr 3e-4", "R@1")
 
 
 def test_claims_that_take_more_than_a_difference():
     """Each with figures that make it hold, by hand."""
-    def v(found):
-        return lambda flags, metric="R@1": found[flags.strip(), metric]
+    def value(claim, text, figures):
+        terms = claims.CLAIMS[claim][2][text]
+        if callable(terms):
+            return terms(lambda flags, metric: figures[flags, metric])
+        return sum(weight * figures[flags.strip(), metric] for weight, flags, metric in terms)
 
     of = {(f, m): x for f, a, b in (("--regularizer intra --alpha 1", 1.2, 0.9),
                                     ("--alpha 0", 1.0, 0.95), ("--regularizer jmmd", 1.1, 1.0),
                                     ("", 0.9, 0.8)) for m, x in (("lambda", a), ("d_H", b))}
-    assert claims.bound_rises_with_the_penalty(v(of)) == pytest.approx(2.1 - 1.95)
-    assert claims.bound_of_jmmd_above_jrd(v(of)) == pytest.approx(2.1 - 1.7)
+    assert value("J7", "λ + d_H, α = 1 - α = 0", of) == pytest.approx(2.1 - 1.95)
+    assert value("J8", "λ + d_H, JMMD - JRD", of) == pytest.approx(2.1 - 1.7)
     of = {("--lambda 0", "R@1"): 50, ("--lambda 0", "R@1, l2-normalized"): 44, ("", "R@1"): 60,
           ("", "R@1, l2-normalized"): 59, ("--lambda 0", "norm cv"): 0.3, ("", "norm cv"): 0.1,
           ("--lambda 0", "seen R@1"): 90, ("", "seen R@1"): 85}
-    assert claims.CLAIMS["M5"][2]["cost to Triplet"](v(of)) == 6
-    assert claims.cost_to_triplet_above_mdr(v(of)) == 5
-    assert claims.half_of_triplets_above_mdrs(v(of)) == pytest.approx(0.05)
-    assert claims.gap_without_above_with_da(v(of)) == (90 - 50) - (85 - 60)
+    assert value("M5", "cost to Triplet", of) == 6
+    assert value("M5", "cost to Triplet - to Triplet+MDR", of) == 5
+    assert value("M8", "half of Triplet's - MDR's", of) == pytest.approx(0.05)
+    assert value("D7", "gap without - with DA", of) == (90 - 50) - (85 - 60)
     of = {("--dim 64", "R@1"): 48, ("--lambda 0 --dim 64", "R@1"): 40, ("--dim 512", "R@1"): 60,
           ("--lambda 0 --dim 512", "R@1"): 57}
-    assert claims.gain_at_smallest_above_largest_width(v(of)) == 8 - 3
+    assert value("M6", "gain at smallest d - at largest d", of) == 8 - 3
     of = {(f"--loss npair --lambda {x}", "NMI"): nmi for x, nmi in (
         (0.5, 50), (7, 58), (10, 60), (15, 59), (25, 57))}
-    assert claims.rise_minus_range(v(of), "--loss npair") == 10 - 3
-    gains = iter([3, 1, 4, 1, 5, 9, 2])
-    assert claims.learnable_above_fixed(
-        lambda flags, _: 0 if "fixed" in flags else next(gains)) == pytest.approx(25 / 7)
+    assert value("D6", "NMI, N-pair, rise from 0.5 to 10 - range from 7 to 25", of) == 10 - 3
+    of = {(f"--levels {levels}{fixed}", "R@1"): 0 if fixed else gain
+          for levels, gain in zip(experiments.LEVELS, (3, 1, 4, 1, 5, 9, 2))
+          for fixed in ("", " --fixed-levels")}
+    assert value("M4", "learnable - fixed, mean of 7", of) == pytest.approx(25 / 7)
 
 
 # ---------------------------------------------------------------------------- many at once
@@ -178,20 +153,18 @@ def test_the_family_is_what_decides_claims():
 
 # ---------------------------------------------------------------------------- beside R@1
 def test_what_stands_beside_recall():
-    found = {claim: claims.beside(inequalities)
-             for claim, (_, _, inequalities) in claims.CLAIMS.items()}
-    assert found["J1"] == {"MAP@R, JRD - AMSoftmax": ("", "--alpha 0", "MAP@R"),
-                           "NMI, JRD - AMSoftmax": ("", "--alpha 0", "NMI")}
-    assert list(found["D2"]) == ["MAP@R, DML-DA N-pair - N-pair"]       # NMI is in the claim
-    assert [len(found[c]) for c in ("J7", "J8", "M5", "M8", "D5", "D6", "D7")] == [0] * 7
-    assert list(found["M7"]) == [f"{metric}, test, MDR - {other}" for other in ("Triplet", "L2Norm")
-                                 for metric in ("MAP@R", "NMI")]
-    asked = []
-    found["M6"]["NMI, gain at smallest d - at largest d"](
-        lambda flags, metric: asked.append(metric) or 0)
-    found["M4"]["MAP@R, learnable - fixed, mean of 7"](
-        lambda flags, metric: asked.append(metric) or 0)
-    assert asked == 4 * ["NMI"] + 14 * ["MAP@R"]
+    companions = {claim: claims.beside(inequalities)
+                  for claim, (_, _, inequalities) in claims.CLAIMS.items()}
+    assert companions["J1"] == {"MAP@R, JRD - AMSoftmax": claims.less("", "--alpha 0", "MAP@R"),
+                                "NMI, JRD - AMSoftmax": claims.less("", "--alpha 0", "NMI")}
+    assert list(companions["D2"]) == ["MAP@R, DML-DA N-pair - N-pair"]  # NMI is in the claim
+    assert not any(companions[c] for c in ("J7", "J8", "M5", "M8", "D5", "D6", "D7"))
+    assert list(companions["M7"]) == [
+        f"{metric}, test, MDR - {other}" for other in ("Triplet", "L2Norm")
+        for metric in ("MAP@R", "NMI")]
+    assert {metric for _, _, metric in
+            companions["M6"]["NMI, gain at smallest d - at largest d"]} == {"NMI"}
+    assert len(companions["M4"]["MAP@R, learnable - fixed, mean of 7"]) == 14
 
 
 # ---------------------------------------------------------------------------- the ledger
@@ -199,19 +172,17 @@ def test_headline_claims_at_both_rates(out):
     """At the preset's rate JRD's gain is 0 ± something in 10 seeds, at three times it 1; MAP@R is
     the same everywhere.  With 9 seeds nothing is bounded."""
     args = arguments("--dataset", "glyphs", "--out", out)
-    for rate, gain in (("", 0.0), (experiments.THREE_TIMES, 0.01)):
+    for rate, gain in (("", 0.0), (experiments.THREE_TIMES_IS["jrd"], 0.01)):
         for seed in range(10):
             for flags, more in (("", gain + 0.001 * (seed % 2) - 0.0004), ("--alpha 0", 0)):
-                flags = experiments.flags_on("glyphs", "jrd", flags, rate)
-                pretend(experiments.training("jrd", "glyphs", flags, seed, out, None),
-                        0.5 + 0.01 * seed + more)
-    lines, rows = claims.ledger(experiments.selected(args), args, 10)
-    found = {row["must be above 0"]: row for row in rows if row["claim"] == "J1"}
-    assert list(found) == ["JRD - AMSoftmax", "JRD - AMSoftmax, 3 × the rate",
-                           "MAP@R, JRD - AMSoftmax", "NMI, JRD - AMSoftmax",
-                           "MAP@R, JRD - AMSoftmax, 3 × the rate",
-                           "NMI, JRD - AMSoftmax, 3 × the rate"]
-    own, three, maps = list(found.values())[:3]
+                pretend(experiments.training("jrd", "glyphs", f"{flags} {rate}".strip(), seed, out,
+                                             None), 0.5 + 0.01 * seed + more)
+    lines, rows = claims.ledger(args, range(10))
+    j1 = {row["must be above 0"]: row for row in rows if row["claim"] == "J1"}
+    texts = [f"{metric}JRD - AMSoftmax{rate}" for metric in ("", "MAP@R, ", "NMI, ")
+             for rate in ("", ", 3 × the rate")]
+    assert sorted(j1) == sorted(texts)
+    own, three, maps = (j1[text] for text in texts[:3])
     assert (own["verdict"], own["seeds"], own["decides"]) == ("no larger than 0.048", 10, "yes")
     assert own["estimate"] == pytest.approx(0.01) and own["Holm-adjusted verdict"] == own["verdict"]
     assert three["verdict"] == three["Holm-adjusted verdict"] == "holds"
@@ -221,38 +192,32 @@ def test_headline_claims_at_both_rates(out):
     assert "| J1 | JRD beats AMSoftmax. | **no larger than 0.048** | no larger than 0.048 |" in text
     assert "| J1, 3 × the rate | JRD beats AMSoftmax. | **holds** | holds |" in text
     assert "| J1 | MAP@R, JRD - AMSoftmax | glyphs | +0.000 |" in text
-    assert "judged from 10 seeds, the same number for every setting" in text
-    undecided = claims.ledger(experiments.selected(args), args, 9)[1]
+    undecided = claims.ledger(args, range(9))[1]
     assert next(r["verdict"] for r in undecided if r["claim"] == "J1") == "undecided"
-    j5 = next(row for row in rows if row["claim"] == "J5")              # the same difference
-    assert (j5["seeds"], j5["verdict"]) == (10, own["verdict"])
-
-
 
 
 def test_every_claim_is_there_and_asks_for_runs_of_the_list():
-    assert list(claims.CLAIMS) == [f"{paper}{i}" for paper, n in (("J", 10), ("M", 8), ("D", 8))
-                                   for i in range(1, n + 1)]
-    lists = [rows_of("--dataset", dataset) for dataset in ("real", "glyphs", "cub128")]
+    assert [claim for claim in claims.CLAIMS if "," not in claim] == [
+        f"{paper}{i}" for paper, n in (("J", 10), ("M", 8), ("D", 8)) for i in range(1, n + 1)]
     listed = {}                                                         # folder of seed 0: seeds
-    for row in (row for rows in lists for row in rows if row.flags is not None):
-        folder = experiments.runs_of(row, arguments(), 1)[0].folder
+    for row in (row for dataset in ("real", "glyphs", "cub128")
+                for row in rows_of("--dataset", dataset) if row.flags is not None):
+        folder = experiments.runs_of(row, under("runs"), 1)[0].folder
         listed[folder] = max(row.seeds, listed.get(folder, 0))
     for claim, (_, datasets, inequalities) in claims.CLAIMS.items():
-        paper = claims.PAPER_OF[claim[0]]
-        where = [(dataset, "") for dataset in [*datasets.split(), "glyphs", "cub128"]]
-        if claim in claims.JUDGED_AT_BOTH_RATES:
-            where.append(("glyphs", experiments.THREE_TIMES))
-        for dataset, rate in where:
-            least = 10 if dataset == "glyphs" and claim in claims.HEADLINE_CLAIMS else 3
-            for inequality in [*inequalities.values(), *claims.beside(inequalities).values()]:
-                def v(flags, metric="R@1"):
-                    flags = experiments.flags_on(dataset, paper, flags, rate)
-                    if flags is not None:
-                        run = experiments.training(paper, dataset, flags, 0, "runs", None)
-                        assert listed[run.folder] >= least, (claim, dataset, run.command)
-                    return 0.0
-                inequality(v) if callable(inequality) else [v(f) for f in inequality[:2]]
+        paper, name = claims.PAPER_OF[claim[0]], claim.partition(",")[0]
+        where = {*datasets.split(), "glyphs"} | ({"cub128"} if name == claim else set())
+        for dataset in where:
+            least = 10 if dataset == "glyphs" and name in claims.HEADLINE_CLAIMS else 3
+
+            def v(flags, metric):
+                flags = experiments.flags_on(dataset, paper, flags)
+                if flags is not None:
+                    run = experiments.training(paper, dataset, flags, 0, "runs", None)
+                    assert listed[run.folder] >= least, (claim, dataset, run.command)
+                return 0.0
+            for terms in [*inequalities.values(), *claims.beside(inequalities).values()]:
+                terms(v) if callable(terms) else [v(flags, metric) for _, flags, metric in terms]
 
 
 def test_differences_are_paired_by_seed(out):
@@ -262,25 +227,13 @@ def test_differences_are_paired_by_seed(out):
         if seed < 3:
             better = base + 0.01 + 0.001 * seed
             pretend(experiments.training("jrd", "glyphs", "", seed, out, None), better)
-    values = claims.in_each_seed("jrd", ("", "--alpha 0"), "glyphs", under(out), 5)
+    values = claims.in_each_seed("jrd", claims.less("", "--alpha 0"), "glyphs", under(out),
+                                 range(5))
     assert values == pytest.approx([1.0, 1.1, 1.2])
     args = arguments("--dataset", "glyphs", "--out", out)
-    lines, rows = claims.ledger(experiments.selected(args), args, 5)
-    verdicts = {row["claim"]: row["verdict"] for row in rows}
+    lines, rows = claims.ledger(args, range(5))
+    verdicts = {row["claim"]: row["verdict"] for row in reversed(rows)}
     assert [verdicts[c] for c in ("J1", "J2", "M2")] == ["holds", "not run", "no miniature"]
     assert any("+1.100" in line and "+0.852 to +1.348" in line for line in lines)
-    for table, want in (("1", {"J1"}), ("fig4", {"J1"}), ("4", set())):     # of a part: its own
-        args = arguments("--dataset", "glyphs", "--paper", "jrd", "--table", table, "--out", out)
-        _, rows = claims.ledger(experiments.selected(args), args, 5)
-        assert {row["claim"] for row in rows} == want
-
-
-def test_claims_of_several_runs(out):
-    for flags, cv in (("--lambda 0", 0.9), ("", 0.4)):
-        pretend(experiments.training("mdr", "cub", flags, 0, out, None), cv)     # norm cv: r1 / 5
-    inequality = claims.CLAIMS["M8"][2]["half of Triplet's - MDR's"]
-    (half,) = claims.in_each_seed("mdr", inequality, "cub", under(out), 1)
-    assert half == pytest.approx(0.9 / 5 / 2 - 0.4 / 5)
-    inequality = claims.CLAIMS["M5"][2]["cost to Triplet"]
-    (cost,) = claims.in_each_seed("mdr", inequality, "cub", under(out), 1)
-    assert cost == pytest.approx(10)
+    args = arguments("--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--out", out)
+    assert {row["claim"] for row in claims.ledger(args, range(5))[1]} == {"J1"}

@@ -68,7 +68,6 @@ MISTAKES = {  # what is typed: what the one line must say
     "report --again": "--again does nothing without --plan",
     "report --list --plan": "not allowed with",
     "report --plan --dataset glyphs --weights {tmp}/none.pth": "none.pth: no such file",
-    "report --lecture none-s0 --out {tmp}": "no run none-s0 under",
     "mdr.py --levels a": "'a' is not a number",
     "mdr.py --momentum 1": "--momentum: 1 must be",
     "mdr.py --loss npair": "choose from",

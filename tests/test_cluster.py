@@ -14,8 +14,6 @@ import torch
 
 import common
 from conftest import ROOT, make_folder
-from report import __main__ as command
-from report import experiments
 from support import files, images, layouts
 from test_datasets import MINI, make_cub
 
@@ -32,12 +30,14 @@ def executable(path, text):
 # ---------------------------------------------------------------------------- the list
 @pytest.fixture
 def checkout(tmp_path):
-    """checkout(*words, **env): run_all.sh in a folder that no environment was made in, where
-    `python3` has the standard library alone -> the finished process."""
-    for name in ("report", "support"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    """checkout(*words, **env): run_all.sh in a folder of its own, whose `python` is this one -> the
+    finished process."""
+    scripts = [f"{name}.py" for name in (*common.PAPERS, "common", "eval")]
+    for path in ("report", "support", *scripts):
+        (tmp_path / path).symlink_to(ROOT / path)
     shutil.copy(ROOT / "run_all.sh", tmp_path)
-    executable(tmp_path / "bin" / "python3", f'exec {sys.executable} -S "$@"\n')
+    for name in ("python", "my python"):
+        executable(tmp_path / "bin" / name, f'exec {sys.executable} "$@"\n')
 
     def run(*words, **env):
         env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"} | env
@@ -47,66 +47,26 @@ def checkout(tmp_path):
     return run
 
 
-def with_torch(args):
-    """The list as the scripts themselves make it: their parse_args, a folder's name for a run."""
-    lines = {}
-    rows = experiments.selected(args)
-    for now in range(3):
-        for seed in range(max(row.seeds for row in rows)):
-            for row in rows:
-                if experiments.turn(row) == now and row.flags is not None and seed < row.seeds:
-                    words = f"--dataset {row.dataset} {row.flags} --seed {seed}".split()
-                    paper = row.key[0]
-                    cfg = importlib.import_module(paper).parse_args(words)
-                    lines.setdefault(common.run_folder(paper, cfg),
-                                     shlex.join(["python", f"{paper}.py", *words]))
-    return list(lines.values())
-
-
-def test_a_mistake_is_said_before_anything_is_installed(checkout):
-    """Not after the minutes that torch's wheels take."""
-    for words, message in ((["--dataset", "birds"], "invalid choice: 'birds'"),
-                           (["--seeds", "x"], "'x' is not a whole number")):
-        done = checkout(*words)
-        assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
-        assert message in done.stderr and not (checkout.folder / ".venv").exists()
-
-
-@pytest.mark.parametrize("dataset", ["glyphs", "cub128", "real"])
-def test_the_list_needs_no_torch_and_makes_no_environment(dataset, checkout):
-    done = checkout("--dataset", dataset, "--list")
-    assert done.returncode == 0 and done.stderr == ""
-    args = command.parse_args(["--dataset", dataset])
-    assert done.stdout.splitlines() == with_torch(args) and done.stdout.count("\n") > 300
+def test_the_list_names_the_interpreter_that_run_all_would_take(checkout):
+    words = "--paper jrd --table 1 --seeds 2 --list".split()
+    python = f"{checkout.folder}/bin/my\\ python"
+    for interpreter, env in ((python, {"PYTHON": f"{checkout.folder}/bin/my python"}),
+                             ("python", {"VIRTUAL_ENV": "active"})):
+        done = checkout(*words, "--dataset", "glyphs", **env)
+        assert done.returncode == 0 and done.stdout.splitlines() == [
+            f"{interpreter} jrd.py --dataset glyphs{flags} --seed {seed}" for seed in (0, 1)
+            for flags in ("", " --alpha 0", " --lr 1e-3 --lr-proxies 0.1",
+                          " --alpha 0 --lr 1e-3 --lr-proxies 0.1")], done.stderr
+    assert " --dataset cub " in checkout(*words, VIRTUAL_ENV="active").stdout   # the papers' own
     assert not (checkout.folder / ".venv").exists()
-    probe = subprocess.run([checkout.folder / "bin" / "python3", "-c", "import torch"],
-                           capture_output=True, text=True)
-    assert "No module named 'torch'" in probe.stderr, "the test shows nothing"
-
-
-def test_the_lines_name_the_interpreter_that_run_all_would_take(checkout):
-    words = ["--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--seeds", "1", "--list"]
-    python, bin = sys.executable, checkout.folder / "bin"
-    executable(bin / "python", f'exec {python} "$@"\n')
-    executable(bin / "my python", f'exec {python} "$@"\n')
-    rest = "jrd.py --dataset glyphs --seed 0"
-
-    def first(**env):
-        done = checkout(*words, **env)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()[0]
-
-    assert first() == f"python {rest}"
-    assert first(PYTHON=str(bin / "my python")) == f"{bin}/my\\ python {rest}"
-    executable(checkout.folder / ".venv" / "bin" / "python", "exit 9\n")
-    assert first() == f".venv/bin/python {rest}"
-    assert first(VIRTUAL_ENV="active") == f"python {rest}"
 
 
 def test_a_mistake_in_what_is_listed_is_one_line(checkout):
-    done = checkout("--table", "9", "--list")
-    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert "report.experiments: nothing to run for --dataset real --table 9" in done.stderr
+    for words, message in ((["--table", "9"], "nothing to run for --dataset real --table 9"),
+                           (["--datset", "cub"], "unrecognized arguments: --datset cub (is --d")):
+        done = checkout(*words, "--list", VIRTUAL_ENV="active")
+        assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
+        assert f"python -m report: {message}" in done.stderr
 
 
 # ---------------------------------------------------------------------------- weights and caches

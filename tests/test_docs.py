@@ -4,18 +4,16 @@ import importlib
 import re
 import shlex
 import subprocess
-from types import SimpleNamespace
+import timeit
 
-import PIL.Image
 import pytest
 
 import common
 from conftest import ROOT
-from report import lectures
-from report.lectures import draw_lecture
+from report import __main__ as report
 
-PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md",
-         *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("results/**/*.md"))]
+PAGES = [path for folder in ("", "docs/**/", "results/**/", "benchmarks/", "studies/")
+         for path in sorted(ROOT.glob(f"{folder}*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 
 
@@ -75,9 +73,8 @@ def test_links_lead_somewhere(page):
             assert file.relative_to(ROOT).as_posix() in tracked(), f"{target}: not committed"
         if name and file.suffix == ".md":
             assert name in anchors(file), f"{target}: no such heading"
-        elif name:
-            last = len(file.read_text(encoding="utf-8").splitlines())
-            assert 1 <= int(re.fullmatch(r"L(\d+)", name)[1]) <= last, f"{target}: no such line"
+        else:
+            assert not name, f"{target}: a line, which moves"
 
 
 def test_every_page_of_docs_is_reached_from_the_readme():
@@ -119,7 +116,7 @@ for name in bash cd source; do eval "$name() { note $name \"\$@\"; }"; done
 """
 
 
-def said(page):
+def scripts_of(page):
     """The shell blocks of a page, and what stands between backticks and begins with python or bash.
 
     A block without a language is one if it begins with a command.
@@ -161,10 +158,10 @@ def accepted(words):
         while flags := set(rest) & set(own):
             at = rest.index(flags.pop())
             del rest[at:at + 1 + own[rest[at]]]
-        importlib.import_module("report.__main__").parse_args(rest)
+        report.parse_args(rest)
     elif program == "python" and script == "-m":
         if rest[0] == "report":
-            importlib.import_module("report.__main__").parse_args(rest[1:])
+            report.parse_args(rest[1:])
         else:
             assert rest[0] in ("timeit", "pytest", "venv", "pip")
     elif program == "python" and script in SCRIPTS:
@@ -186,7 +183,7 @@ SCRIPTS = ("jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py")
 
 @each_page
 def test_commands_are_understood(page, tmp_path, capsys):
-    for script in said(page):
+    for script in scripts_of(page):
         for words in commands(script, tmp_path):
             if words in EXAMPLES:
                 continue
@@ -194,6 +191,17 @@ def test_commands_are_understood(page, tmp_path, capsys):
                 accepted(words)
             except (AssertionError, SystemExit, OSError, common.UserError) as error:
                 pytest.fail(f"{shlex.join(words)}: {capsys.readouterr().err or error}")
+
+
+def test_timings_run(capsys):
+    """docs/methods.md's commands of timeit print a figure."""
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    timings = re.findall(r"python -m timeit.*?(?=\npython|\n```)", page, re.DOTALL)
+    for command in timings:
+        words = shlex.split(command.replace("\\\n", " "))
+        assert timeit.main(["-n", "1", "-r", "1", *words[3:]]) is None
+        assert "1 loop" in capsys.readouterr().out
+    assert timings
 
 
 def test_commands_are_found(tmp_path):
@@ -210,7 +218,7 @@ python eval.py 'a b.npz' && bash run_all.sh --test"""
         with pytest.raises((AssertionError, SystemExit, OSError)):
             accepted(shlex.split(wrong))
     readme = ROOT / "README.md"
-    assert sum(len(commands(script, tmp_path)) for script in said(readme)) > 5
+    assert sum(len(commands(script, tmp_path)) for script in scripts_of(readme)) > 5
 
 
 # ---------------------------------------------------------------------------- lectures
@@ -256,31 +264,3 @@ def test_a_lecture_has_a_lectures_length_and_a_small_picture(script):
     assert 1200 <= len(re.findall(r"\w+", prose(page))) <= 3000
     picture, = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
     assert (ROOT / "docs" / "lectures" / picture).stat().st_size < 150_000
-
-
-@pytest.mark.parametrize("script", LECTURES)
-def test_the_picture_of_a_lecture_is_drawn(script, spy, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    few = ["--epochs", "1"] + ["--iterations", "2"] * (script != "jrd")
-    spy(importlib.import_module(script), *few)
-    run, = (path.name for path in tmp_path.glob("*-s0"))
-    draw_lecture(tmp_path / "a.png", tmp_path, [run])
-    with PIL.Image.open(tmp_path / "a.png") as image:
-        assert min(image.size) > 300
-    said = capsys.readouterr().out
-    assert "before training" in said and run in said and "nan" not in said
-    for path, names, message in (
-            ("a.svg", [run], "a.svg must end in .png"),
-            ("a.png", ["mdr-nothing-s0"], "no run mdr-nothing-s0 under"),
-            ("a.png", [run.removesuffix("-s0")], f"that has a last.pt: there are {run}")):
-        with pytest.raises(common.UserError, match=message):
-            draw_lecture(tmp_path / path, tmp_path, names)
-
-
-def test_a_lectures_picture_is_of_one_script(monkeypatch, tmp_path):
-    for name in ("jrd-glyphs-s0", "mdr-glyphs-s0"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "last.pt").touch()
-    monkeypatch.setattr(lectures, "opened", lambda out, name: SimpleNamespace(paper=name[:3]))
-    with pytest.raises(common.UserError, match="runs of one script, not of jrd, mdr"):
-        draw_lecture("a.png", tmp_path, ["jrd-glyphs-s0", "mdr-glyphs-s0"])

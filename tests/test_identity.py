@@ -246,9 +246,8 @@ def test_the_plan_counts_runs_of_other_code(run, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(experiments, "code_of", lambda paper: other)
     args = argparse.Namespace(dataset="glyphs", paper="jrd", table="1", quick=False, seeds=1,
                               out=str(tmp_path / "runs"), weights=None, again=False)
-    monkeypatch.setitem(experiments.EXPERIMENTS, ("jrd", "1"), ("", "cub", 1, {
-        "JRD": "--epochs 2"}))
-    monkeypatch.setattr(experiments, "AT_BOTH_RATES", ())
+    monkeypatch.setitem(experiments.EXPERIMENTS, ("jrd", "1"), experiments.Experiment(
+        "", "cub", 1, {"JRD": "--epochs 2"}))
     rows = experiments.selected(args)
     assert experiments.plan(rows, args) == 0
     out, err = capsys.readouterr()

@@ -4,9 +4,7 @@ import csv
 import importlib
 import json
 import os
-import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,9 +20,7 @@ from report import claims, experiments, figures, pictures, tables
 
 
 def arguments(*words):
-    args = command.parse_args(list(map(str, words)))
-    args.dataset = args.dataset or ("glyphs" if args.quick else "real")
-    return args
+    return command.parse_args(list(map(str, words)))
 
 
 def rows_of(*words):
@@ -33,7 +29,28 @@ def rows_of(*words):
 
 def under(out):
     """The command line of the runs in a folder."""
-    return arguments("--out", out)
+    return arguments("--dataset", "real", "--out", out)
+
+
+def write_report(folder, *words):
+    """The report of a command line -> its text, the names of its pictures"""
+    args = arguments(*words)
+    return command.write_report(experiments.selected(args), args, folder)
+
+
+def table_rows(text):
+    """The cells of all lines of tables"""
+    return [[cell.strip() for cell in line.strip("|").split("|")]
+            for line in text.splitlines() if line.startswith("|")]
+
+
+def csv_cells(folder, *columns):
+    """tables.csv as {cells of these columns: row}"""
+    with open(folder / "tables.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    cells = {tuple(row[column] for column in columns): row for row in rows}
+    assert len(cells) == len(rows)
+    return cells
 
 
 def pretend(run, r1=0.5, seen=0.9, epochs=None):
@@ -68,34 +85,19 @@ def out(tmp_path):
 # ---------------------------------------------------------------------------- the list and the plan
 @pytest.fixture(scope="module")
 def everything():
-    return {dataset: experiments.all_runs(rows_of("--dataset", dataset, "--seeds", 1), arguments())
-            for dataset in ("real", "glyphs", "cub128")}
-
-
-def test_imports_go_one_way():
-    order = ("experiments", "tables", "claims", "figures", "pictures", "lectures", "pages",
-             "__main__")
-    for i, module in enumerate(order):
-        source = (ROOT / "report" / f"{module}.py").read_text(encoding="utf-8")
-        imported = re.findall(r"^ *from report\.(\w+) import|^ *import report", source, re.M)
-        assert set(imported) <= set(order[:i]), module
-    assert {path.stem for path in (ROOT / "report").glob("*.py")} == {*order, "__init__"}
+    return {dataset: experiments.all_runs(rows_of("--dataset", dataset, "--seeds", 1),
+                                          under("runs")) for dataset in ("real", "glyphs", "cub128")}
 
 
 @pytest.mark.parametrize("dataset", ["real", "glyphs", "cub128"])
-def test_every_command_is_one_the_script_takes(everything, dataset):
-    for run in everything[dataset]:
+def test_a_command_stands_for_one_folder_and_one_setting(everything, dataset):
+    runs = everything[dataset]
+    settings = {json.dumps([run.paper, vars(run.cfg)]) for run in runs}
+    assert len(settings) == len(runs) == len({run.folder for run in runs}) > 90
+    for run in runs:
         python, script, *words = shlex.split(run.command)
-        paper = importlib.import_module(script.removesuffix(".py"))
-        cfg = paper.parse_args(words)
-        assert python == "python" and cfg.dataset in (*common.COUNTS, "glyphs", "cub128")
-        assert common.run_folder(run.paper, cfg) == run.folder
-
-
-@pytest.mark.parametrize("dataset", ["real", "glyphs", "cub128"])
-def test_a_folder_stands_for_one_setting_and_a_setting_for_one_folder(everything, dataset):
-    settings = [json.dumps(vars(run.cfg)) for run in everything[dataset]]
-    assert len(set(settings)) == len(settings) == len({run.folder for run in everything[dataset]})
+        cfg = importlib.import_module(script.removesuffix(".py")).parse_args(words)
+        assert python == "python" and common.run_folder(run.paper, cfg) == run.folder
 
 
 def test_folders_do_not_mix_settings():
@@ -109,7 +111,7 @@ def test_folders_do_not_mix_settings():
 def test_rows_that_share_a_run_share_it():
     found = {}
     for row in rows_of("--dataset", "cub"):
-        found.setdefault(experiments.runs_of(row, arguments())[0].folder.name, set()).add(
+        found.setdefault(experiments.runs_of(row, under("runs"))[0].folder.name, set()).add(
             (*row.key, tables.label(row)))
     jrd = {key[1] for key in found["jrd-cub-s0"]}
     assert jrd == {"1", "2", "3", "fig4", "fig5", "fig6"}       # α = 1, (K, K') = (3, 1) among them
@@ -150,12 +152,7 @@ def test_what_is_finished_is_not_left_and_what_is_begun_costs_less(out, capsys):
     assert runs[0].images_left() == 0
     assert runs[1].images_left() == 750 * (runs[1].cfg.epochs - 10)
     assert runs[3].images_left() == runs[3].cfg.epochs * runs[3].cfg.iterations * runs[3].cfg.batch
-    assert runs[0].images_to_embed() == 0
-    assert runs[3].images_to_embed() == 2750 + runs[3].cfg.epochs * 2750 + 2750
-    sop = experiments.Training("jrd", "sop", "", 0)         # evaluated every tenth of 80 epochs
-    assert sop.images_to_embed() == 2 * (60502 + 59551) + 8 * 60502
-    inshop = experiments.Training("mdr", "inshop", "--eval-every 30", 0)        # 30, 60, 90, 100
-    assert inshop.images_to_embed() == (2 + 4) * (26830 + 25882)
+    assert experiments.Training("jrd", "sop", "", 0).images_left() == 80 * 59551
 
 
 @pytest.mark.parametrize("words, message", [
@@ -177,24 +174,23 @@ def test_a_mistake_is_one_line(words, message, monkeypatch, capsys):
 
 
 def test_two_settings_are_compared_within_a_seed(out, capsys):
-    """By hand: differences 2 and 4 points of three seeds here and two there."""
+    """By hand: differences 2 and 4 points of three seeds here and two there; names of settings, of
+    runs and of their folders."""
     rows = rows_of("--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--out", out)
     for row, r1 in zip(rows, ((0.50, 0.60, 0.9), (0.48, 0.56))):
         for run, value in zip(experiments.runs_of(row, under(out)), r1):
             pretend(run, value)
-    command.main(arguments("--compare", "jrd-glyphs", "jrd-glyphs-alpha0", "--out", out))
-    told = [[cell.strip() for cell in line.strip("|").split("|")]
-            for line in capsys.readouterr().out.splitlines()]
     half = 12.706204736174698 * 2 ** 0.5 / 2 ** 0.5             # t(0.975, 1) s / √2, s = √2
-    assert told[0] == ["last epoch", "jrd-glyphs", "jrd-glyphs-alpha0", "difference",
-                       "95% interval"]
-    assert told[2] == ["R@1", "50.00, 60.00", "48.00, 56.00", "+3.00",
-                       f"{3 - half:+.2f} to {3 + half:+.2f}"]
-    assert told[-1] == ["The settings differ in alpha (1.0 and 0.0)."]
-    command.main(arguments("--compare", f"{out}/jrd-glyphs-s0", "jrd-glyphs-alpha0-s1",
-                           "--out", out))                       # names and folders of their runs
-    assert told == [[cell.strip() for cell in line.strip("|").split("|")]
-                    for line in capsys.readouterr().out.splitlines()]
+    for names in (("jrd-glyphs", "jrd-glyphs-alpha0"),
+                  (f"{out}/jrd-glyphs-s0", "jrd-glyphs-alpha0-s1")):
+        command.main(arguments("--compare", *names, "--out", out))
+        text = capsys.readouterr().out
+        told = {row[0]: row[1:] for row in table_rows(text)}
+        assert told["last epoch"][:2] == ["jrd-glyphs", "jrd-glyphs-alpha0"]
+        assert told["R@1"] == ["50.00, 60.00", "48.00, 56.00", "+3.00",
+                               f"{3 - half:+.2f} to {3 + half:+.2f}"]
+        assert told["norm cv"][2] == "+0.0060" and told["levels, 1"][1] == "-2.9000, -2.9000"
+        assert text.endswith("The settings differ in alpha (1.0 and 0.0).\n")
     for name in ("jrd-glyphs-alpha", "mdr-glyphs"):
         with pytest.raises(common.UserError, match=f"no finished run {name}-s0"):
             tables.compare(out, "jrd-glyphs", name)
@@ -208,41 +204,35 @@ def test_cub128_has_every_experiment_once_and_the_headlines_first():
     without = {tables.label(row) for row in rows if row.flags is None}
     assert without == {"Triplet+MDR (256x256)", "R18", "R18+MDR", "R50", "R50+MDR", "IBN",
                        "IBN+MDR"}
-    widths = [row for row in rows if row.key == ("mdr", "fig3a")]
-    assert {row.name[2] for row in widths} == {64, 128, 256, 512}       # the papers' own
-    assert all(f"--dim {row.name[2]}" in row.flags for row in widths)
-
     runs = experiments.all_runs(rows, args)
     assert [run.cfg.seed for run in runs[:33]] == [0] * 11 + [1] * 11 + [2] * 11
-    headlines = [run.folder for row in rows if row.key in experiments.HEADLINES
-                 for run in experiments.runs_of(row, args)]
-    assert {run.folder for run in runs[:33]} == set(headlines)
+    assert {run.folder for run in runs[:33]} == {
+        run.folder for row in rows if row.key in experiments.HEADLINES
+        for run in experiments.runs_of(row, args)}
     in_tables = {run.folder for row in rows if isinstance(row.name, str)
                  for run in experiments.runs_of(row, args)}
     of_tables = [run.folder in in_tables for run in runs]
     assert of_tables == sorted(of_tables, reverse=True) and not of_tables[-1]   # sweeps come last
-    last = [run.cfg.seed for run in runs[33:sum(of_tables)]]
-    assert last == sorted(last)
 
 
 def test_on_glyphs_the_headlines_stand_at_a_second_rate(out):
     """About three times the preset's, each flag that has a rate; the seeds of headline claims."""
     rows = rows_of("--dataset", "glyphs")
-    hot = [row for row in rows if row.rate]
+    hot = [row for row in rows if experiments.THREE_TIMES in row.name]
     assert {row.key for row in hot} == {*experiments.HEADLINES, ("mdr", "fig3b"), ("mdr", "fig4"),
-                                        ("dml_da", "fig1")}
+                                        ("dml_da", "fig1d")}
     for row in hot:
-        usual = next(r for r in rows if (r.key, r.name, r.rate) == (row.key, row.name, ""))
+        usual = next(r for r in rows if r.key == row.key and r.name == row.name.split(",")[0])
         own, three = (vars(experiments.runs_of(r, under(out))[0].cfg) for r in (usual, row))
-        for name in own:
+        for name in own.keys() - {"changed"}:
             if name in ("lr", "lr_proxies"):
                 assert 2.9 < three[name] / own[name] < 3.4
             else:
-                assert name == "changed" or three[name] == own[name]
+                assert three[name] == own[name]
         assert row.seeds == usual.seeds == experiments.DECIDING
     assert len({experiments.runs_of(row, under(out))[0].folder for row in hot}) == 11
     assert not [row for words in (("--quick",), ("--dataset", "cub128"), ("--dataset", "real"))
-                for row in rows_of(*words) if row.rate]
+                for row in rows_of(*words) if experiments.THREE_TIMES in row.name]
 
 
 def test_a_rate_of_its_own_on_cub128(monkeypatch):
@@ -272,7 +262,7 @@ def test_weights_of_ones_own_go_into_every_command(out, capsys):
     assert with_them.folder.name == "jrd-cub128-weightsmy own.pth-s0"
     pretend(without, 0.3)
     assert with_them.result is None and claims.in_each_seed(
-        "jrd", ("", ""), "cub128", arguments(*words), 1) == "not run"
+        "jrd", claims.less("", ""), "cub128", arguments(*words), [0]) == "not run"
 
 
 def test_tables_are_found_however_they_are_written():
@@ -282,21 +272,11 @@ def test_tables_are_found_however_they_are_written():
 
 
 # ---------------------------------------------------------------------------- the tables
-@pytest.fixture(scope="module")
-def nothing_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("real")
-    args = arguments("--dataset", "real", "--out", folder / "none")
-    return command.write_report(experiments.selected(args), args, folder)[0], folder
-
-
-def test_every_figure_of_the_papers_stands_in_the_real_report(nothing_run):
-    text, folder = nothing_run
+def test_every_figure_of_the_papers_stands_in_the_real_report(tmp_path):
+    text, _ = write_report(tmp_path, "--dataset", "real", "--out", tmp_path / "none")
     entries = [json.loads(line) for line in tables.NUMBERS.read_text().splitlines()]
     assert len(entries) == 527
-    with open(folder / "tables.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    cells = {tuple(r[k] for k in ("paper", "table", "row", "dataset", "metric")): r for r in rows}
-    assert len(cells) == len(rows)
+    cells = csv_cells(tmp_path, "paper", "table", "row", "dataset", "metric")
     sections = {}
     for line in text.splitlines():                     # (heading, dataset): {(row, metric): cell}
         if line.startswith("## "):
@@ -309,75 +289,65 @@ def test_every_figure_of_the_papers_stands_in_the_real_report(nothing_run):
             for metric, cell in zip(heads[2:], row[2:]):
                 sections.setdefault((heading, dataset), {})[row[0].strip("*"), metric] = cell
     for e in entries:
-        key = tuple(e[k] for k in ("paper", "table", "row", "dataset", "metric"))
-        assert float(cells[key]["paper's figure"]) == e["value"]
-        ours = cells[key]["ours"]
-        if e["reported_by"] != "this paper":
-            assert ours == "quoted"
-        elif e["row"] == "HDC":
-            assert ours == "by others' model"
+        cell = cells[tuple(e[k] for k in ("paper", "table", "row", "dataset", "metric"))]
+        assert float(cell["paper's figure"]) == e["value"]
+        if e["reported_by"] != "this paper" or e["row"] == "HDC":
+            assert cell["ours"] == "not reimplemented"
         else:
-            assert ours == "not run" and float(cells[key]["million images to run"]) > 0.1
-        number = "Table " + e["table"]
+            assert cell["ours"] == "not run" and float(cell["million images to run"]) > 0.1
         paper, dataset = experiments.NAMES[e["paper"]], experiments.NAMES[e["dataset"]]
-        cell = sections[f"{paper}, {number}", dataset][e["row"], e["metric"]]
-        assert float(cell.split(" ± ")[0]) == e["value"]
+        shown = sections[f"{paper}, Table {e['table']}", dataset][e["row"], e["metric"]]
+        assert float(shown.split(" ± ")[0]) == e["value"]
         if "std" in e or "ci95" in e:
-            assert float(cell.split(" ± ")[1]) == e.get("std", e.get("ci95"))
-
-
-def test_what_was_not_run_says_so_with_its_cost(nothing_run):
-    text, _ = nothing_run
-    assert "0 of 935 runs finished" in text and "not run" in text
+            assert float(shown.split(" ± ")[1]) == e.get("std", e.get("ci95"))
+    assert "0 of 935 runs finished" in text and "**holds**" not in text
     row = next(line for line in text.splitlines() if "5 runs, 1.5 million images" in line)
     assert row.count("not run") == 4                            # JRD on CUB: 5 × 50 × 5,864
-    assert all(f"| {claim} " in text for claim in claims.CLAIMS)
-    assert "**holds**" not in text
+    assert all(f"| {claim} " in text for claim in claims.CLAIMS if "," not in claim)
 
 
 def test_ours_stand_beside_the_papers(out, tmp_path):
-    rows = rows_of("--dataset", "cub", "--paper", "mdr", "--table", "1a", "--out", out)
+    words = "--dataset", "cub", "--paper", "mdr", "--table", "1a", "--out", out
     for seed, r1 in enumerate((0.68, 0.69, 0.70)):
-        pretend(experiments.runs_of(rows[2], under(out))[seed], r1)
-    args = arguments("--dataset", "cub", "--paper", "mdr", "--table", "1a", "--out", out)
-    text, _ = command.write_report(rows, args, tmp_path / "r")
-    lines = [line.split() for line in text.splitlines()]
-    ours = next(line for line in lines if "**ours**," in line)
-    assert " ".join(ours).startswith("| | **ours**, last epoch, n = 3 | **69.0 ± 1.0** | **70.0 ±")
-    assert ["|", "|", "difference", "|", "+0.2", "|"] == lines[lines.index(ours) + 1][:6]
-    assert "| best on test* | 74.0 ± 1.0 |" in " ".join(lines[lines.index(ours) + 2])
-    with open(tmp_path / "r" / "tables.csv", encoding="utf-8") as file:
-        cell = next(r for r in csv.DictReader(file) if r["row"] == "Triplet+MDR")
+        pretend(experiments.runs_of(rows_of(*words)[2], under(out))[seed], r1)
+    rows = table_rows(write_report(tmp_path / "r", *words)[0])
+    ours = next(i for i, row in enumerate(rows) if "**ours**" in row[1])
+    assert rows[ours - 1][:3] == ["**Triplet+MDR**", "paper ± std", "68.8 ± 0.5"]
+    assert rows[ours][:4] == ["", "**ours**, last epoch, n = 3", "**69.0 ± 1.0**", "**70.0 ± 1.0**"]
+    assert rows[ours + 1][1:3] == ["difference", "+0.2"]
+    assert rows[ours + 2][1:3] == ["best on test*", "74.0 ± 1.0"]
+    cell = csv_cells(tmp_path / "r", "row", "metric")["Triplet+MDR", "R@1"]
     assert (float(cell["ours"]), cell["seeds"], cell["paper's figure"]) == (
         pytest.approx(69), "3", "68.8")
     assert cell["command"] == "python mdr.py --dataset cub"
 
 
 def test_in_miniature(out, tmp_path):
-    """Rows of several datasets are one; other backbones and 256 × 256 have no miniature; widths are
-    an eighth; the paper's figures stand beside, named by their dataset."""
-    args = arguments("--dataset", "glyphs", "--paper", "mdr", "--seeds", 4, "--out", out)
-    rows = experiments.selected(args)
+    """Other backbones and 256 × 256 have no miniature; widths are an eighth; the papers' figures on
+    each of their datasets stand above ours, without a difference."""
+    words = "--dataset", "glyphs", "--paper", "mdr", "--seeds", 4, "--out", out
+    rows = rows_of(*words)
     for row in rows:
         if row.key[1] in ("1a", "3") and row.flags is not None:
             for run in experiments.runs_of(row, under(out)):
-                run.folder.exists() or pretend(run, 0.4 if row.rate else
+                run.folder.exists() or pretend(run, 0.4 if "3 ×" in row.name else
                                                0.5 + 0.1 * (row.flags == ""))
-    text, _ = command.write_report(rows, args, tmp_path / "r")
-    assert sum("no miniature" in line for line in text.splitlines() if line.startswith("| R")) == 4
-    assert "In miniature the same as MDR, Table 1a" in text
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    assert next(line for line in lines if line[0] == "Triplet+MDR") == [
-        "Triplet+MDR", "4", "0.001", "60.0 ± 0.0", "61.0 ± 0.0", "62.0 ± 0.0", "63.0 ± 0.0",
-        "20.0 ± 0.0", "70.0 ± 0.0", "90.0 ± 0.0", "65.0 ± 0.0", "68.8", "88.5"]
-    hot = next(line for line in lines if line[0] == "Triplet+MDR, 3 × the rate")
-    assert hot[1:4] == ["4", "0.003", "40.0 ± 0.0"] and hot[-2:] == ["–", "–"]
-    with open(tmp_path / "r" / "tables.csv", encoding="utf-8") as file:
-        cells = {(c["table"], c["row"], c["metric"]): c for c in csv.DictReader(file)}
+    text, _ = write_report(tmp_path / "r", *words)
+    shown = table_rows(text)
+    assert sum(row[1] == "no miniature" for row in shown) == 7
+    assert "On glyphs the same as MDR, Table 1a" in text and "difference |" not in text
+    at = next(i for i, row in enumerate(shown) if row[0] == "**Triplet+MDR**")
+    assert shown[at][1:3] == ["paper, CUB ± std", "68.8 ± 0.5"]
+    assert shown[at + 1][:3] == ["", "paper, Cars ± std", "88.5 ± 0.3"]
+    assert shown[at + 2][1:] == ["**ours**, last epoch, n = 4", *(
+        f"**{mean}.0 ± 0.0**" for mean in (60, 61, 62, 63, 20, 70, 90))]
+    hot = next(row for row in shown if row[0] == "**Triplet+MDR, 3 × the rate**")
+    assert hot[1:3] == ["**ours**, last epoch, n = 4", "**40.0 ± 0.0**"]
+    cells = csv_cells(tmp_path / "r", "table", "row", "metric")
     assert float(cells["1a", "Triplet+MDR, 3 × the rate", "R@1"]["rate"]) == 3e-3
     cell = cells["1a", "Triplet+MDR", "R@1"]
     assert (cell["rate"], cell["best on test's std"]) == ("0.001", "0.0")
-    assert "| Triplet+MDR (L2 norm at inference) | 4     | 50.0 ± 0.0 |" in text
+    assert cells["3", "Triplet+MDR (L2 norm at inference)", "R@1"]["ours"] == "50.0"
     assert {row.name[2] for row in rows if row.key[1] == "fig3a"} == {8, 16, 32, 64}
     assert experiments.flags_on("glyphs", "mdr", "--lambda 0 --dim 512") == "--lambda 0 --dim 64"
     for flags in ("--size 256", "--backbone resnet18"):
@@ -387,34 +357,28 @@ def test_in_miniature(out, tmp_path):
 def test_on_cub128(out, tmp_path):
     """The paper's figures on CUB stand beside ours, below a box that says what differs; nothing is
     subtracted from them, and other papers' rows are left out."""
-    args = arguments("--dataset", "cub128", "--out", out)
-    rows = experiments.selected(args)
-    for row in rows:
+    words = "--dataset", "cub128", "--out", out
+    for row in rows_of(*words):
         if row.key in (("mdr", "1a"), ("jrd", "1")) and row.flags is not None:
-            for run in experiments.runs_of(row, args):
+            for run in experiments.runs_of(row, under(out)):
                 run.folder.exists() or pretend(run, 0.5 + 0.1 * (row.flags == ""))
-    text, _ = command.write_report(rows, args, tmp_path / "r")
-    box = [line for line in text.splitlines() if line.startswith(">")]
+    text, _ = write_report(tmp_path / "r", *words)
     assert text.startswith("# Report on cub128\n\n> **Not the papers' protocol.**")
-    assert all(word in "\n".join(box) for word in (
-        "classes 1-100", "146", "128", "SqueezeNet 1.1", "bfloat16", "searched", "SHA-256 c0de"))
-    lines = [" ".join(line.split()) for line in text.splitlines()]
-    ours = lines.index("| | **ours**, last epoch, n = 3 | **60.0 ± 0.0** | **61.0 ± 0.0** |"
-                       " **62.0 ± 0.0** | **63.0 ± 0.0** | **20.0 ± 0.0** | **70.0 ± 0.0** |"
-                       " **90.0 ± 0.0** |")
-    assert lines[ours - 1].startswith("| **JRD** | paper, CUB | 67.9 |")
-    assert lines[ours + 1].startswith("| | best on test* | 65.0 ± 0.0 |")
+    assert all(word in text for word in ("classes 1-100", "SqueezeNet 1.1", "by SHA-256: c0de"))
+    rows = table_rows(text)
+    ours = next(i for i, row in enumerate(rows) if "**60.0 ± 0.0**" in row)
+    assert rows[ours][1:] == ["**ours**, last epoch, n = 3", *(
+        f"**{mean}.0 ± 0.0**" for mean in (60, 61, 62, 63, 20, 70, 90))]
+    assert rows[ours - 1][:3] == ["**JRD**", "paper, CUB", "67.9"]
+    assert rows[ours + 1][1:3] == ["best on test*", "65.0 ± 0.0"]
     assert "| difference |" not in text and "quoted" not in text
-    assert "On cub128 the same as MDR, Table 1a: Recall@K" in lines
-    assert "On cub128 the same as DML-DA, Fig. 8: test images by t-SNE" in lines
-    assert any(line.startswith("| | not in cub128 | – |") for line in lines)    # below the paper's
-    assert any("| J1 |" in line and "| cub128 | +10.000 |" in line for line in lines)
-    assert all(f"| {claim} " in text for claim in claims.CLAIMS)
-    with open(tmp_path / "r" / "tables.csv", encoding="utf-8") as file:
-        cells = {(c["table"], c["row"], c["metric"]): c for c in csv.DictReader(file)}
-    cell = cells["1", "JRD", "R@1"]
+    assert "On cub128 the same as MDR, Table 1a: Recall@K" in text
+    assert any(row[:2] == ["", "not in cub128"] for row in rows)        # below the paper's
+    assert any(row[0] == "J1" and row[2:4] == ["cub128", "+10.000"] for row in rows)
+    cells = csv_cells(tmp_path / "r", "paper", "table", "row", "metric")
+    cell = cells["jrd", "1", "JRD", "R@1"]
     assert (cell["dataset"], cell["paper's figure"], cell["difference"]) == ("cub128", "67.9", "")
-    assert cells["2a", "R18", "R@1"]["ours"] == "not in cub128"
+    assert cells["mdr", "2a", "R18", "R@1"]["ours"] == "not in cub128"
 
 
 def test_what_a_run_does_not_measure_is_not_called_not_run(out):
@@ -423,8 +387,8 @@ def test_what_a_run_does_not_measure_is_not_called_not_run(out):
     pretend(experiments.runs_of(rows[0], under(out))[0])
     cells = {c["metric"]: c for c in tables.cells(rows[0], under(out), 1)}
     assert (cells["R@1"]["ours"], cells["alpha mean"]["ours"]) == (50, None)
-    lines, _ = tables.glyphs_table(rows, under(out), 1)
-    assert "| –" in lines[2] and "not run" in lines[3]
+    lines, _ = tables.paper_table(rows, under(out), 1)
+    assert "**–**" in lines[2] and "not run" in lines[4]
 
 
 def test_table_2_reads_ten_parts_and_table_3_fractions(out):
@@ -439,49 +403,49 @@ def test_table_2_reads_ten_parts_and_table_3_fractions(out):
     assert tables.reading(run, "H-divergence_NN", three) == 0.9
 
 
-def test_every_finished_run_as_a_table(out):
-    runs = experiments.all_runs(rows_of("--quick"), under(out))
-    for i, run in enumerate(r for r in runs if r.paper == "jrd"):
-        pretend(run, 0.5 + 0.01 * i)
-    text = tables.table(out)
-    assert "| jrd-glyphs" in text and "51.0 ± 1.4" in text and "\\* the epoch chosen" in text
-    shutil.copytree(f"{out}/jrd-glyphs-s0", f"{out}/jrd-glyphs-s0 (copy)")
-    assert tables.table(out) == text
-
-
 # ---------------------------------------------------------------------------- the figures
 def test_figures_from_logs_and_results(out, tmp_path):
     pytest.importorskip("matplotlib")
-    tables = {("jrd", "fig2"), ("jrd", "fig6"), ("mdr", "fig4"), ("mdr", "fig6"),
-              ("dml_da", "fig3"), ("dml_da", "fig4")}
-    rows = [row for row in rows_of("--dataset", "glyphs", "--seeds", 2) if row.key in tables]
-    for i, run in enumerate(experiments.all_runs(rows, under(out))):
+    drawable = {("jrd", "fig2"), ("jrd", "fig6"), ("mdr", "fig4"), ("mdr", "fig6"),
+                ("dml_da", "fig4")}
+    args = arguments("--dataset", "glyphs", "--out", out)
+    rows = [row for row in rows_of("--dataset", "glyphs", "--seeds", 2) if row.key in drawable]
+    for i, run in enumerate(experiments.all_runs(rows, args)):
         pretend(run, 0.4 + 0.001 * i)
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "notes.md").write_text("## Why\n\nBecause.\n")
-    args = arguments("--dataset", "glyphs", "--out", out)
     text, drawn = command.write_report(rows, args, tmp_path / "r")
-    assert set(drawn) == {f"{paper}-{name}.png" for paper, name in tables}
+    assert set(drawn) == {f"{paper}-{name}.png" for paper, name in drawable}
     assert text.index("## Claims") < text.index("\nBecause.\n") < text.index("## JRD, Fig. 2")
-    for paper, name in tables:
-        assert (tmp_path / "r" / f"{paper}-{name}.png").stat().st_size > 10_000
-        assert f"({paper}-{name}.png)" in text
+    for name in drawn:
+        assert (tmp_path / "r" / name).stat().st_size > 10_000 and f"({name})" in text
 
 
 def test_pictures_of_what_has_not_run_are_skipped(out, tmp_path, capsys):
-    """Fig. 4 of DML-DA without a regularized run, a sweep of JRD with α = 0 alone."""
+    """Fig. 4 of DML-DA without a regularized run, a sweep of JRD with two values."""
     pytest.importorskip("matplotlib")
-    tables = {("jrd", "fig2"), ("dml_da", "fig4")}
     args = arguments("--dataset", "glyphs", "--out", out)
-    rows = [row for row in rows_of("--dataset", "glyphs") if row.key in tables]
-    for key in tables:
-        first = next(row for row in rows if row.key == key)
-        pretend(experiments.runs_of(first, under(out))[0])
+    rows = [row for row in rows_of("--dataset", "glyphs")
+            if row.key in (("jrd", "fig2"), ("dml_da", "fig4"))]
+    for row in (rows[0], rows[1], next(row for row in rows if row.key[0] == "dml_da")):
+        pretend(experiments.runs_of(row, args)[0])
     _, drawn = command.write_report(rows, args, tmp_path / "r")
     told = capsys.readouterr().err
     assert drawn == []
     assert "skipped dml_da-fig4.png: what it compares has not run yet" in told
-    assert "skipped jrd-fig2.png: so far one value alone has run, which is no curve" in told
+    assert "skipped jrd-fig2.png: fewer than three values have run, which is no curve" in told
+
+
+def test_a_sweep_has_the_seeds_that_all_its_points_have(out, tmp_path, monkeypatch):
+    rows = rows_of("--dataset", "glyphs", "--paper", "jrd", "--table", "fig4", "--seeds", 3)[:4]
+    for row, seeds in zip(rows, (3, 2, 3, 3)):
+        for run in experiments.runs_of(row, under(out))[:seeds]:
+            pretend(run, 0.5 + 0.1 * run.cfg.seed)
+    drawn = {}
+    monkeypatch.setattr(figures, "draw_curves", lambda path, curves, sweep: drawn.update(curves))
+    figures.draw_sweep(tmp_path, rows, lambda row: experiments.runs_of(row, under(out)))
+    (curves,) = drawn.values()
+    assert curves["JRD"] == [(alpha, [50, 60]) for alpha in experiments.ALPHAS[:4]]
 
 
 def test_a_picture_of_a_run_without_its_checkpoint_stays(out, tmp_path, capsys):
@@ -504,31 +468,6 @@ def test_a_picture_of_a_run_without_its_checkpoint_stays(out, tmp_path, capsys):
     assert "last.pt; drawn before, and left so" in told and told.startswith("skipped jrd-1.png: no")
 
 
-def test_only_epochs_that_were_evaluated_are_drawn(out, tmp_path):
-    """--eval-every 2: a row without metrics between, each point at its row's own epoch."""
-    args = arguments("--dataset", "cub128", "--paper", "mdr", "--seeds", 2, "--out", out)
-    rows = [row for row in experiments.selected(args) if row.key[1] in ("fig3b", "fig4", "fig6")]
-    runs = experiments.all_runs(rows, args)
-    for i, run in enumerate(runs):
-        pretend(run, 0.4 + 0.1 * i, epochs=None)
-        log = [{"epoch": e, "loss": 1.0, "levels": [-e, 0.0, e], **{
-            f"{kind} pairs by level": [0.5, 0.3, 0.2] for kind in ("positive", "negative")}}
-            for e in range(1, 6)]
-        for line in (log[1], log[3], log[4]):                           # 2, 4 and the last
-            line |= {"R@1": 0.1 * line["epoch"] + 0.01 * i, "seen R@1": 0.9, "norm mean": 2.0,
-                     "norm cv": 0.1}
-        (run.folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
-        run.__dict__.pop("log", None)
-    one = experiments.runs_of(rows[0], args)
-    points = figures.by_epoch(one, "R@1")
-    assert [epoch for epoch, _ in points] == [2, 4, 5]
-    assert points[1][1] == pytest.approx([40 + runs.index(run) for run in one])
-    assert figures.by_epoch(one, "norm mean") == [(2, [2.0, 2.0]), (4, [2.0] * 2), (5, [2.0] * 2)]
-    pytest.importorskip("matplotlib")
-    _, drawn = command.write_report(rows, args, tmp_path / "r")
-    assert drawn == ["mdr-fig3b.png", "mdr-fig4.png", "mdr-fig6.png"]
-
-
 def test_curves_of_any_runs(out, tmp_path, monkeypatch, capsys):
     """A setting is the mean of its seeds, a folder itself, finished or not; epochs without R@1 are
     left out of its panel alone; seeds that stand at different epochs share what both have."""
@@ -543,81 +482,67 @@ def test_curves_of_any_runs(out, tmp_path, monkeypatch, capsys):
           {"epoch": 3, "loss": 1.0, "R@1": 0.5})
     write("mdr-glyphs-s1-s0", one | {"R@1": 0.125})                     # another setting's name
     write("jrd-glyphs-s0")
+    names = ["mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"]
     drawn = {}
     with monkeypatch.context() as patch:
-        patch.setattr(figures, "draw_curves", lambda path, found, marks: drawn.update(found))
-        command.main(arguments("--curves", "mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0",
-                               "--out", out))
+        patch.setattr(figures, "draw_curves", lambda path, curves: drawn.update(curves))
+        command.main(arguments("--curves", *names, "--out", out))
     loss, r1, seen = drawn.values()
     assert [label for _, _, label in drawn] == [
         "training loss", "R@1 on test classes (%)", "R@1 on training classes (%)"]
     assert loss["mdr-glyphs"] == [(1, [4.0, 6.0]), (2, [2.0, 4.0]), (3, [1.0])]
-    assert r1["mdr-glyphs"] == [(2, [50.0, 25.0]), (3, [50.0])]
-    assert r1["mdr-glyphs-s1"] == [(2, [25.0]), (3, [50.0])]
-    assert r1["mdr-glyphs-s1-s0"] == [(1, [12.5])] and seen == {"mdr-glyphs": [(2, [75.0])]}
-    for names, message in ((["jrd-glyphs"], "no epoch is logged yet in jrd-glyphs"),
-                           (["mdr-cub"], "no run mdr-cub under .*: there are jrd-glyphs-s0, mdr")):
+    assert r1 == {"mdr-glyphs": [(2, [50.0, 25.0]), (3, [50.0])],
+                  "mdr-glyphs-s1": [(2, [25.0]), (3, [50.0])], "mdr-glyphs-s1-s0": [(1, [12.5])]}
+    assert seen == {"mdr-glyphs": [(2, [75.0])]}
+    (tmp_path / "runs" / "jrd-glyphs-s1").mkdir()
+    (tmp_path / "runs" / "jrd-glyphs-s1" / "log.jsonl").write_text('{"epoch": 1, "lo')
+    for name, message in (("jrd-glyphs-s0", "no epoch is logged yet in jrd-glyphs-s0"),
+                          ("mdr-cub", "no run mdr-cub under .*: there are jrd-glyphs, mdr"),
+                          ("jrd-glyphs", "jrd-glyphs-s1/log.jsonl is damaged")):
         with pytest.raises(common.UserError, match=message):
-            command.main(arguments("--curves", *names, "--out", out))
-
+            command.main(arguments("--curves", name, "--out", out))
     pytest.importorskip("matplotlib")
     capsys.readouterr()
-    for words, path in (([], f"{out}/curves.png"), (["--to", f"{tmp_path}/c.svg"],
-                                                    f"{tmp_path}/c.svg")):
-        command.main(arguments("--curves", "mdr-glyphs", "mdr-glyphs-s1-s0", "--out", out, *words))
+    for path in (tmp_path / "c.png", tmp_path / "c.svg"):
+        command.main(arguments("--curves", *names, "--out", out, "--to", path))
         assert capsys.readouterr().out == f"wrote {path}\n"
-    with pictures.PIL.Image.open(f"{out}/curves.png") as image:
-        assert image.format == "PNG" and image.width > image.height
     assert "<svg" in (tmp_path / "c.svg").read_text(encoding="utf-8")
-    (tmp_path / "runs" / "jrd-glyphs-s0" / "log.jsonl").write_text('{"epoch": 1, "lo')
-    with pytest.raises(common.UserError, match="jrd-glyphs-s0/log.jsonl is damaged"):
-        command.main(arguments("--curves", "jrd-glyphs", "--out", out))
 
 
 def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
-    """Nearest first, the query not among them; with a gallery from that; photos from their files.
+    """Nearest first, the query not among them; with a gallery from that.
 
     On a line: a0 0, b0 1, a1 3, b1 7; class 0 is a, class 1 is b."""
     x, labels = torch.tensor([[0.0], [1.0], [3.0], [7.0]]), torch.tensor([0, 1, 0, 1])
     names = ["a0.png", "b0.png", "a1.png", "b1.png"]
+    nearest = {"a0": "b0 a1 b1", "b0": "a0 a1 b1", "a1": "b0 a0 b1", "b1": "a1 b0 a0"}
     test = common.Split(None, labels, ["class a", "class b"], names)
-    parts = {"test": x, "labels": labels, "seen": x + 5, "seen_labels": labels}
+    parts = {"test": x, "labels": labels, "seen": x + 5, "seen_labels": labels, "gallery": x}
     data = argparse.Namespace(gallery=None, test=test, seen=test)
     monkeypatch.setattr(pictures, "embedded", lambda file, _: {"best.pt": parts}[file.name])
     monkeypatch.setattr(pictures, "images_of", lambda run: data)
     run = argparse.Namespace(cfg=argparse.Namespace(data_root=None, dataset=str(tmp_path)))
-    for i, name in enumerate(names):
-        pictures.PIL.Image.new("RGB", (120, 80), (60 * i, 0, 0)).save(tmp_path / name)
-    told, draw = [], pictures.query.draw_found
+    for name in names:
+        pictures.PIL.Image.new("RGB", (120, 80)).save(tmp_path / name)
+    sheets, draw = [], pictures.query.draw_found
     monkeypatch.setattr(pictures.query, "draw_found",
-                        lambda path, rows: (told.append(rows), draw(path, rows)))
-
-    def lines(unseen=2, seen=0):
+                        lambda path, rows: (sheets.append(rows), draw(path, rows)))
+    for unseen, seen, kind in ((2, 0, "unseen"), (0, 2, "seen")):
         pictures.draw_nearest(tmp_path / "sheet.png", run, tmp_path / "best.pt", unseen, seen)
-        return {row[0][0].name: [(source.name, *words) for source, words, _ in row]
-                for row in told[-1]}
-
-    right, wrong = (figures.COLOURS[i] for i in (2, 1))
-    found = lines()
-    want = {"a0.png": "b0 a1 b1", "b0.png": "a0 a1 b1", "a1.png": "b0 a0 b1", "b1.png": "a1 b0 a0"}
-    assert len(found) == 2
-    for query, line in found.items():
-        assert line[0] == (query, f"class {query[0]}", "unseen query")
-        assert line[1:] == [(f"{name}.png", f"class {name[0]}",
-                             "right" if name[0] == query[0] else "wrong")
-                            for name in want[query].split()]
-    assert all(colour == (right if words[1] == "right" else wrong)
-               for row in told[0] for _, words, colour in row[1:])
+        assert len(sheets[-1]) == 2
+        for (file, words, _), *others in sheets[-1]:
+            own = file.stem[0]
+            assert words == [f"class {own}", f"{kind} query"]
+            assert [other.stem for other, _, _ in others] == nearest[file.stem].split()
+            for other, words, colour in others:
+                right = other.stem[0] == own
+                assert words == [f"class {other.stem[0]}", "right" if right else "wrong"]
+                assert colour == figures.COLOURS[2 if right else 1]
     with pictures.PIL.Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 4 * 120 and sheet.height > 2 * 80
-
-    for query, line in lines(0, 2).items():                 # training classes, found in the same way
-        assert line[0] == (query, f"class {query[0]}", "seen query")
-        assert [name for name, *_ in line[1:]] == [f"{name}.png" for name in want[query].split()]
-
-    data.gallery, parts["gallery"], parts["gallery_labels"] = test, x, labels   # now with itself
-    for query, line in lines().items():
-        assert line[1] == (query, f"class {query[0]}", "right")
+    data.gallery = common.Split(None, labels, ["class a", "class b"], names)
+    pictures.draw_nearest(tmp_path / "sheet.png", run, tmp_path / "best.pt")
+    assert sheets[-1][0][1][0] == sheets[-1][0][0][0]                   # now with itself
 
 
 def test_pictures_leave_out_held_out_classes_as_the_embeddings_do():
@@ -640,17 +565,10 @@ def test_figures_of_embeddings(tmp_path, monkeypatch):
     run = argparse.Namespace(cfg=argparse.Namespace(data_root="data", dataset="glyphs"),
                              folder=tmp_path)
     rows = [experiments.Row(("dml_da", "fig5"), name, "glyphs", "", 1) for name in ("one", "two")]
-    for draw in (pictures.draw_sheet, pictures.draw_tsne, pictures.draw_thumbnails,
-                 command.FIGURES["mdr", "fig5"]):
-        path = tmp_path / "figure.png"
-        draw(path, rows, lambda row: [run])
+    for name in ("sheet", "classes", "ten classes", "thumbnails"):
+        path = tmp_path / f"{name}.png"
+        command.PICTURES[name](path, rows, lambda row: [run])
         assert path.stat().st_size > 5_000
-        path.unlink()
-    wide, hot = [], rows[0]._replace(rate=experiments.THREE_TIMES)
-    monkeypatch.setattr(pictures, "panels", lambda n, *size: wide.append(n) or
-                        figures.panels(n, *size))
-    pictures.draw_tsne(path, [*rows, hot], lambda row: [run])
-    assert wide == [2]                                                  # the preset's rate alone
 
 
 def test_without_matplotlib_one_line_says_what_was_skipped(out, tmp_path, monkeypatch, capsys):
@@ -664,43 +582,6 @@ def test_without_matplotlib_one_line_says_what_was_skipped(out, tmp_path, monkey
     assert "matplotlib" in stderr and "pip install" in stderr and stderr.count("\n") == 1
     assert "skipped mdr-fig3b.png, mdr-fig4.png, mdr-fig6.png: " in stderr
     assert not list((tmp_path / "r").glob("*.png"))
-
-
-def test_curves_at_both_rates_have_panels_of_their_own(out, tmp_path, monkeypatch):
-    rows = rows_of("--dataset", "glyphs", "--table", "fig3b", "--seeds", 1)
-    for run in experiments.all_runs(rows, under(out)):
-        pretend(run)
-    drawn = {}
-    monkeypatch.setattr(figures, "draw_curves", lambda path, found, marks: drawn.update(found))
-    figures.draw_epochs(tmp_path, rows, lambda row: experiments.runs_of(row, under(out)))
-    assert [(title, label[:13]) for title, _, label in drawn] == [
-        (title, label) for title in ("glyphs", "glyphs, 3 × the rate")
-        for label in ("R@1 on test c", "R@1 on traini")]
-    assert all(list(curves) == list(experiments.TRIPLET) for curves in drawn.values())
-
-
-def test_a_report_on_a_part_is_not_written_over_a_whole_one(out, tmp_path):
-    """It would replace tables.csv and claims.csv; the same report may be made again."""
-    words = ["--dataset", "glyphs", "--paper", "jrd", "--table", "4", "--out", out,
-             "--to", tmp_path / "r"]
-    for _ in range(2):
-        command.main(arguments(*words))
-    before = (tmp_path / "r" / "tables.csv").read_text(encoding="utf-8")
-    for others in (["--quick"], ["--dataset", "glyphs", "--paper", "jrd"],
-                   ["--dataset", "cub", "--paper", "jrd", "--table", "4"]):
-        with pytest.raises(common.UserError, match="report.md is that of `python -m report "
-                           "--dataset glyphs --paper jrd --table 4 .*: --to another folder"):
-            command.main(arguments(*others, "--out", out, "--to", tmp_path / "r"))
-    assert (tmp_path / "r" / "tables.csv").read_text(encoding="utf-8") == before
-
-
-def test_a_report_before_the_papers_method_is_finished(out, tmp_path, capsys):
-    args = arguments("--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--out", out)
-    rows = experiments.selected(args)
-    pretend(experiments.runs_of(rows[1], under(out))[0])                # AMSoftmax alone
-    text, drawn = command.write_report(rows, args, tmp_path / "r")
-    assert "| JRD " in text and "not run" in text and drawn == []
-    assert "jrd-1.png: the paper's method has no finished run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("file, content", [("config.json", "{"), ("config.json", "[1]"),
@@ -728,7 +609,7 @@ def run_all(tmp_path):
         *--plan*) echo "plan: 3 runs" >&2
                   printf 'python %s\\n' 'jrd.py --seed 0' 'mdr.py --seed 0' 'jrd.py --seed 1'
                   exit "${{PLAN:-0}}" ;;
-        *report.experiments*) echo "python listed" ;;
+        *--list*) echo "python listed" ;;
         "-m report"*) echo the report ;;
         mdr.py*) echo "mdr.py: trouble" >&2; exit 2 ;;
         *) [ -z "${{SLOW:-}}" ] || exec sleep 60; echo "last epoch fine" ;;
@@ -748,12 +629,12 @@ def test_run_all_goes_on_after_a_failure_and_says_so(run_all):
     start, log = run_all
     for jobs in ("1", "2"):
         log.write_text("")
-        process = start("--jobs", jobs, "--table", "2c")
+        process = start("--jobs", jobs, "--table", "2c", "--out", "my runs")
         stdout, stderr = process.communicate(timeout=60)
         called = log.read_text().splitlines()
-        assert called[0] == "-m report --plan --dataset real --table 2c"
+        assert called[0] == "-m report --plan --dataset real --table 2c --out my runs"
         assert sorted(called[1:4]) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
-        assert called[4] == "-m report --dataset real --table 2c"
+        assert called[4] == "-m report --dataset real --table 2c --out my runs"
         assert process.returncode == 1 and "failed: python mdr.py --seed 0\n" in stderr
         assert stdout.count("last epoch fine") == 2 and stdout.endswith("the report\n")
         assert "mdr.py: trouble" in stdout + stderr
@@ -765,21 +646,11 @@ def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all):
     assert "the report" in process.communicate(timeout=60)[0] and process.returncode == 1
     process = start("--paper", "jrd", PLAN="2")
     assert process.communicate(timeout=60) == ("", "plan: 3 runs\n") and process.returncode == 2
-    for words in (["--bogus"], ["--jobs", "0"], ["--table"]):
-        process = start(*words)
-        stdout, stderr = process.communicate(timeout=60)
-        assert process.returncode == 2 and stdout == "" and stderr.count("\n") == 1
+    process = start("--jobs", "0")
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 2 and stdout == "" and stderr.count("\n") == 1
     process = start("--list", "--dataset", "glyphs")
     assert process.communicate(timeout=60) == (f"{log.with_name('python')} listed\n", "")
-
-
-def test_run_all_passes_on_what_the_report_takes(run_all):
-    start, log = run_all
-    words = "--dataset cub128 --weights my.pth --out elsewhere"
-    assert start(*words.split()).wait(timeout=60) == 1                  # mdr.py fails
-    called = log.read_text().splitlines()
-    assert called[0] == f"-m report --plan --dataset real {words}"
-    assert called[-1] == f"-m report --dataset real {words}"
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
