@@ -197,10 +197,11 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
     """Eq. 6: 1/C Σ_c (D_avg - α_c)² - 1/C Σ_c α_c, and given D0, Eq. 8's correlation term
     + 1/C² Σ_{ci,cj} ((D⁰_cj)^η α_ci - (D⁰_ci)^η α_cj)².
 
-    D_avg, alpha, D0 (C,) -> scalar.  The term is 0 if Eq. 7 holds: α_ci/α_cj = (D⁰_ci/D⁰_cj)^η.
-    It is not the squared violation of this ratio: it also shrinks with α.
+    D_avg, alpha, D0 (C,) -> scalar.  In α alone, Eq. 6 is minimal at α* = D_avg + ½.
+    The term is 0 if Eq. 7 holds: α_ci/α_cj = (D⁰_ci/D⁰_cj)^η.  It is not the squared violation of
+    this ratio, because it also shrinks with α.
     """
-    loss = (D_avg - alpha).square().mean() - alpha.mean()               # minimal at α* = D_avg + ½
+    loss = (D_avg - alpha).square().mean() - alpha.mean()
     if D0 is not None:
         cross = alpha[:, None] * (D0 ** eta)[None, :]                   # (C, C)
         loss = loss + (cross - cross.T).square().mean()

@@ -286,7 +286,7 @@ def train(cfg):
     data.prepare(cache=not cfg.no_cache)        # may take minutes, so after what may fail
     common.to_device(network, cfg)
     model = [*network.backbone.parameters(), *network.embedding.parameters()]
-    # U1: the paper says Adam; eps and weight decay are those of the authors' code.
+    # U1: eps and weight decay are those of the authors' code; the paper only says Adam.
     optimizer = torch.optim.Adam([{"params": model}, {"params": [network.proxies]}],
                                  eps=0.01, weight_decay=1e-4, fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
