@@ -25,14 +25,14 @@ def module_of(path):
 
 def imported(path):
     """The project's modules that a file imports."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            names |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {f"{node.module}.{name.name}" for name in node.names} | {node.module}
+            names |= {f"{node.module}.{name.name}" for name in node.names} | {node.module}
     return {f"report.{name.partition('.')[2]}".rstrip(".") if name.startswith("report") else name
-            for name in found if name.split(".")[0] in ("report", *FLOOR) or name in FLOOR}
+            for name in names if name.split(".")[0] in ("report", *FLOOR) or name in FLOOR}
 
 
 @pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
@@ -60,7 +60,8 @@ def test_the_report_has_no_circle():
 @pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_file_is_longer_than_a_reader_holds_in_mind(path):
     lines = path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 500 and all(len(line) <= 100 for line in lines)
+    most = 450 if path.parent.name == "support" else 500
+    assert len(lines) <= most and all(len(line) <= 100 for line in lines)
 
 
 def test_nothing_else_stands_at_the_top():
@@ -70,4 +71,4 @@ def test_nothing_else_stands_at_the_top():
     assert {line.split("/")[0] for line in tracked.stdout.splitlines()} == {
         *(f"{paper}.py" for paper in PAPERS), "common.py", "eval.py", "tests", "run_all.sh",
         "README.md", "requirements.txt", ".gitignore", ".gitattributes", ".ci", "support", "report",
-        "docs", "results", "benchmarks"}
+        "docs", "results", "studies", "benchmarks"}
