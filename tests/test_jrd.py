@@ -75,17 +75,6 @@ def test_mgf_kernel():
     agrees(weighted(jrd.mgf_kernel), oracle, points(3, scale=0.7))
 
 
-@pytest.mark.parametrize("kernel", [partial(jrd.gaussian_kernel, K=3), jrd.laplace_kernel])
-def test_kernels_where_all_points_are_equal(kernel):
-    """The limit of exp(-d/τ) as all distances vanish together is not nan: k = 1, gradient 0."""
-    for x in (torch.ones(5, 3), torch.ones(1, 3)):
-        x.requires_grad_()
-        k = kernel(x)
-        assert torch.equal(k, torch.ones(len(x), len(x)))
-        k.sum().backward()
-        assert torch.equal(x.grad, torch.zeros_like(x))
-
-
 # ---------------------------------------------------------------------------- Eq. 6-11
 def test_joint_kernel_and_jrs():
     """Eq. 10 as its four sums, with the kernels of 5.1, over N_pairs (Eq. 11)."""
@@ -105,17 +94,6 @@ def test_joint_kernel_and_jrs():
 
     kernels = jrd.kernel_functions(cfg(variant="jrd"))
     agrees(lambda *xs: jrd.jrs(jrd.joint_kernel(xs, kernels), torch.tensor(LABELS)), oracle, *xs)
-
-
-@pytest.mark.parametrize("flags", [dict(kernel="mgf"), dict(kernel="polynomial", p=5)])
-def test_pooled_features_are_normalised_where_they_would_overflow(flags):
-    """U8: x⁻ under the polynomial and mgf kernels; x and x⁺ come normalised."""
-    x = 50 * points(4)
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    first, second, _ = jrd.kernel_functions(cfg(**flags))
-    oracle = (lambda s: np.exp(s)) if flags["kernel"] == "mgf" else (lambda s: (s + 1) ** 5)
-    np.testing.assert_allclose(first(torch.tensor(x)), oracle(unit @ unit.T))
-    np.testing.assert_allclose(second(torch.tensor(x / 50)), oracle(x @ x.T / 2500))
 
 
 def test_jrs_is_the_inner_product_of_covariance_operators():
@@ -273,11 +251,3 @@ def test_the_step_is_eq_11(spy, monkeypatch):
     assert row["loss"] == pytest.approx(row["amsoftmax"] + 0.7 * row["jrs"], rel=1e-6)
     assert [g["lr"] for g in groups] == [3e-4, 3e-2]
     assert all((g["eps"], g["weight_decay"]) == (0.01, 1e-4) for g in groups)
-
-
-def test_rates_drop_as_u5_says(spy, monkeypatch):
-    """Every 2 epochs: from the 0-based epochs 1, 3, ... on."""
-    monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8))])
-    _, told = spy(jrd, "--epochs", "4", "--drop-every", "2")
-    np.testing.assert_allclose([[g["lr"] for g in groups] for groups in told],
-                               np.outer([1, 0.1, 0.1, 0.01], [3e-4, 3e-2]))
