@@ -179,7 +179,7 @@ def test_pairwise_sum_and_the_balance_of_u1():
     pull = dml_da.contrastive_loss(x, labels, margin=0.0)
     assert pull.item() == pytest.approx(10 * D_avg.mean().item())
     positive = (labels[:, None] == labels) & ~torch.eye(100, dtype=torch.bool)
-    mean = D[positive].mean().item()                    # the balance is at 20/9 with a mean over pairs
+    mean = D[positive].mean().item()                    # with a mean over pairs 20/9 balances
     assert mean == pytest.approx(20 / 9 * D_avg.mean().item())
     alpha = (D_avg + 0.5).detach()
     push = 10 * dml_da.density_regularizer(D_avg, alpha)

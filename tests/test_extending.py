@@ -88,7 +88,7 @@ def test_the_loss_is_the_scripts(name):
 @pytest.mark.parametrize("name, line", [("jrd", "# JRD"), ("jrd pml", ""),
                                         *(("jrd", line) for line in OTHERS)])
 def test_the_loss_is_eq_11(name, line):
-    """CosFace has m = 0.1; the lines put the paper's JRD-C and MRD in place of the loop's kernel."""
+    """CosFace has m = 0.1; the lines put JRD-C and MRD in place of the loop's kernel."""
     source = LOOPS[name]
     if line in OTHERS:
         source, times = re.subn(r"^    kernel = .*\n", line + "\n", source, flags=re.M)

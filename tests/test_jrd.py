@@ -200,7 +200,7 @@ def test_proposition_1_fails_for_dependent_layers():
 
 # ---------------------------------------------------------------------------- Eq. 4, 14-16
 def test_jmmd_and_jintra():
-    """The double sums of Eq. 14, <C_I, C_J> = 1/(n n') Σ_ij k_ij (biased, U6), and their weights."""
+    """The double sums of Eq. 14, <C_I, C_J> = 1/(n n') Σ_ij k_ij (biased), and U6's weights."""
     members = [np.flatnonzero(LABELS == c) for c in range(4)]
     pairs = list(itertools.permutations(range(4), 2))
     n_pairs = sum(len(members[I]) * len(members[J]) for I, J in pairs)
