@@ -44,8 +44,8 @@ import common
 from eval import (before_training, final_table, judge, kmeans, nmi, recall_at_k, retrieval,
                   val_recall)
 
-# Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the learning rate is constant, also for the
-# embedding layer.  --head-lr-mult 10 gives that layer ten times the rate, as was common.
+# Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the paper's rate is "initially set"; here it
+# is constant.  --head-lr-mult 10 gives the embedding layer ten times the rate, as was common.
 DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
                 reg_weight=None, batch=100, images_per_class=10, epochs=30, iterations=1000,
                 lr=1e-5, head_lr_mult=1.0, dim=128, backbone="googlenet",
@@ -211,8 +211,8 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
 class TargetDensities(nn.Module):
     """α_c of all training classes, D⁰_c, and Adam for the classes of a batch alone.
 
-    U2: in the paper Eq. 6 and 8 sum over all training classes.  Here C counts the batch's classes,
-    because D_avg exists only for them.  No other α moves, not even by Adam's momentum.
+    U2: in the paper Eq. 5-8 are over all training images.  Here they are over the batch's classes
+    and images, because D_avg exists only for them.  No other α moves, not even by momentum.
     U4: α_c start at 0.5 (the paper).  Adam learns them at the network's rate; nothing keeps them
     positive.  Their mean is printed; mean, minimum and maximum are logged.
     """

@@ -188,7 +188,7 @@ def different_class(labels):
 def jrs(gram, labels):
     """Eq. 10-11: L_JRS / N_pairs, the joint kernel's mean over ordered pairs of different classes.
 
-    Eq. 10's weight n^I n^J cancels Eq. 8's 1/(n^I n^J), so a plain sum over pairs is left.
+    Eq. 10's n^I n^J cancels Eq. 8's 1/(n^I n^J).  Its sum and N_pairs both count ordered pairs.
     gram (B, B), labels (B,) -> scalar; 0 if the batch has one class.
     """
     different = different_class(labels)                                 # (B, B)

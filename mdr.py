@@ -107,7 +107,7 @@ def off_diagonal(distances):
 def unit_mean(distances):
     """The embedding normalization trick: distances of e/μ, μ their mean over i ≠ j.
 
-    U8: the paper does not say if μ has a gradient.  Here it has, as in the authors' code.
+    U8: μ is the batch's and has a gradient, as in the authors' code; the paper does not say.
     """
     if len(distances) < 2:
         return distances
