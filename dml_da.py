@@ -1,14 +1,15 @@
 """DML-DA: Deep Metric Learning with Density Adaptivity (Li, Yao, Pan, Chao & Mei, IEEE TMM 2019).
 
-A pairwise loss draws each class together without end.  The density regularizer gives each class a
-target for its spread, rewards larger targets, and keeps their proportions near those of the input.
+A loss on pairs or triplets concentrates each class tightly, and may overfit.  DML-DA gives each
+class a target for its spread, rewards large targets, and keeps their proportions near those of the
+pretrained features.
 
     python dml_da.py                            Contrastive + DA on the embedded dataset
     python dml_da.py --lambda 0                 Contrastive alone
     python dml_da.py --regularizer gor          the global orthogonal regularizer instead
-    python dml_da.py --dataset path/to/folder   a sub-folder a class; half train, half test
-It prints a row an epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last epoch
-(the figure to report) and of the best epoch on test (not one to report).
+    python dml_da.py --dataset path/to/folder   one sub-folder per class; half train, half test
+It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last
+epoch (the figure to report) and of the best epoch on test (not one to report).
 
 Equation                                          where
   1     D = ‖f_i - f_j‖²                          squared_distances
@@ -21,15 +22,15 @@ Equation                                          where
   -     EN, GOR (Fig. 4)                          entropy_regularizer,
                                                   global_orthogonal_regularizer
 
-There is no public code.  Where the paper is silent or cannot be followed to the letter (explained
-where it acts):
+There is no public code.  Choices that the paper leaves open, or that differ from it (explained
+where they act):
   U1 divisor of Eq. 2-4                     U7 crops
   U2 which classes C and α are of           U8 torchvision's GoogLeNet
   U3 D⁰ and its scale                       U9 EN, GOR and their weights
   U4 how α learns                           U10 NMI and k-means (eval.py)
   U5 rate; embedding layer's rate, start    U11 SOP: whole classes only
   U6 which triplets and tuplets
-Worth seeing: what adapts in DML-DA is the lag of α (TargetDensities.step).
+Worth knowing: Eq. 6 adapts only while its targets lag behind their optima (TargetDensities.step).
 Shapes: B batch (the paper's Ñ), d embedding width, C classes of the batch, T triplets or tuplets.
 """
 from functools import partial
@@ -43,8 +44,8 @@ import common
 from eval import (before_training, final_table, judge, kmeans, nmi, recall_at_k, retrieval,
                   val_recall)
 
-# Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the rate is constant, and the embedding layer
-# has the backbone's; ten times that, common at the time, is --head-lr-mult 10.
+# Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the paper's rate is "initially set"; here it
+# is constant.  --head-lr-mult 10 gives the embedding layer ten times the rate, as was common.
 DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
                 reg_weight=None, batch=100, images_per_class=10, epochs=30, iterations=1000,
                 lr=1e-5, head_lr_mult=1.0, dim=128, backbone="googlenet",
@@ -54,15 +55,15 @@ PRESETS = {
     "cars": dict(lr=5e-4),
     "sop": dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000], eval_every=10),
     "glyphs": dict(backbone="small", epochs=40, iterations=10, ks=[1, 2, 4, 8]),        # ours
-    # Ours: CUB at 128 × 128 with SqueezeNet, a tenth of the iterations; the rate is from the three
-    # losses alone on held-out training classes; N-pair's is 1e-5 (docs/cub128.md).
+    # Ours: CUB at 128 × 128 with SqueezeNet, a tenth of the iterations.  The rate was chosen with
+    # the three losses alone, on held-out training classes; N-pair's is 1e-5 (docs/cub128.md).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=3,
                    iterations=100, lr=3e-5),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
-IMPLIED_DEFAULTS = {  # what a choice brings along unless a flag says otherwise
+IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
     ("backbone", "small"): dict(dim=64, lr=1e-4),                      # docs/glyphs.md: the search
-    # U9: the paper gives no weights; these are from held-out training classes of `glyphs`
-    # (benchmarks/reg_weight.py).
+    # U9: the paper gives no weights; these were chosen on held-out training classes of `glyphs`
+    # (studies/reg_weight.py).
     ("regularizer", "en"): dict(reg_weight=1.0), ("regularizer", "gor"): dict(reg_weight=10.0)}
 
 
@@ -70,19 +71,19 @@ IMPLIED_DEFAULTS = {  # what a choice brings along unless a flag says otherwise
 class Network(nn.Module):
     """uint8 images -> embeddings f (B, d) on the unit sphere: backbone, pool5, fully connected.
 
-    U8: the paper's GoogLeNet is a Caffe model without batch norm; torchvision's, the closest on
-    hand, has it, and 3 × 3 where the original has 5 × 5.
+    U8: the paper's GoogLeNet is a Caffe model without batch norm.  torchvision's has batch norm,
+    and 3 × 3 convolutions in place of 5 × 5.
     """
 
     def __init__(self, cfg, classes):
         super().__init__()
         self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
         self.backbone, width = common.backbone(cfg.backbone, cfg.size)
-        self.embedding = nn.Linear(width, cfg.dim)          # U5: starts as nn.Linear does
+        self.embedding = nn.Linear(width, cfg.dim)          # U5: nn.Linear's initialization
 
     def train(self, mode=True):
-        """Batch norm stays in eval mode (U8), as fits a model without it; its affine parameters
-        learn."""
+        """U8: batch norm stays in eval mode, because the paper's model has none; its affine
+        parameters learn."""
         return common.freeze_batch_norm(super().train(mode))
 
     def pool(self, images):
@@ -95,16 +96,15 @@ class Network(nn.Module):
 
 
 # ---------------------------------------------------------------------------- losses
-# U1: Eq. 2-4 print sums and no divisor.  Here they run over unordered pairs, triplets or tuplets
-# and are divided by the number of images B.  Reason: a class of n images has Σ_{i<j} D = n² D_avg,
-# so with 10 classes × 10 images the positive part of Eq. 2 over B = 100 is 10 mean_c D_avg.  λ L_DA
-# (Eq. 6) with α_c at its optimum D_avg + ½ pushes with -λ mean_c D_avg: λ = 10 is where the two
-# balance, the plateau of Fig. 6.  With a mean over pairs λ = 10 would swamp the loss, with a plain
-# sum it would vanish.
+# U1: Eq. 2-4 print sums without a divisor.  Here the sums over unordered pairs, triplets or tuplets
+# are divided by B, the number of images.  Reason: a class of n images has Σ_{i<j} D = n² D_avg.  So
+# with 10 classes of 10 images the positive part of Eq. 2 is 10 mean_c D_avg.  At α* = D_avg + ½,
+# λ L_DA (Eq. 6) pushes with -λ mean_c D_avg.  The two balance at λ = 10, on the plateau of Fig. 6.
+# With a mean over pairs λ L_DA would dominate the loss, with a plain sum it would vanish.
 
 
 def squared_distances(f):
-    """Eq. 1: D = ‖f_i - f_j‖², exactly 0 for equal rows, with a gradient of 0 there.  -> (B, B)"""
+    """Eq. 1: D = ‖f_i - f_j‖²; for equal rows both value and gradient are 0.  -> (B, B)"""
     return torch.cdist(f, f, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
@@ -114,7 +114,7 @@ def same_class(labels):
 
 
 def positive_pairs(labels):
-    """labels (B,) -> anchors, positives: all ordered pairs.  `nonzero` would wait for a GPU."""
+    """labels (B,), best on the host -> anchors (T,), positives (T,): all ordered pairs"""
     itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     return torch.nonzero(same_class(labels) & ~itself).T
 
@@ -132,9 +132,9 @@ def contrastive_loss(f, labels, margin):
 def triplet_loss(f, labels, margin):
     """Eq. 3: Σ_T [m_t + D(a, p) - D(a, n)]_+ / B (U1).
 
-    U6: the paper does not say which triplets.  Here one for each ordered anchor-positive pair, with
-    the semi-hard negative nearest to the anchor (Schroff et al. 2015), else the nearest of all.
-    f (B, d), labels (B,), best on the host -> scalar; 0 where the batch has one class.
+    U6: the paper does not say which triplets.  Here each ordered anchor-positive pair has one, with
+    the nearest semi-hard negative (Schroff et al. 2015), or else the nearest negative of all.
+    f (B, d), labels (B,), best on the host -> scalar; 0 if the batch has one class.
     """
     if (labels == labels[0]).all():
         return f.sum() * 0
@@ -151,8 +151,7 @@ def triplet_loss(f, labels, margin):
 
 
 def draw_tuplets(labels, generator):
-    """For each ordered anchor-positive pair one random example of every other class of the batch
-    (U6: the paper does not say which).
+    """U6: for each ordered anchor-positive pair one random image of every other class in the batch.
 
     labels (B,) and generator on the host -> anchors (T,), positives (T,), negatives (T, C - 1)
     """
@@ -160,7 +159,7 @@ def draw_tuplets(labels, generator):
     anchors, positives = positive_pairs(labels)
     T, C = len(anchors), len(classes)
     which = (torch.rand(T, C, generator=generator, dtype=torch.float64) * n).long()
-    first = n.cumsum(0) - n                         # where each class begins among those sorted
+    first = n.cumsum(0) - n                         # where each class begins in the sorted labels
     drawn = inverse.argsort(stable=True)[which + first]                 # one of every class, (T, C)
     other = torch.arange(C) != inverse[anchors, None]
     return anchors, positives, drawn[other].view(T, C - 1)
@@ -169,7 +168,7 @@ def draw_tuplets(labels, generator):
 def n_pair_loss(f, labels, generator):
     """Eq. 4: Σ log(1 + Σ_c exp(f_a·f_n(c) - f_a·f_p)) / B, n(c) an example of class c (U1).
 
-    f (B, d), labels (B,), generator: on the host -> scalar; 0 where there is one class or no pair.
+    f (B, d), labels (B,), generator: on the host -> scalar; 0 with one class or no positive pair.
     """
     anchors, positives, negatives = common.send(f.device, *draw_tuplets(labels.cpu(), generator))
     if not negatives.numel():
@@ -183,9 +182,9 @@ def n_pair_loss(f, labels, generator):
 def class_density(f, labels):
     """Eq. 5: D_avg(S_c) = mean ‖f_i - μ_c‖² over a class's images, μ_c their plain mean.
 
-    f (B, d), labels (B,) -> classes (C,), ascending and where labels are, and D_avg (C,).  Sums per
-    class, for a (C, B) matrix is gigabytes at SOP's size; on a GPU index_add has no fixed order, so
-    the last digit may vary.
+    f (B, d), labels (B,) -> classes (C,), ascending, on the labels' device, and D_avg (C,).
+    index_add sums per class, because a (C, B) matrix takes gigabytes on SOP.  On a GPU its order
+    varies, and with it the last digit.
     """
     classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
     inverse, n = common.send(f.device, inverse, n)
@@ -198,8 +197,9 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
     """Eq. 6: 1/C Σ_c (D_avg - α_c)² - 1/C Σ_c α_c, and given D0, Eq. 8's correlation term
     + 1/C² Σ_{ci,cj} ((D⁰_cj)^η α_ci - (D⁰_ci)^η α_cj)².
 
-    D_avg, alpha, D0 (C,) -> scalar.  The term is 0 exactly where Eq. 7 holds:
-    α_ci/α_cj = (D⁰_ci/D⁰_cj)^η.
+    D_avg, alpha, D0 (C,) -> scalar.  In α alone, Eq. 6 is minimal at α* = D_avg + ½.
+    The term is 0 if Eq. 7 holds: α_ci/α_cj = (D⁰_ci/D⁰_cj)^η.  It is not the squared violation of
+    this ratio, because it also shrinks with α.
     """
     loss = (D_avg - alpha).square().mean() - alpha.mean()
     if D0 is not None:
@@ -211,11 +211,10 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
 class TargetDensities(nn.Module):
     """α_c of all training classes, D⁰_c, and Adam for the classes of a batch alone.
 
-    U2: C in Eq. 6 and 8, all training classes in the paper, are the classes of the batch, for D_avg
-    exists for no others.  The α of the others stay as they are, bit for bit: no momentum moves
-    them.
-    U4: α_c start at 0.5 (the paper) and learn by Adam at the network's rate, with nothing to keep
-    them positive; their mean is printed, and mean, least and largest are logged.
+    U2: in the paper Eq. 5-8 are over all training images.  Here they are over the batch's classes
+    and images, because D_avg exists only for them.  No other α moves, not even by momentum.
+    U4: α_c start at 0.5 (the paper).  Adam learns them at the network's rate; nothing keeps them
+    positive.  Their mean is printed; mean, minimum and maximum are logged.
     """
 
     def __init__(self, classes, betas=(0.9, 0.999), eps=1e-8):
@@ -229,16 +228,16 @@ class TargetDensities(nn.Module):
         """D⁰ of Eq. 7: Eq. 5 on the pretrained pooled features, unnormalized, of all training
         images, without augmentation.
 
-        U3: divided by its mean over classes, for else the strength of Eq. 8's penalty would depend
-        on the scale of the backbone's features (its minimisers do not).
+        U3: divided by its mean over classes.  Otherwise the strength of Eq. 8 (not its minimizers)
+        would depend on the scale of the features.
         """
         _, D0 = class_density(features, labels)
         self.D0.copy_(D0 / D0.mean().clamp_min(torch.finfo(D0.dtype).tiny))
 
     def of(self, classes):
-        """α of these classes, (C,) -> (C,): a leaf tensor, in whose .grad `backward` leaves ∂L/∂α
-        for the next `step`; a second call before it takes this one's place."""
-        alpha = self.alpha[classes].requires_grad_()
+        """α of these classes, (C,) -> (C,), for one batch.  `backward` leaves ∂L/∂α in its .grad,
+        and `step` reads it there."""
+        alpha = self.alpha[classes].requires_grad_()    # a copy: indexing by a tensor makes no view
         self.pending = classes, alpha
         return alpha
 
@@ -246,11 +245,12 @@ class TargetDensities(nn.Module):
     def step(self, lr):
         """Algorithm 1, line 8: Adam for the α that `of` gave, from their gradient.
 
-        Worth seeing: at the optimum of α, ∂L_DA/∂D_avg = 2 (D_avg - α) / C = -1 / C, so for
-        converged targets Eq. 6 is a constant push outwards.  What adapts is the lag of α, which is
-        its rate: a class meets 3,000 of the 30,000 batches on CUB, and Adam moves α by at most
-        about 1e-5 in each, so by 0.03.  The positive pairs alone (U1) balance a fixed α at
-        D_avg = α - 5/λ, negative pairs hold it wider.  On the sphere D_avg = 1 - ‖μ_c‖² <= 1.
+        At α* = D_avg + ½, the optimum of Eq. 6, ∂L_DA/∂D_avg = 2 (D_avg - α*) / C = -1 / C.  So
+        converged targets push every class outwards equally: Eq. 6 adapts only while α lags.  The
+        lag depends on the rate, because Adam moves α by at most about lr per step.  A class has
+        3,000 steps on CUB, so α can move by 0.03; on Cars, at a rate of 5e-4, by 1.5.
+        The positive pairs alone (U1) balance a fixed α at D_avg = α - 5/λ.  On the sphere
+        D_avg = 1 - ‖μ_c‖² <= 1.
         """
         (classes, alpha), (b1, b2) = self.pending, self.betas
         t = self.steps[classes] + 1
@@ -264,7 +264,7 @@ class TargetDensities(nn.Module):
 def entropy_regularizer(f):
     """EN: minus the entropy of softmax(f), mean over the batch.  (B, d) -> scalar
 
-    U9: the paper cites an entropy regularizer without a formula.
+    U9: the paper cites an entropy regularizer and gives no formula.
     """
     return (F.softmax(f, 1) * F.log_softmax(f, 1)).sum(1).mean()
 
@@ -273,7 +273,7 @@ def global_orthogonal_regularizer(f, labels):
     """GOR (Zhang et al. 2017): M1² + [M2 - 1/d]_+, M1 and M2 the mean and the mean square of
     f_i·f_j over pairs of different classes.
 
-    f (B, d), labels (B,) -> scalar; 0 where the batch has one class.
+    f (B, d), labels (B,) -> scalar; 0 if the batch has one class.
     """
     labels, = common.send(f.device, labels)
     different = ~same_class(labels)                                     # (B, B)
@@ -288,7 +288,7 @@ def objective(network, targets, cfg, images, labels, generator):
     """Eq. 9: L_pair + λ L_DA of a batch, or another regularizer with its weight.
 
     images uint8 (B, 3, h, w) on the device, labels (B,) and generator on the host -> loss,
-    {name of a part: its value}
+    {name of a term: its value}
     """
     f = network(images)                                                 # (B, d)
     if cfg.loss == "contrastive":
@@ -313,9 +313,9 @@ def objective(network, targets, cfg, images, labels, generator):
 def batches(labels, cfg, epoch):
     """`iterations` batches of n = `images_per_class` random images of random classes, 0: of all.
 
-    Classes are drawn without replacement until the batch is full; one with fewer gives what it has.
-    U11: with n = 0 (SOP) a class that no longer fits as a whole ends the batch, which then has a
-    few images less than 100: the D_avg of a part of a class would train its α.
+    Classes are drawn without replacement until the batch is full; a smaller class gives all it has.
+    U11: with n = 0 (SOP) a class that does not fit as a whole ends the batch, a few images short of
+    100.  Otherwise the D_avg of a part of a class would train its α.
     """
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
     n = cfg.images_per_class
@@ -336,10 +336,10 @@ def batches(labels, cfg, epoch):
 
 
 def transforms(cfg):
-    """-> deterministic part for training, random part, whole transform for test images.
+    """-> deterministic part and random part for training, whole transform for test
 
-    U7: the paper does not say; the protocol of Oh Song et al. 2016, both sides resized, a random
-    crop and mirror, a central crop at test.
+    U7: the paper does not say.  As in Oh Song et al. 2016: both sides resized, random crop and
+    mirror in training, center crop at test.
     """
     if cfg.backbone == "small":
         return common.SMALL_TRANSFORMS
@@ -351,8 +351,7 @@ def transforms(cfg):
 
 # ---------------------------------------------------------------------------- training
 def evaluate(network, targets, data, cfg):
-    """What the figures need of an epoch: recall on test and train (Fig. 1d), NMI, and D_avg and α
-    over the training classes."""
+    """Recall on test and train (Fig. 1d), NMI (U10), and D_avg and α over the training classes."""
     parts = common.embeddings(network.embed, data, cfg)
     metrics = retrieval(parts, cfg.ks) | val_recall(network.embed, data, cfg)
     metrics["seen R@1"] = recall_at_k(parts["seen"], parts["seen_labels"], [1])[1]
@@ -378,7 +377,7 @@ def train(cfg):
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
     run = common.Run("dml_da", cfg, data, weights)
-    data.prepare(cache=not cfg.no_cache)        # minutes on a large dataset: after what may fail
+    data.prepare(cache=not cfg.no_cache)        # may take minutes, so after what may fail
     common.to_device(network, cfg)
     targets = TargetDensities(len(data.train.classes)).to(device)
     optimizer = torch.optim.Adam([
@@ -406,7 +405,7 @@ def train(cfg):
                 optimizer.step()
                 if adaptive:
                     targets.step(cfg.lr)
-                    parts["alpha"] = targets.alpha.mean()               # U4: to watch
+                    parts["alpha"] = targets.alpha.mean()               # U4: printed
                 run.record(loss=loss, **parts)
             network.eval()
             metrics = evaluate(network, targets, data, cfg) if run.evaluates() else {}

@@ -1,14 +1,15 @@
 """JRD: Distance Metric Learning with Joint Representation Diversification (Chu et al., ICML 2020).
 
-A classification loss (AMSoftmax) pulls each image to its class's proxy.  JRD's regularizer makes
-different classes dissimilar in the joint distribution of three representations of an image: x⁻
-(pooling), x (the embedding) and x⁺ (its cosines to all class proxies).
+AMSoftmax, a classification loss, pulls each image to the proxy of its class.  JRD makes the classes
+dissimilar in the joint distribution of three representations: x⁻ (pooled features), x (the
+embedding) and x⁺ (cosines to all proxies).  It penalizes pairs of images of different classes that
+are alike in all three at once.
 
     python jrd.py                               the embedded dataset, under a minute on two cores
     python jrd.py --alpha 0                     the same with AMSoftmax alone
-    python jrd.py --dataset path/to/folder      a sub-folder a class; half train, half test
-It prints a row an epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last epoch
-(the figure to report) and of the best epoch on test (not one to report).
+    python jrd.py --dataset path/to/folder      one sub-folder per class; half train, half test
+It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last
+epoch (the figure to report) and of the best epoch on test (not one to report).
 
 Equation                                        where
   1-3   bound ε_u <= ε_s + d_H + λ              eval.generalization_bound
@@ -23,14 +24,14 @@ Equation                                        where
   5.1   Gaussian mixture; Table 4's kernels     gaussian_kernel, laplace_kernel, polynomial_kernel,
                                                 mgf_kernel
 
-Where the paper is silent or its authors' release differs (explained where it acts):
-  U1 Adam's eps and weight decay            U6 weights of JMMD and JIntra
+Choices that the paper leaves open, or its authors' code makes otherwise (explained where they act):
+  U1 Adam's eps and weight decay            U6 norms and weights of JMMD and JIntra
   U2 bandwidths: batch means, detached      U7 seeds: at least 3, mean ± std
-  U3 crops                                  U8 polynomial, mgf kernels: x⁻ normalized
+  U3 crops                                  U8 polynomial, mgf kernels: x⁻ l2-normalized
   U4 initial proxies and embedding layer    U9 order of the images
-  U5 when the rates drop                    U10 what of batch norm is frozen
+  U5 when the learning rates drop           U10 what is frozen in batch norm
 Errata: E1 Eq. 15 (jmmd), E2 the distance below Eq. 5, E3 Prop. 1 (both docs/map.md), E4 the epoch
-that counts (end of train), E5 n_I (jintra).
+to report (end of train), E5 n_I (jintra).
 Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes; C(P), C_I
 are the paper's covariance operators.
 """
@@ -44,8 +45,8 @@ from torchvision.transforms import v2
 import common
 from eval import before_training, final_table, judge, test_recall, val_recall
 
-# Section 5.1 where nothing else is said.  The paper names no number of seeds: run at least 3 and
-# report mean ± standard deviation (U7).
+# Section 5.1, unless a comment says otherwise.  U7: the paper gives no number of seeds.  Run at
+# least 3 and report mean ± std.
 DEFAULTS = dict(alpha=1.0, s=20.0, m=0.1, regularizer="jrs", variant="jrd", kernel="gaussian", p=2,
                 K=3, K_prime=1, batch=100, epochs=50, lr=1e-4, lr_proxies=1e-2, drop_every=20,
                 dim=512, backbone="bn_inception", ks=[1, 2, 4, 8])
@@ -55,16 +56,16 @@ PRESETS = {
     "sop": dict(alpha=0.4, batch=120, epochs=80, lr_proxies=1e-1, drop_every=40,
                 ks=[1, 10, 100], eval_every=10),
     "glyphs": dict(backbone="small"),                   # ours: CUB in miniature
-    # Ours: CUB at 128 × 128 with SqueezeNet; rates from AMSoftmax on held-out training classes
-    # (docs/cub128.md).
+    # Ours: CUB at 128 × 128 with SqueezeNet.  Both rates were chosen with AMSoftmax alone, on
+    # held-out training classes (docs/cub128.md).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=5,
                    lr=1e-3, lr_proxies=1e-1),
     "folder": {}}
-IMPLIED_DEFAULTS = {  # what a choice brings along unless a flag says otherwise
+IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
     ("backbone", "small"): dict(dim=64, lr=3e-4, lr_proxies=3e-2),     # docs/glyphs.md: the search
     ("kernel", "polynomial"): dict(alpha=1e-3), ("kernel", "mgf"): dict(alpha=1e-3),      # Table 4
     ("regularizer", "jmmd"): dict(alpha=0.1)}                                             # Table 3
-# Table 2: which representations are joined, 0 x⁻, 1 x, 2 x⁺; "-c" and "-pooling" are minus signs.
+# Table 2: which representations are joined, 0 x⁻, 1 x, 2 x⁺.  "-c" drops x⁺, "-pooling" drops x⁻.
 VARIANTS = {"jrd": (0, 1, 2), "mrd": (1,), "jrd-c": (0, 1), "jrd-pooling": (1, 2)}
 
 
@@ -81,14 +82,14 @@ class Network(nn.Module):
         else:
             self.backbone, width = common.backbone(cfg.backbone, cfg.size)
         self.embedding = nn.Linear(width, cfg.dim)                      # W, b of Eq. 9
-        # U4: the proxies start Kaiming-uniform over d × C, as in the release, and the embedding
-        # layer as nn.Linear does.
+        # U4: the proxies start Kaiming-uniform over (d, C), as in the authors' code.  The embedding
+        # layer keeps nn.Linear's initialization.
         self.proxies = nn.Parameter(torch.empty(cfg.dim, classes))      # w_1 ... w_C, (d, C)
         nn.init.kaiming_uniform_(self.proxies, a=5 ** 0.5)
 
     def train(self, mode=True):
-        """Batch norm stays in eval mode (5.1: frozen); its affine parameters learn, as in the
-        release (U10)."""
+        """Batch norm stays in eval mode (5.1: frozen).  U10: its affine parameters learn, as in the
+        authors' code."""
         return common.freeze_batch_norm(super().train(mode))
 
     def pool(self, images):
@@ -106,33 +107,34 @@ class Network(nn.Module):
 
 # ---------------------------------------------------------------------------- losses
 def amsoftmax(cos, labels, s, m):
-    """Eq. 12: cross-entropy of s (cos - m·[true class]).  cos (B, C), labels (B,) -> scalar"""
+    """Eq. 12: cross-entropy of s·cos, with the true class's cosine less m.  cos (B, C) -> scalar"""
     margin = m * F.one_hot(labels, cos.shape[1])                        # (B, C)
     return F.cross_entropy(s * (cos - margin), labels)
 
 
 # ---------------------------------------------------------------------------- regularizers
 def squared_distances(x):
-    """‖x_i - x_j‖², exactly 0 for equal rows, with a gradient of 0 there.  (B, d) -> (B, B)"""
+    """‖x_i - x_j‖²; for equal rows both value and gradient are 0.  (B, d) -> (B, B)"""
     return torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def mean_bandwidth(distances):
     """Mean over ordered pairs i ≠ j (the diagonal is 0), detached.  (B, B) -> scalar > 0
 
-    U2: the paper computes τ "by averages of l2-distances in the exponent part".  That these are the
-    batch's pairs i ≠ j, and that no gradient goes through, is the release's choice (what follows
-    from it: docs/jrs_bandwidths.md); σ by analogy.
-    Where all rows are equal (or B = 1) a tiny floor gives k = exp(-0) = 1 instead of exp(0/0).
+    U2: the paper computes τ "by averages of ℓ²-distances in the exponent part".  The batch's pairs
+    i ≠ j and the detached gradient are the authors' code's choices.  σ is by analogy.
+    If all rows are equal (or B = 1), a tiny floor gives k = exp(-0) = 1 instead of exp(0/0).
     """
     pairs = max(1, len(distances) * (len(distances) - 1))
+    # The gradient takes the detached τ for a constant.  So a step also spreads the batch and raises
+    # τ, and the regularizer's value may rise (docs/jrs_bandwidths.md).
     return (distances.detach().sum() / pairs).clamp_min(torch.finfo(distances.dtype).tiny ** 0.5)
 
 
 def gaussian_kernel(x, K):
     """5.1: k = 1/K Σ_i exp(-‖x - x'‖²/σ_i²), σ_i² = τ 2^(i - ⌊K/2⌋), i < K.  (B, d) -> (B, B)
 
-    K = 3 gives the paper's {0.5τ, τ, 2τ}, K = 1 its {τ}; other K (Fig. 6) by the released rule.
+    K = 3 gives the paper's {0.5τ, τ, 2τ}, K = 1 its {τ}.  Other K (Fig. 6): as the authors' code.
     """
     d2 = squared_distances(x)
     tau = mean_bandwidth(d2)
@@ -151,7 +153,7 @@ def polynomial_kernel(x, p):
 
 
 def mgf_kernel(x):
-    """Table 4: k = exp(x·x'), whose mean embedding is the moment-generating function."""
+    """Table 4: k = exp(x·x').  Its mean embedding is the moment-generating function."""
     return torch.exp(x @ x.T)
 
 
@@ -165,15 +167,15 @@ def joint_kernel(reps, kernels):
 
 
 def kernel_functions(cfg):
-    """The kernels of the representations that the variant uses, in the order x⁻, x, x⁺."""
+    """The kernels of the variant's representations, in the order x⁻, x, x⁺."""
     if cfg.kernel == "gaussian":
         kernels = [partial(gaussian_kernel, K=K) for K in (cfg.K, cfg.K, cfg.K_prime)]
     elif cfg.kernel == "laplace":
         kernels = [laplace_kernel] * 3
     else:
         kernel = mgf_kernel if cfg.kernel == "mgf" else partial(polynomial_kernel, p=cfg.p)
-        # U8: these two see x⁻ l2-normalized.  As it comes, x⁻·x⁻' passes 700 on `glyphs`: exp(700)
-        # overflows, and 700^5 times Table 4's α = 1e-3 drowns the loss.
+        # U8: these two kernels see x⁻ l2-normalized.  Otherwise x⁻·x⁻' exceeds 700 on `glyphs`: the
+        # mgf kernel overflows, and the polynomial one dominates the loss.
         kernels = [lambda x: kernel(F.normalize(x)), kernel, kernel]
     return [kernels[layer] for layer in VARIANTS[cfg.variant]]
 
@@ -186,8 +188,8 @@ def different_class(labels):
 def jrs(gram, labels):
     """Eq. 10-11: L_JRS / N_pairs, the joint kernel's mean over ordered pairs of different classes.
 
-    Eq. 10 weighs Eq. 8's S_JRS(I, J) by n^I n^J, which cancels its 1/(n^I n^J): a plain sum.
-    gram (B, B), labels (B,) -> scalar; 0 where the batch has one class.
+    Eq. 10's n^I n^J cancels Eq. 8's 1/(n^I n^J).  Its sum and N_pairs both count ordered pairs.
+    gram (B, B), labels (B,) -> scalar; 0 if the batch has one class.
     """
     different = different_class(labels)                                 # (B, B)
     return torch.where(different, gram, 0).sum() / different.sum().clamp(min=1)
@@ -196,11 +198,10 @@ def jrs(gram, labels):
 def jintra(gram, labels):
     """Eq. 16, weighted as Eq. 10-11: Σ_{I≠J} n^I n^J / N_pairs · -(‖C_I‖² + ‖C_J‖²).
 
-    U6: the paper prints norms, and does not say how pairs of classes are weighted.  Here squared
-    norms, as in Eq. 14, with the weights of Eq. 10-11 and biased estimates, ‖C_I‖² = 1/n_I²
-    Σ_{i,j∈I} k_ij, classes with one example included.  n_I counts class I in the batch (E5).
-    Σ_{I≠J} n^I n^J (‖C_I‖² + ‖C_J‖²) = 2 Σ_I n^I (B - n^I) ‖C_I‖², so a pair i, j of one class
-    weighs 2 (B - n) / n.
+    U6: the paper prints norms and no weights.  Here the norms are squared, as in Eq. 14, and
+    weighted as in Eq. 10-11.  ‖C_I‖² = 1/n_I² Σ_{i,j∈I} k_ij has the pairs i = j, and classes with
+    one example count.  n_I is the size of class I in the batch, not in the training set (E5).
+    The sum equals 2 Σ_I n^I (B - n^I) ‖C_I‖², so a pair i, j of one class weighs 2 (B - n) / n.
     gram (B, B), labels (B,) -> scalar <= 0
     """
     different = different_class(labels)                                 # (B, B)
@@ -212,16 +213,16 @@ def jintra(gram, labels):
 def jmmd(gram, labels):
     """Eq. 14-15, weighted as Eq. 10-11: Σ_{I≠J} n^I n^J / N_pairs · -‖C_I - C_J‖².
 
-    Eq. 15 prints ‖C(P), C(Q)‖: the norm of the difference is meant (E1).  Squared it is, by Eq. 14,
-    jintra + 2 jrs.  gram (B, B), labels (B,) -> scalar <= 0
+    E1: Eq. 15 prints ‖C(P), C(Q)‖ and means the norm of the difference.  Minus its square is
+    jintra + 2 jrs, by Eq. 14.  gram (B, B), labels (B,) -> scalar <= 0
     """
     return jintra(gram, labels) + 2 * jrs(gram, labels)
 
 
 def intra_class(x, labels):
-    """Eq. 4's penalty: -Σ_I 1/N_pairs^I Σ_{i≠j∈I} exp(-½‖x_i - x_j‖²).  The loss adds α times
-    this, which draws the images of a class together.
+    """Eq. 4's penalty: -Σ_I 1/N_pairs^I Σ_{i≠j∈I} exp(-½‖x_i - x_j‖²), over the batch's classes.
 
+    The loss adds α times this value, which pulls the images of a class together.
     x (B, d), labels (B,) -> scalar in [-classes, 0]; a class with one example has no pairs.
     """
     pairs = ~different_class(labels) & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
@@ -231,7 +232,7 @@ def intra_class(x, labels):
 
 
 def regularizer(cfg, reps, labels):
-    """What α multiplies: the JRS regularizer, or what the paper compares it with."""
+    """What α multiplies: the JRS regularizer, or one that the paper compares it with."""
     if cfg.regularizer == "intra":
         return intra_class(reps[1], labels)
     reps = [reps[layer] for layer in VARIANTS[cfg.variant]]
@@ -243,7 +244,7 @@ def regularizer(cfg, reps, labels):
 def objective(network, cfg, images, labels):
     """Eq. 11: L_AMS + α L_JRS / N_pairs of a batch.
 
-    images uint8 (B, 3, h, w), labels (B,), both on the device -> loss, {name of a part: its value}
+    images uint8 (B, 3, h, w), labels (B,), both on the device -> loss, {name of a term: its value}
     """
     x_minus, x, x_plus = network(images)
     ams = amsoftmax(x_plus, labels, cfg.s, cfg.m)
@@ -253,16 +254,15 @@ def objective(network, cfg, images, labels):
 
 # ---------------------------------------------------------------------------- sampler, transforms
 def batches(labels, cfg, epoch):
-    """Every image once an epoch in random order, the last, smaller batch too (U9: the paper does
-    not say)."""
+    """Every image once per epoch in random order, the smaller last batch too (U9: unspecified)."""
     return common.shuffled(len(labels), cfg.batch, cfg.seed, epoch)
 
 
 def transforms(cfg):
-    """-> deterministic part for training, random part, whole transform for test images.
+    """-> deterministic part and random part for training, whole transform for test
 
-    U3: the paper says random crop and mirror, central crop at test; the release crops with
-    torchvision's scale and ratio straight from the image, and resizes the shorter side at test.
+    U3: the paper says random crop and mirror, single center crop at test.  As in the authors' code,
+    crops have torchvision's scale and ratio, and test images are resized by their shorter side.
     """
     if cfg.backbone == "small":
         return common.SMALL_TRANSFORMS
@@ -283,10 +283,10 @@ def train(cfg):
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
     run = common.Run("jrd", cfg, data, weights)
-    data.prepare(cache=not cfg.no_cache)        # minutes on a large dataset: after what may fail
+    data.prepare(cache=not cfg.no_cache)        # may take minutes, so after what may fail
     common.to_device(network, cfg)
     model = [*network.backbone.parameters(), *network.embedding.parameters()]
-    # U1: eps and weight decay are the release's; the paper says Adam.
+    # U1: eps and weight decay are those of the authors' code; the paper only says Adam.
     optimizer = torch.optim.Adam([{"params": model}, {"params": [network.proxies]}],
                                  eps=0.01, weight_decay=1e-4, fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
@@ -298,8 +298,8 @@ def train(cfg):
         run.pretrained = run.pretrained or before_training(network, data, cfg)
         for epoch in run.epochs():
             network.train()
-            # U5: as in the release the rates drop after 19 and 39 epochs (SOP: 39 and 79), one
-            # earlier than "every 20" says.
+            # U5: the rates drop after 19 and 39 epochs (SOP: 39 and 79), as in the authors' code;
+            # the paper's "every 20" would be one epoch later.
             rate_factor = 0.1 ** ((epoch + 1) // cfg.drop_every)
             for group, lr in zip(optimizer.param_groups, (cfg.lr, cfg.lr_proxies)):
                 group["lr"] = lr * rate_factor
@@ -316,7 +316,7 @@ def train(cfg):
                 metrics = test_recall(network.embed, data, cfg)
                 metrics |= val_recall(network.embed, data, cfg)
             run.end_epoch(lr=cfg.lr * rate_factor, **metrics)
-        # The last epoch counts (E4): the release evaluates each epoch and prints the last.
+        # E4: report the last epoch.  The authors' code, too, evaluates each and selects none.
         if not run.result:
             parts = common.embeddings(network.embed, data, cfg)
             run.finish(judge(ks=cfg.ks, **parts), data, parts)

@@ -1,34 +1,32 @@
 """MDR: Multi-level Distance Regularization for Deep Metric Learning (Kim & Park, AAAI 2021).
 
-A loss on pairs or triplets draws positives together and drives negatives apart without limit.  MDR
-holds them back: it normalizes the batch's distances and draws each to the nearest of a few levels.
+A loss on pairs or triplets pulls positives together and pushes negatives apart, and may overfit.
+MDR disturbs it: it normalizes the batch's distances and pulls each to the nearest of a few levels.
 
     python mdr.py                               Triplet + MDR on the embedded dataset
     python mdr.py --lambda 0                    Triplet alone
     python mdr.py --lambda 0 --l2norm           Triplet on the unit sphere, the usual baseline
-    python mdr.py --dataset path/to/folder      a sub-folder a class; half train, half test
-It prints a row an epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last epoch
-(the figure to report) and of the best epoch on test (not one to report).
+    python mdr.py --dataset path/to/folder      one sub-folder per class; half train, half test
+It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last
+epoch (the figure to report) and of the best epoch on test (not one to report).
 
 Equation                                          where
   1-3   normalized distances, momented μ*, σ*     MDR.update, MDR.normalize
   4     g(d, s): the nearest level                MDR.assign
   5     L_MDR                                     MDR.forward
-  6     Triplet loss                              triplet_loss
+  6     Triplet; Contrastive, Margin (Table 2b)   triplet_loss; contrastive_loss, MarginLoss
   7     L = L_DML + λ L_MDR                       objective
   -     embedding normalization trick: e/μ        unit_mean, objective
-  -     Contrastive, Margin (Table 2b)            contrastive_loss, MarginLoss
   -     distance-weighted sampling (Wu et al.)    distance_weighted_negatives
 
-Where the paper is silent or its authors' release differs (explained where it acts):
-  U1 epochs, iterations, rate drops         U8 the trick's μ, and what sees the scaled e
+Choices that the paper leaves open, or its authors' code makes otherwise (explained where they act):
+  U1 epochs, iterations, rate drops         U8 the trick's μ, and which losses see e/μ
   U2 classes and images of a batch          U9 distance-weighted sampling
   U3 crops and their resampling             U10 Contrastive and Margin
   U4 batch norm; initial embedding layer    U11 In-Shop: queries against the gallery
-  U5 + ν Σ s² on the levels                 U12 which epoch counts
+  U5 + ν Σ s² on the levels                 U12 which epoch to report
   U6 μ*, σ*: start, gradient, bias          U13 256 × 256 input ("†" rows)
-  U7 which pairs μ and σ are of
-Errata: E1 Eq. 5's divisor.
+  U7 the pairs of μ and σ                   E1 (erratum) Eq. 5's divisor
 Shapes: B batch, D pooling width, d embedding width, S levels, T triplets.
 """
 from functools import partial
@@ -41,13 +39,11 @@ from torchvision.transforms import v2
 import common
 from eval import before_training, final_table, judge, recall_at_k, retrieval, val_recall
 
-# The paper's "Implementation Details".  From the release alone: 100 epochs of 100 iterations (U1),
-# images per class (U2), ν (U5).
+# The paper's "Implementation Details"; U1, U2 (images per class) and U5 (ν): the authors' code.
 DEFAULTS = dict(lambda_=0.6, loss="triplet", levels=[-3.0, 0.0, 3.0], momentum=0.9,
                 fixed_levels=False, nu=0.01, l2norm=False, eval_l2norm=False, batch=128,
-                images_per_class=4,
-                epochs=100, iterations=100, lr=5e-5, dim=512, backbone="bn_inception",
-                ks=[1, 2, 4, 8], margin=0.2)
+                images_per_class=4, epochs=100, iterations=100, lr=5e-5, dim=512,
+                backbone="bn_inception", ks=[1, 2, 4, 8], margin=0.2)
 PRESETS = {
     "cub": {},
     "cars": dict(lambda_=0.2),
@@ -56,12 +52,11 @@ PRESETS = {
     "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, images_per_class=3, ks=[1, 10, 20, 40],
                    eval_every=10),
     "glyphs": dict(backbone="small", batch=64, epochs=40, iterations=10),               # ours
-    # Ours: CUB at 128 × 128 with SqueezeNet, a quarter of the iterations (55 passes); the rate is
-    # Triplet's on held-out training classes; with --l2norm that is 1e-4 (docs/cub128.md).
+    # Ours: CUB at 128 × 128 with SqueezeNet; the rate is Triplet's (docs/cub128.md: the search).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=10,
                    iterations=25, lr=3e-4),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
-IMPLIED_DEFAULTS = {  # what a choice brings along unless a flag says otherwise
+IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
     ("backbone", "small"): dict(dim=64, lr=1e-3),                      # docs/glyphs.md: the search
     ("loss", "contrastive"): dict(margin=1.0)}                                          # U10
 
@@ -78,11 +73,11 @@ class Network(nn.Module):
             self.backbone.last_linear = nn.Identity()
         else:
             self.backbone, width = common.backbone(cfg.backbone, cfg.size)
-        self.embedding = nn.Linear(width, cfg.dim)          # U4: starts as nn.Linear does
+        self.embedding = nn.Linear(width, cfg.dim)          # U4: nn.Linear's initialization
         self.l2norm, self.eval_l2norm = cfg.l2norm, cfg.l2norm or cfg.eval_l2norm
 
     def train(self, mode=True):
-        """Batch norm stays in eval mode; its affine parameters learn, as in the release (U4)."""
+        """U4: batch norm stays in eval mode; its affine parameters learn (as the authors' code)."""
         return common.freeze_batch_norm(super().train(mode))
 
     def pool(self, images):
@@ -99,22 +94,20 @@ class Network(nn.Module):
 
 # ---------------------------------------------------------------------------- losses
 def pairwise_distances(e):
-    """d(e_i, e_j) = ‖e_i - e_j‖₂, with a gradient of 0 between equal embeddings.  -> (B, B)"""
+    """d(e_i, e_j) = ‖e_i - e_j‖₂; the gradient between equal embeddings is 0.  -> (B, B)"""
     return torch.cdist(e, e, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def off_diagonal(distances):
-    """The entries i ≠ j, the set P of Eq. 1, by a reshape: a mask would make the host wait for a
-    GPU.  (B, B) -> (B (B - 1),)"""
-    B = len(distances)
+    """The entries i ≠ j, the set P of Eq. 1.  (B, B) -> (B (B - 1),)"""
+    B = len(distances)                              # a reshape, because a mask waits for the GPU
     return distances.flatten()[1:].view(B - 1, B + 1)[:, :-1].flatten()
 
 
 def unit_mean(distances):
     """The embedding normalization trick: distances of e/μ, μ their mean over i ≠ j.
 
-    U8: the gradient goes through μ, as in the release; the paper does not say.
-    Where all embeddings are equal μ is 0 and so are the scaled distances.
+    U8: μ is the batch's and has a gradient, as in the authors' code; the paper does not say.
     """
     if len(distances) < 2:
         return distances
@@ -129,10 +122,9 @@ def triplet_loss(distances, anchors, positives, negatives, margin):
 
 
 def contrastive_loss(distances, anchors, positives, negatives, margin):
-    """Contrastive: means over the pairs of d(a, p) and of [m - d(a, n)]_+.  -> scalar
+    """Contrastive: mean over pairs of d(a, p), plus mean of [m - d(a, n)]_+.  -> scalar
 
-    U10: the paper gives neither margins nor a formula.  Here 0 for positive pairs and 1, the mean
-    distance, for negative ones, on the distances of the scaled e, not squared.
+    U10: the paper gives no formula.  Here distances are not squared; m = 1 is their mean.
     """
     if not len(anchors):
         return distances.sum() * 0
@@ -141,10 +133,9 @@ def contrastive_loss(distances, anchors, positives, negatives, margin):
 
 
 class MarginLoss(nn.Module):
-    """Margin loss (Wu et al. 2017): means of [d(a, p) - β + m]_+ and of [β - d(a, n) + m]_+.
+    """Margin (Wu et al. 2017): mean of [d(a, p) - β + m]_+, plus mean of [β - d(a, n) + m]_+.
 
-    U10: the paper gives no values; β = 1.2 and margin 0.2 are Wu et al.'s, β is learned, here in
-    the network's Adam group.  distances (B, B), indices (T,) -> scalar
+    U10: the paper gives no values.  Wu et al. have β = 1.2, learned, and m = 0.2.
     """
 
     def __init__(self, beta=1.2):
@@ -170,10 +161,9 @@ def distance_weighted_negatives(e, labels, generator):
     """Wu et al. 2017: for every ordered anchor-positive pair one negative, its probability inverse
     to the density q(r) ∝ r^(d-2) (1 - r²/4)^((d-3)/2) of its distance r on the unit sphere.
 
-    U9: the paper only names the method.  Here on l2-normalized copies of e, r clipped from below at
-    0.5, nothing beyond 1.4, and where nothing is left, uniform.
-    e (B, d), labels (B,) on the host, generator on e's device -> anchors, positives, negatives,
-    each (T,).  The pairs come from the host's labels, so nothing here waits for the device.
+    U9: the paper only names the method.  Here r is between l2-normalized copies of e and at least
+    0.5.  Negatives beyond 1.4 are left out; if no other is left, the draw is uniform.
+    e (B, d), labels (B,) on the host, generator on e's device -> anchors, positives, negatives (T,)
     """
     pairs = positive_pairs(labels)                                      # (T, 2), on the host
     if (labels == labels[0]).all():                                     # no negatives at all
@@ -188,7 +178,7 @@ def distance_weighted_negatives(e, labels, generator):
     log_weight = log_weight.masked_fill(same | (r > 1.4), -torch.inf)
     no_candidate = (log_weight == -torch.inf).all(1, keepdim=True)
     log_weight = torch.where(no_candidate & ~same, 0.0, log_weight)             # uniform
-    # argmin E_j / w_j with E_j ~ Exp(1) draws j in proportion to w_j without a wait for the GPU.
+    # Gumbel-max trick: argmax_j of log w_j - log E_j, E_j ~ Exp(1), draws j with probability ∝ w_j.
     clocks = torch.empty(len(anchors), len(e), device=e.device).exponential_(generator=generator)
     clocks = clocks.clamp_min(torch.finfo(clocks.dtype).tiny)
     negatives = (log_weight[anchors] - clocks.log()).argmax(1)
@@ -197,15 +187,12 @@ def distance_weighted_negatives(e, labels, generator):
 
 # ---------------------------------------------------------------------------- regularizers
 class MDR(nn.Module):
-    """Eq. 1-5: draws each normalized distance of a batch to the nearest level.
-
-    levels: any number of multipliers of σ*; momentum γ in [0, 1); learnable: False fixes them.
-    """
+    """Eq. 1-5: pulls each normalized distance of a batch to the nearest level, in units of σ*."""
 
     def __init__(self, levels=(-3.0, 0.0, 3.0), momentum=0.9, learnable=True):
         super().__init__()
         self.levels = nn.Parameter(torch.tensor([float(s) for s in levels]), learnable)      # (S,)
-        self.momentum = momentum
+        self.momentum = momentum                                                        # γ
         for name in ("mu", "sigma", "batches"):
             self.register_buffer(name, torch.zeros(()))
 
@@ -213,8 +200,8 @@ class MDR(nn.Module):
     def update(self, distances):
         """Eq. 2: μ*_t = γ μ*_{t-1} + (1 - γ) μ, and σ* likewise, without gradient.
 
-        U6: they start as the first batch's own, and σ is unbiased, as in the release.
-        U7: over the pairs i ≠ j, as the paper says; the release takes the zero diagonal in.
+        U6: μ* and σ* start at the first batch's values; σ is unbiased (as the authors' code).
+        U7: over pairs i ≠ j, as in the paper; the authors' code includes the zero diagonal.
         """
         d = off_diagonal(distances)
         for old, new in ((self.mu, d.mean()), (self.sigma, d.std())):
@@ -223,33 +210,32 @@ class MDR(nn.Module):
         self.batches += 1
 
     def normalize(self, distances):
-        """Eq. 3: d̄ = (d - μ*)/σ*, the statistics constant.  (B, B) -> (B, B)
-
-        Where all distances are equal σ* is 0: then all d̄ are 0, by a floor far below any σ*.
-        """
+        """Eq. 3: d̄ = (d - μ*)/σ*, the statistics constant.  (B, B) -> (B, B)"""
+        # If all distances are equal, σ* is 0; the floor, far below any other σ*, makes d̄ = 0.
         floor = (1e-6 * self.mu).clamp_min(torch.finfo(distances.dtype).tiny)
         return (distances - self.mu) / torch.maximum(self.sigma, floor)
 
     def assign(self, normalized):
-        """Eq. 4: the index of the nearest level (of two as near, the first).  -> long"""
+        """Eq. 4: the index of the nearest level, the first of two equally near.  -> long"""
         return (normalized[..., None] - self.levels).abs().argmin(-1)
 
     def forward(self, distances):
-        """Eq. 5: mean over i ≠ j of |d̄ - nearest level|.  (B, B) -> scalar; 0 where B < 2.
+        """Eq. 5: mean over i ≠ j of |d̄ - nearest level|.  (B, B) -> scalar; 0 if B < 2
 
-        Eq. 5 prints 1/P, where P is the set of pairs: 1/|P| is meant (E1).
+        E1: Eq. 5 prints 1/P with P the set of pairs; 1/|P| is meant.
         """
         if len(distances) < 2:
             return distances.sum() * 0
         if self.training:
             self.update(distances)
         normalized = off_diagonal(self.normalize(distances))
+        # One-dimensional k-medians: this mean alone moves a level towards the median of its pairs.
+        # Here ν (U5) dominates: it moves the outer levels inwards, as fast as Adam's rate allows.
         return (normalized - self.levels[self.assign(normalized)]).abs().mean()
 
     @torch.no_grad()
     def level_counts(self, distances, labels):
-        """Fig. 6: how many positive and negative pairs each level has.  labels (B,) on the device
-        -> (2, S) long"""
+        """Fig. 6: positive and negative pairs per level.  labels on the device -> (2, S) long"""
         same = labels[:, None] == labels[None, :]                       # (B, B)
         itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
         pairs = torch.stack([same & ~itself, ~same])
@@ -262,32 +248,31 @@ def objective(network, mdr, loss_dml, cfg, images, labels, generator):
     """Eq. 7: L_DML + λ L_MDR of a batch.
 
     images uint8 (B, 3, h, w) on the device, labels (B,) on the host, generator on the device
-    -> loss, {name of a part: its value}, the distances (B, B) that both losses saw
+    -> loss, {name of a term: its value}, the distances (B, B) that both losses saw
     """
     e = network(images)                                                 # (B, d)
     distances = pairwise_distances(e)                                   # (B, B)
-    # U8: as in the release L_MDR too sees the distances of e/μ (in the paper L_DML alone), and the
-    # baseline (λ = 0) is scaled; with --l2norm nothing is.  Scaled distances have mean 1: μ* = 1.
+    # U8: the paper applies the trick to L_DML alone.  Here, as in the authors' code, L_MDR sees the
+    # scaled distances too.  Their mean is 1, so μ* is always 1 and half of Eq. 2 idles.  The
+    # baseline (λ = 0) is scaled as well; with --l2norm nothing is.
     if not cfg.l2norm:
         distances = unit_mean(distances)
     anchors, positives, negatives = distance_weighted_negatives(e, labels, generator)
     dml = loss_dml(distances, anchors, positives, negatives, cfg.margin)
-    reg = mdr(distances)
+    reg = mdr(distances)                            # updates μ* and σ* with λ = 0 too
     loss = dml
     if cfg.lambda_:
-        # U5: the release adds ν Σ s², which Eq. 7 does not have; the levels learn by the network's
-        # Adam.
+        # U5: the authors' code adds ν Σ s² to Eq. 7.  The network's Adam learns the levels.
         loss = dml + cfg.lambda_ * reg + cfg.nu * mdr.levels.square().sum()
     return loss, {cfg.loss: dml, "mdr": reg}, distances
 
 
 # ---------------------------------------------------------------------------- sampler, transforms
 def batches(labels, cfg, epoch):
-    """`iterations` batches of `images_per_class` images per class.
+    """`iterations` batches of `images_per_class` random images per class.
 
-    U2, as in the release: 4 images on CUB and Cars, 3 on SOP and In-Shop, of classes drawn without
-    replacement until the batch is full; a class with fewer images gives what it has, and the last
-    class is cut to fit.
+    U2, as in the authors' code: classes are drawn without replacement until the batch is full.  A
+    class with fewer images gives all it has, and the last class is cut to fit.
     """
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
     of_class = [torch.nonzero(labels == c)[:, 0] for c in range(int(labels.max()) + 1)]
@@ -305,11 +290,11 @@ def batches(labels, cfg, epoch):
 
 
 def transforms(cfg):
-    """-> deterministic part for training, random part, whole transform for test images.
+    """-> deterministic part and random part for training, whole transform for test
 
-    U3, as in the release: both sides resized with Lanczos, then crops of 16% of the area or more.
-    The release resamples the crop with Lanczos too; torchvision has none on tensors, so here it is
-    bicubic.  U13: with --size 256 training crops are resized to that and the test image is whole.
+    U3, as in the authors' code: both sides resized with Lanczos, then crops of 16% of the area or
+    more.  Their crops use Lanczos too; here it is bicubic, because torchvision has none on tensors.
+    U13: with --size 256 training crops are resized to 256, and test images are not cropped.
     """
     if cfg.backbone == "small":
         return common.SMALL_TRANSFORMS
@@ -323,9 +308,7 @@ def transforms(cfg):
 
 # ---------------------------------------------------------------------------- training
 def evaluate(network, data, cfg):
-    """What the figures need of an epoch: recall on test and train (Fig. 3b), mean and coefficient
-    of variation of ‖e‖ on test (Fig. 4).  On In-Shop queries are searched in the gallery, and
-    nothing is left out (U11)."""
+    """Recall (Fig. 3b; U11: In-Shop queries its gallery), mean and variation of ‖e‖ (Fig. 4)."""
     parts = common.embeddings(network.embed, data, cfg)
     norm = parts["test"].norm(dim=1)
     seen = recall_at_k(parts["seen"], parts["seen_labels"], [1])[1]
@@ -345,15 +328,14 @@ def train(cfg):
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
     run = common.Run("mdr", cfg, data, weights)
-    data.prepare(cache=not cfg.no_cache)        # minutes on a large dataset: after what may fail
+    data.prepare(cache=not cfg.no_cache)        # may take minutes, so after what may fail
     common.to_device(network, cfg)
     mdr = MDR(cfg.levels, cfg.momentum, not cfg.fixed_levels).to(device)
     margin_loss = MarginLoss().to(device)
-    loss_dml = {"triplet": triplet_loss, "contrastive": contrastive_loss, "margin": margin_loss}[
-        cfg.loss]
+    loss_dml = {"triplet": triplet_loss, "contrastive": contrastive_loss,
+                "margin": margin_loss}[cfg.loss]
     learned = [p for module in (network, mdr, margin_loss) for p in module.parameters()]
-    optimizer = torch.optim.Adam(learned, weight_decay=1e-5,    # skips what has no gradient
-                                 fused=device.type == "cuda")
+    optimizer = torch.optim.Adam(learned, weight_decay=1e-5, fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
                                  cfg, device)
 
@@ -363,7 +345,7 @@ def train(cfg):
         run.pretrained = run.pretrained or before_training(network, data, cfg)
         for epoch in run.epochs():
             network.train()
-            # U1, as in the release: × 0.2 after 40, 60 and 80% of the epochs.
+            # U1, as in the authors' code: × 0.2 after 40, 60 and 80% of the epochs.
             rate_factor = 0.2 ** sum(epoch >= share * cfg.epochs for share in (0.4, 0.6, 0.8))
             for group in optimizer.param_groups:
                 group["lr"] = cfg.lr * rate_factor
@@ -384,8 +366,7 @@ def train(cfg):
                 "levels": mdr.levels.tolist(), "mu*": mdr.mu.item(), "sigma*": mdr.sigma.item(),
                 "positive pairs by level": (level_counts[0] / level_counts[0].sum()).tolist(),
                 "negative pairs by level": (level_counts[1] / level_counts[1].sum()).tolist()})
-        # The last epoch counts: the paper's figures may be the best on test, which the release
-        # keeps (U12).
+        # U12: report the last epoch.  The authors' code keeps the best on test instead.
         if not run.result:
             parts = common.embeddings(network.embed, data, cfg)
             normalized = {k: v if k.endswith("labels") else F.normalize(v)

@@ -1,7 +1,6 @@
 """The loops of docs/extending.md run, add what they say, and go on from a checkpoint."""
 import re
 
-import numpy as np
 import pytest
 import torch
 import torch.nn as nn
@@ -49,15 +48,11 @@ def run(name, batches=4, source=None):
     return space
 
 
-def without(source):
-    return "".join(line for line in source.splitlines(True) if "# +" not in line)
-
-
 # ---------------------------------------------------------------------------- the loops
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_marked_lines_are_all_that_is_added(name):
     """Without them the loop runs, knows nothing of us, and learns something else."""
-    plain = without(LOOPS[name])
+    plain = "".join(line for line in LOOPS[name].splitlines(True) if "# +" not in line)
     assert not re.search(r"\b(jrd|mdr|dml_da|regularizer|targets)\b", plain)
     assert len(LOOPS[name].splitlines()) - len(plain.splitlines()) <= 10
     with_it, alone = run(name), run(name, source=plain)
@@ -70,12 +65,6 @@ def the_scripts_loss(name):
     """The same first batch through the script's own objective -> scalar"""
     space = setting(batches=1)
     (images, labels), = space["loader"]
-    if name == "jrd":
-        x_minus = space["backbone"](images)
-        x = F.normalize(space["embedding"](x_minus))
-        reps = x_minus, x, x @ F.normalize(space["proxies"], dim=0)
-        cfg = jrd.parse_args(["--dataset", "cub", "--m", "0"])
-        return jrd.objective(lambda _: reps, cfg, images, labels)[0]
     if name == "mdr":
         distances = mdr.unit_mean(mdr.pairwise_distances(
             space["model"](torch.cat(space["triplets"][0]))))
@@ -90,81 +79,41 @@ def the_scripts_loss(name):
                             None)[0]
 
 
-@pytest.mark.parametrize("name", ["jrd", "mdr", "dml_da"])
+@pytest.mark.parametrize("name", ["mdr", "dml_da"])
 def test_the_loss_is_the_scripts(name):
     want = the_scripts_loss(name).item()
     assert run(name, batches=1)["loss"].item() == pytest.approx(want, rel=1e-5)
 
 
-def test_beside_cosface_it_is_eq_11():
-    space = run("jrd pml", batches=1)
-    cfg = jrd.parse_args(["--dataset", "cub"])
+@pytest.mark.parametrize("name, line", [("jrd", "# JRD"), ("jrd pml", ""),
+                                        *(("jrd", line) for line in OTHERS)])
+def test_the_loss_is_eq_11(name, line):
+    """CosFace has m = 0.1; the lines put JRD-C and MRD in place of the loop's kernel."""
+    source = LOOPS[name]
+    if line in OTHERS:
+        source, times = re.subn(r"^    kernel = .*\n", line + "\n", source, flags=re.M)
+        assert times == 1 and len(OTHERS) == 2
+    space = run(name, batches=1, source=source)
+    flags = ["--m", "0", "--variant", re.search(r"# (\S+)", line)[1].lower()] if line else []
+    cfg = jrd.parse_args(["--dataset", "cub", *flags])
     reps = [space[x].detach() for x in ("x_minus", "x", "x_plus")]
     want = jrd.objective(lambda _: reps, cfg, None, space["labels"])[0]
     assert space["loss"].item() == pytest.approx(want.item(), rel=1e-5)
 
 
-def test_beside_a_triplet_loss_both_see_the_scaled_distances():
-    """All triplets of the batch, the mean over those that cost something."""
-    space = run("mdr pml", batches=1)
-    e = space["e"].detach().double()
-    D = torch.cdist(e, e, compute_mode="donot_use_mm_for_euclid_dist").numpy()
-    labels = space["labels"].numpy()
-    same, pairs = labels[:, None] == labels[None, :], ~np.eye(60, dtype=bool)
-    costs = [D[a, p] - D[a, n] + 0.2 for a in range(60) for p in range(60) for n in range(60)
-             if a != p and same[a, p] and not same[a, n]]
-    triplet = np.mean([cost for cost in costs if cost > 0])
-    normalized = (D[pairs] - 1) / D[pairs].std(ddof=1)
-    levels = np.abs(normalized[:, None] - [-3, 0, 3]).min(1).mean()
-    assert D[pairs].mean() == pytest.approx(1, rel=1e-5)
-    assert space["loss"].item() == pytest.approx(triplet + 0.6 * levels + 0.01 * 18, rel=1e-4)
-
-
-def test_beside_a_mean_over_pairs_lambda_2_2_is_the_balance():
-    """With α at its optimum the push of 2n/(n - 1) L_DA cancels the pull of the positive pairs."""
-    losses = pytest.importorskip("pytorch_metric_learning.losses")
-    distances = pytest.importorskip("pytorch_metric_learning.distances")
-    (images, labels), = setting(batches=1)["loader"]
-    f = F.normalize(images.flatten(1)).requires_grad_()
-    pull = losses.ContrastiveLoss(neg_margin=0, distance=distances.LpDistance(power=2))(f, labels)
-    pulled, = torch.autograd.grad(pull, f)
-    _, D_avg = dml_da.class_density(f, labels)
-    push = 20 / 9 * dml_da.density_regularizer(D_avg, D_avg.detach() + 0.5)
-    pushed, = torch.autograd.grad(push, f)
-    along = F.normalize(f.detach())                 # the loss normalises f, so only the tangent
-    pushed = pushed - (pushed * along).sum(1, keepdim=True) * along
-    assert pulled.abs().max() > 1e-3
-    torch.testing.assert_close(pushed, -pulled, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("line", OTHERS)
-def test_without_proxies_or_pooled_features(line):
-    """The paper's JRD-C and MRD in place of the loop's kernel."""
-    variant = re.search(r"# (\S+)", line)[1].lower()
-    source, times = re.subn(r"^    kernel = .*\n", line + "\n", LOOPS["jrd"], flags=re.M)
-    assert times == 1
-    space = run("jrd", batches=1, source=source)
-    cfg = jrd.parse_args(["--dataset", "cub", "--m", "0", "--variant", variant])
-    reps = [space[x].detach() for x in ("x_minus", "x", "x_plus")]
-    want = jrd.objective(lambda _: reps, cfg, None, space["labels"])[0]
-    assert space["loss"].item() == pytest.approx(want.item(), rel=1e-5)
-    assert len(OTHERS) == 2
-
-
-@pytest.mark.parametrize("name", ["mdr", "mdr pml"])
-def test_levels_learn_and_statistics_move(name):
-    regularizer = run(name)["regularizer"]
-    assert regularizer.batches == 4 and (regularizer.levels != torch.tensor([-3., 0, 3])).all()
-    before = regularizer.sigma.clone()
-    regularizer.eval()(torch.rand(5, 5))
-    assert regularizer.sigma == before and regularizer.batches == 4
-
-
-@pytest.mark.parametrize("name", ["dml_da", "dml_da pml"])
-def test_targets_learn(name):
-    targets = run(name)["targets"]
-    assert (targets.steps == 4).all() and (targets.alpha != 0.5).all()
-    assert (targets.D0 > 0).all() == (name == "dml_da")
+@pytest.mark.parametrize("name", ["mdr", "mdr pml", "dml_da", "dml_da pml"])
+def test_what_each_learns_moves(name):
+    space = run(name)
+    if "mdr" in name:
+        module = space["regularizer"]
+        before = module.sigma.clone()
+        assert module.batches == 4 and (module.levels != torch.tensor([-3., 0, 3])).all()
+        module.eval()(torch.rand(5, 5))
+        assert module.sigma == before and module.batches == 4
+    else:
+        targets = space["targets"]
+        assert (targets.steps == 4).all() and (targets.alpha != 0.5).all()
+        assert (targets.D0 > 0).all() == (name == "dml_da")
 
 
 # ---------------------------------------------------------------------------- the checkpoint

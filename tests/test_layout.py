@@ -1,5 +1,6 @@
 """The house: imports run one way, no file is too long to hold in mind, the top level is fixed."""
 import ast
+import graphlib
 import subprocess
 
 import pytest
@@ -25,14 +26,14 @@ def module_of(path):
 
 def imported(path):
     """The project's modules that a file imports."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            names |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {f"{node.module}.{name.name}" for name in node.names} | {node.module}
+            names |= {f"{node.module}.{name.name}" for name in node.names} | {node.module}
     return {f"report.{name.partition('.')[2]}".rstrip(".") if name.startswith("report") else name
-            for name in found if name.split(".")[0] in ("report", *FLOOR) or name in FLOOR}
+            for name in names if name.split(".")[0] in ("report", *FLOOR) or name in FLOOR}
 
 
 @pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
@@ -49,18 +50,14 @@ def test_imports_run_one_way(path):
 def test_the_report_has_no_circle():
     uses = {path.stem: {name.split(".")[1] for name in imported(path) if name.count(".")}
             for path in ROOT.glob("report/*.py")}
-    done = set()
-    while uses:
-        free = {name for name, others in uses.items() if not (others & set(uses)) - {name}}
-        assert free, f"a circle among {sorted(uses)}"
-        done |= free
-        uses = {name: others for name, others in uses.items() if name not in free}
+    graphlib.TopologicalSorter({name: others - {name} for name, others in uses.items()}).prepare()
 
 
 @pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_file_is_longer_than_a_reader_holds_in_mind(path):
     lines = path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 500 and all(len(line) <= 100 for line in lines)
+    most = 450 if path.parent.name == "support" else 500
+    assert len(lines) <= most and all(len(line) <= 100 for line in lines)
 
 
 def test_nothing_else_stands_at_the_top():

@@ -1,0 +1,403 @@
+"""What the three scripts share: each choice does what it says, any batch is finite, presets and
+transforms are the papers', and the figures of a run are what their names say."""
+import functools
+import inspect
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+import common
+import dml_da
+import eval as evaluation
+import jrd
+import mdr
+from eval import kmeans, map_at_r, nmi, recall_at_k
+from support import glyphs, runs
+
+
+def named(value):
+    """A script's name as the test's; None leaves the rest to pytest."""
+    return value.__name__ if inspect.ismodule(value) else None
+
+
+each_script = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=named)
+
+
+# ---------------------------------------------------------------------------- any batch
+def terms(script, e, labels):
+    """Every loss and regularizer of a script for one batch of embeddings, by name."""
+    if script is jrd:
+        reps = e, F.normalize(e), e[:, :2]
+        return {name: jrd.regularizer(jrd.parse_args(["--regularizer", name]), reps, labels)
+                for name in ("jrs", "jmmd", "jintra", "intra")}
+    if script is mdr:
+        distances = mdr.unit_mean(mdr.pairwise_distances(e))
+        chosen = mdr.distance_weighted_negatives(e, labels, None)
+        return {"mdr": mdr.MDR().to(e)(distances),
+                "triplet": mdr.triplet_loss(distances, *chosen, 0.2),
+                "contrastive": mdr.contrastive_loss(distances, *chosen, 0.2),
+                "margin": mdr.MarginLoss().to(e)(distances, *chosen, 0.2)}
+    classes, D_avg = dml_da.class_density(e, labels)
+    alpha = dml_da.TargetDensities(9).to(e).of(classes.to(e.device))
+    return {"contrastive": dml_da.contrastive_loss(e, labels, 1.0),
+            "triplet": dml_da.triplet_loss(e, labels, 1.0),
+            "npair": dml_da.n_pair_loss(e, labels, torch.Generator()),
+            "da": dml_da.density_regularizer(D_avg, alpha, D_avg.detach()),
+            "en": dml_da.entropy_regularizer(e),
+            "gor": dml_da.global_orthogonal_regularizer(e, labels)}
+
+
+@pytest.mark.parametrize("kind", ["random", "equal", "tiny", "huge"])
+@each_script
+def test_degenerate_batches_are_finite(script, kind):
+    """One class, one image per class, B = 1 and 2; all embeddings equal, near 0 or far away."""
+    for labels in ([0] * 6, list(range(6)), [0, 0, 1, 1, 2, 2], [3], [0, 1]):
+        e = torch.randn(len(labels), 4) * {"tiny": 1e-6, "huge": 1e6}.get(kind, 1)
+        if kind == "equal":
+            e = torch.full_like(e, 0.5)
+        values = terms(script, e.requires_grad_(), torch.tensor(labels))
+        for name, value in values.items():
+            slope, = torch.autograd.grad(value, e, retain_graph=True)
+            assert torch.isfinite(value) and torch.isfinite(slope).all(), (name, labels)
+            if len(set(labels)) == 1 and name in ("jrs", "triplet", "npair", "gor"):
+                assert value == 0, (name, labels)
+            if kind == "equal" and name in ("mdr", "jrs") and len(set(labels)) > 1:
+                assert value == {"mdr": 0, "jrs": 1}[name] and (slope == 0).all(), labels
+
+
+@each_script
+def test_order_of_the_batch_does_not_matter(script):
+    e, labels = torch.randn(8, 4, dtype=torch.float64), torch.tensor([0, 0, 0, 1, 1, 2, 2, 3])
+    order = torch.randperm(8)
+    one, other = terms(script, e, labels), terms(script, e[order], labels[order])
+    drawn = {"npair"} if script is dml_da else {"triplet", "contrastive", "margin"}
+    for name in one.keys() - drawn:
+        assert one[name].item() == pytest.approx(other[name].item()) != 0, name
+
+
+@pytest.mark.parametrize("script", [mdr, dml_da], ids=named)
+def test_a_step_reads_nothing_from_the_device(script):
+    """On the meta device there are shapes and no values: whoever waits for one fails there."""
+    e, labels = torch.randn(8, 4, device="meta", requires_grad=True), torch.arange(8) // 2
+    sum(terms(script, e, labels).values()).backward()
+    if script is mdr:
+        mdr.MDR().to(e).level_counts(mdr.pairwise_distances(e), labels.to("meta"))
+    else:
+        targets = dml_da.TargetDensities(9).to(e)
+        targets.of(torch.arange(4).to("meta")).sum().backward()
+        targets.step(1e-3)
+    with pytest.raises(RuntimeError, match="meta"):
+        e.sum().item()
+
+
+# ---------------------------------------------------------------------------- networks
+@pytest.mark.parametrize("script, backbone, width", [
+    (jrd, "small", 128), (jrd, "bn_inception", 1024), (mdr, "small", 128),
+    (mdr, "small --l2norm", 128), (mdr, "small --eval-l2norm", 128), (mdr, "resnet18", 512),
+    (mdr, "resnet50", 2048), (mdr, "bn_inception", 1024), (dml_da, "small", 128),
+    (dml_da, "googlenet", 1024)], ids=named)
+def test_backbones(script, backbone, width):
+    """Batch norm is frozen and its affine parameters learn (JRD U10, MDR U4, DML-DA U8)."""
+    cfg = script.parse_args(["--dim", "7", "--backbone", *backbone.split()])
+    network, side = script.Network(cfg, 3).train(), 64 if cfg.backbone != "small" else 32
+    images = torch.randint(0, 256, (2, 3, side, side), dtype=torch.uint8)
+    statistics = {k: v.clone() for k, v in network.state_dict().items() if "running" in k}
+    e = network.embed(images)
+    assert network.pool(images).shape == (2, width) and e.shape == (2, 7)
+    assert torch.equal(e, network.embed(images)), "no dropout"
+    unit = script is not mdr or "l2norm" in backbone
+    assert torch.allclose(e.norm(dim=1), torch.ones(2)) == unit
+    if script is mdr:                                   # in training --eval-l2norm does nothing
+        assert torch.equal(e, network(images)) == ("--eval-l2norm" not in backbone)
+    (e * torch.randn(2, 7)).sum().backward()
+    after = network.state_dict()
+    assert statistics and all(torch.equal(v, after[k]) for k, v in statistics.items())
+    affine = [m.weight.grad for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert all(g is not None for g in affine) and any(g.abs().sum() > 0 for g in affine)
+    unused = "backbone.fc", "backbone.aux", "backbone.last_linear"
+    assert not any(k.startswith(unused) for k in after)
+
+
+# ---------------------------------------------------------------------------- presets, transforms
+JRD = dict(alpha=1, s=20, m=0.1, batch=100, epochs=50, drop_every=20, lr=1e-4, lr_proxies=1e-2, K=3,
+           K_prime=1, dim=512, backbone="bn_inception", ks=[1, 2, 4, 8])
+MDR = dict(lambda_=0.6, lr=5e-5, batch=128, images_per_class=4, levels=[-3, 0, 3], momentum=0.9,
+           margin=0.2, nu=0.01, dim=512, epochs=100, iterations=100, backbone="bn_inception",
+           ks=[1, 2, 4, 8])
+MDR_LARGE = MDR | dict(lambda_=0.1, lr=1e-4, batch=256, images_per_class=3)
+DML_DA = dict(lambda_=10, eta=0.5, margin=1, lr=1e-5, batch=100, images_per_class=10, dim=128,
+              epochs=30, iterations=1000, backbone="googlenet", ks=[1, 2, 4, 8, 16, 32, 64, 128])
+CUB128 = dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16")
+
+
+@pytest.mark.parametrize("script, flags, want", [
+    (jrd, "cub", JRD), (jrd, "cars", JRD | dict(m=0.05, batch=50)),
+    (jrd, "sop", JRD | dict(alpha=0.4, batch=120, epochs=80, drop_every=40, lr_proxies=1e-1,
+                            ks=[1, 10, 100])),
+    (jrd, "cub --kernel laplace", JRD), (jrd, "cub --kernel mgf", JRD | dict(alpha=1e-3)),
+    (jrd, "cub --kernel polynomial", JRD | dict(alpha=1e-3)),                       # Table 4
+    (jrd, "cub --regularizer jmmd", JRD | dict(alpha=0.1)),                         # Table 3
+    (mdr, "cub", MDR), (mdr, "cars", MDR | dict(lambda_=0.2)),
+    (mdr, "sop", MDR_LARGE | dict(ks=[1, 10, 100, 1000])),
+    (mdr, "inshop", MDR_LARGE | dict(ks=[1, 10, 20, 40])),
+    (mdr, "cub --loss contrastive", MDR | dict(margin=1)),                          # U10
+    (mdr, "cub --loss contrastive --margin 0.5", MDR | dict(margin=0.5)),
+    (dml_da, "cub", DML_DA), (dml_da, "cars", DML_DA | dict(lr=5e-4)),
+    (dml_da, "sop", DML_DA | dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000])),
+    (jrd, "cub128", JRD | CUB128 | dict(lr=1e-3, lr_proxies=0.1, eval_every=5)),
+    (mdr, "cub128", MDR | CUB128 | dict(lr=3e-4, iterations=25, eval_every=10)),
+    (dml_da, "cub128", DML_DA | CUB128 | dict(lr=3e-5, iterations=100, eval_every=3))], ids=named)
+def test_presets(script, flags, want):
+    """The papers' sections on settings; cub128 is that of docs/cub128.md."""
+    cfg = vars(script.parse_args(["--dataset", *flags.split()]))
+    assert {name: cfg[name] for name in want} == want
+
+
+@pytest.mark.parametrize("script, size, whole, filter, corner, crop", [
+    (jrd, 224, (341, 256), Image.BILINEAR, (58, 16),
+     dict(scale=(0.08, 1), ratio=(3 / 4, 4 / 3), interpolation="bilinear", antialias=True)),   # U3
+    (mdr, 224, (256, 256), Image.LANCZOS, (16, 16),
+     dict(scale=(0.16, 1), ratio=(0.75, 1.33), interpolation="bicubic", antialias=True)),      # U3
+    (mdr, 256, (256, 256), Image.LANCZOS, (0, 0), dict(scale=(0.16, 1))),                      # U13
+    (dml_da, 224, (256, 256), Image.BILINEAR, (16, 16), None)], ids=named)                     # U7
+def test_transforms(script, size, whole, filter, corner, crop):
+    """Pillow's resize and crop are the oracle of the test transform, to the pixel."""
+    image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (300, 400, 3), np.uint8))
+    cfg = script.parse_args(["--dataset", "cub", "--size", str(size)])
+    prefix, augment, test = script.transforms(cfg)
+    resized, (left, top) = image.resize(whole, filter), corner
+    np.testing.assert_array_equal(test(image), resized.crop((left, top, left + size, top + size)))
+    if script is jrd:
+        assert prefix is None
+    else:
+        np.testing.assert_array_equal(prefix(image), resized)
+    random_crop, mirror = augment.transforms
+    assert mirror.p == 0.5 and random_crop.size == (size, size)
+    assert type(random_crop).__name__ == ("RandomResizedCrop" if crop else "RandomCrop")
+    for name, want in (crop or {}).items():
+        value = getattr(random_crop, name)
+        assert (tuple(value) if name == "scale" else getattr(value, "value", value)) == want
+
+
+# ---------------------------------------------------------------------------- each choice
+B, LABELS = 12, torch.arange(12) // 3
+draw = torch.Generator().manual_seed(0)
+POOLED, UNIT, COSINES = (torch.rand(B, 7, generator=draw) * 3, F.normalize(torch.randn(
+    B, 5, generator=draw)), torch.rand(B, 4, generator=draw) * 2 - 1)
+
+
+def gaussians(*K):
+    """The product of the kernels of x⁻, x, x⁺ with so many Gaussians, 0 for a missing one."""
+    return math.prod(jrd.gaussian_kernel(x, k) for x, k in zip((POOLED, UNIT, COSINES), K) if k)
+
+
+def product(kernel, pooled=POOLED):
+    return kernel(pooled) * kernel(UNIT) * kernel(COSINES)
+
+
+@pytest.mark.parametrize("flags, want", [
+    ("", lambda: jrd.jrs(gaussians(3, 3, 1), LABELS)),
+    ("--K 5 --K-prime 2", lambda: jrd.jrs(gaussians(5, 5, 2), LABELS)),
+    ("--variant mrd", lambda: jrd.jrs(gaussians(0, 3), LABELS)),                       # Table 2
+    ("--variant jrd-c", lambda: jrd.jrs(gaussians(3, 3), LABELS)),
+    ("--variant jrd-pooling", lambda: jrd.jrs(gaussians(0, 3, 1), LABELS)),
+    ("--kernel laplace", lambda: jrd.jrs(product(jrd.laplace_kernel), LABELS)),        # Table 4
+    ("--kernel polynomial --p 3", lambda: jrd.jrs(product(
+        functools.partial(jrd.polynomial_kernel, p=3), F.normalize(POOLED)), LABELS)),
+    ("--kernel mgf", lambda: jrd.jrs(product(jrd.mgf_kernel, F.normalize(POOLED)), LABELS)),
+    ("--regularizer jmmd", lambda: jrd.jmmd(gaussians(3, 3, 1), LABELS)),
+    ("--regularizer jintra", lambda: jrd.jintra(gaussians(3, 3, 1), LABELS)),
+    ("--regularizer intra", lambda: jrd.intra_class(UNIT, LABELS))])
+def test_each_choice_of_jrd_is_its_own(flags, want):
+    """x⁻ is l2-normalized under the polynomial and the mgf kernel (U8)."""
+    cfg = jrd.parse_args([*flags.split(), "--s", "7", "--m", "0.3", "--alpha", "2"])
+    loss, terms = jrd.objective(lambda images: (POOLED, UNIT, COSINES), cfg, None, LABELS)
+    ams = jrd.amsoftmax(COSINES, LABELS, 7, 0.3)
+    torch.testing.assert_close(list(terms.values()), [ams, want()], rtol=1e-6, atol=0)
+    torch.testing.assert_close(loss, ams + 2 * want())
+
+
+@pytest.mark.parametrize("loss, want", [("triplet", 0.7), ("contrastive", 10.7), ("margin", 20.7)])
+def test_the_settings_of_mdr_reach_its_losses(loss, want, spy, monkeypatch):
+    """The loss that was asked for, its margin, the levels, γ, fixed levels or not."""
+    made, init = [], mdr.MDR.__init__
+    monkeypatch.setattr(mdr, "triplet_loss", lambda d, *_: 0 * d.sum() + _[-1])
+    monkeypatch.setattr(mdr, "contrastive_loss", lambda d, *_: 0 * d.sum() + 10 + _[-1])
+    monkeypatch.setattr(mdr.MarginLoss, "forward", lambda self, d, *_: 0 * d.sum() + 20 + _[-1])
+    monkeypatch.setattr(mdr.MDR, "__init__", lambda self, *args: (
+        made.append(args), init(self, *args))[1])
+    fixed = ["--fixed-levels"] if loss == "margin" else []
+    (row,), _ = spy(mdr, "--loss", loss, "--margin", "0.7", "--momentum", "0.3", "--levels", "-2",
+                    "1", "--epochs", "1", "--iterations", "1", *fixed)
+    assert row[loss] == pytest.approx(want)
+    assert made == [([-2.0, 1.0], 0.3, not fixed)] and (row["levels"] == [-2, 1]) == bool(fixed)
+
+
+@pytest.mark.parametrize("flags", [[], ["--lambda", "0", "--l2norm"]])
+def test_what_mdrs_losses_see(flags):
+    """U8: distances of mean 1, those of the embeddings themselves with --l2norm."""
+    saw, e = [], torch.randn(B, 5, generator=torch.Generator().manual_seed(1)) * 3
+    cfg, module = mdr.parse_args(flags), mdr.MDR()
+    *_, distances = mdr.objective(lambda images: e, module, lambda d, *_: saw.append(d) or d.sum(),
+                                  cfg, None, LABELS, torch.Generator())
+    want = mdr.pairwise_distances(e)
+    if not flags:
+        want = want / want[~torch.eye(B, dtype=torch.bool)].mean()
+    torch.testing.assert_close(distances, want)
+    assert saw[0] is distances and module.batches == 1      # μ* and σ* with λ = 0 too
+
+
+D0, ALPHA = torch.tensor([0.5, 1.0, 0.7, 1.8]), torch.tensor([0.4, 0.5, 0.6, 0.7])
+
+
+def contrastive(margin=1.0):
+    return dml_da.contrastive_loss(UNIT, LABELS, margin)
+
+
+def da(*D0_and_eta):
+    return dml_da.density_regularizer(dml_da.class_density(UNIT, LABELS)[1], ALPHA, *D0_and_eta)
+
+
+def gor():
+    return dml_da.global_orthogonal_regularizer(UNIT, LABELS)
+
+
+@pytest.mark.parametrize("flags, loss, weight, regularizer", [
+    ("--margin 0.4", lambda: contrastive(0.4), 10, lambda: da(D0)),
+    ("--loss triplet --margin 0.4", lambda: dml_da.triplet_loss(UNIT, LABELS, 0.4), 10,
+     lambda: da(D0)),
+    ("--loss npair", lambda: dml_da.n_pair_loss(UNIT, LABELS, torch.Generator().manual_seed(2)), 10,
+     lambda: da(D0)),
+    ("--lambda 3 --eta 1.3", contrastive, 3, lambda: da(D0, 1.3)),
+    ("--lambda 3 --regularizer da-", contrastive, 3, da),
+    ("--regularizer en", contrastive, 1, lambda: dml_da.entropy_regularizer(UNIT)),
+    ("--regularizer gor", contrastive, 10, gor),
+    ("--regularizer gor --reg-weight 5", contrastive, 5, gor)])
+def test_each_choice_of_dml_da_is_its_own(flags, loss, weight, regularizer):
+    cfg, targets = dml_da.parse_args(flags.split()), dml_da.TargetDensities(4)
+    targets.D0.copy_(D0)
+    targets.alpha.copy_(ALPHA)
+    total, terms = dml_da.objective(lambda images: UNIT, targets, cfg, None, LABELS,
+                                    torch.Generator().manual_seed(2))
+    torch.testing.assert_close(list(terms.values()), [loss(), regularizer()])
+    torch.testing.assert_close(total, loss() + weight * regularizer())
+
+
+@pytest.mark.parametrize("flags", ["--loss npair --margin 1", "--reg-weight 1",
+                                   "--regularizer da- --eta 1", "--regularizer gor --lambda 1",
+                                   "--lambda 0 --regularizer da-"])
+def test_a_flag_that_would_do_nothing_is_refused(flags, capsys):
+    with pytest.raises(SystemExit) as stop:
+        dml_da.parse_args(flags.split())
+    assert stop.value.code == 2 and "does nothing with" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- trainings
+@pytest.mark.parametrize("script, flags, weights, constant", [
+    (jrd, "--variant mrd --kernel laplace", dict(amsoftmax=1, jrs=1), 0),
+    (jrd, "--kernel mgf --variant jrd-c", dict(amsoftmax=1, jrs=1e-3), 0),
+    (jrd, "--regularizer jmmd --K 5", dict(amsoftmax=1, jmmd=0.1), 0),
+    (jrd, "--regularizer intra", dict(amsoftmax=1, intra=1), 0),
+    (mdr, "--loss margin --l2norm", dict(margin=1, mdr=0.6), 0.01 * 18),            # ν Σ s², U5
+    (mdr, "--levels -2 0 2 5 --fixed-levels", dict(triplet=1, mdr=0.6), 0.01 * 33),
+    (mdr, "--lambda 0 --eval-l2norm", dict(triplet=1), 0),
+    (dml_da, "--loss triplet --regularizer da-", {"triplet": 1, "da-": 10}, 0),
+    (dml_da, "--loss npair --eta 1", dict(npair=1, da=10), 0),
+    (dml_da, "--regularizer en --reg-weight 0.5", dict(contrastive=1, en=0.5), 0),
+    (dml_da, "--regularizer gor --images-per-class 0", dict(contrastive=1, gor=10), 0),
+    (dml_da, "--lambda 0 --head-lr-mult 10", dict(contrastive=1), 0)], ids=named)
+def test_every_choice_trains(script, flags, weights, constant, spy, monkeypatch):
+    """One step; the logged loss is the weighted sum of the logged terms."""
+    monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(0, 60, 4))])
+    short = [] if script is jrd else ["--iterations", "1"]
+    (row,), _ = spy(script, *flags.split(), "--epochs", "1", *short)
+    terms = [weight * row[name] for name, weight in weights.items()]
+    assert all(abs(term) > 1e-5 for term in terms) and 0 <= row["R@1"] <= 1
+    assert row["loss"] == pytest.approx(sum(terms) + constant, rel=1e-6)
+    for name, start in (("levels", [-3, 0, 3]), ("alpha min", 0.5), ("alpha max", 0.5)):
+        if name in row and not {"mdr", "da", "da-"} & weights.keys():
+            assert row[name] == start, "only a regularizer moves what it learns"
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 470), 3))
+
+
+def pretrained(script):
+    """The network before its first step, its settings and data."""
+    cfg = script.parse_args(["--epochs", "1"])
+    prefix, _, whole = script.transforms(cfg)
+    data = common.load_dataset("glyphs", train=prefix, test=whole)
+    network = script.Network(cfg, len(data.train.classes)).eval()
+    common.load_weights(network.backbone, cfg.backbone)
+    return network, cfg, data
+
+
+@pytest.mark.parametrize("script, flags, want", [
+    (jrd, "--epochs 4 --drop-every 2", np.outer([1, 0.1, 0.1, 0.01], [3e-4, 3e-2])),          # U5
+    (mdr, "--epochs 5 --iterations 1", np.outer([1, 1, 0.2, 0.04, 0.008], [1e-3])),           # U1
+    (dml_da, "--epochs 4 --iterations 1 --lr 1e-3", np.full((4, 2), 1e-3))], ids=named)       # U5
+def test_learning_rates(script, flags, want, spy, monkeypatch):
+    """The rate of each of Adam's parameter groups at every step, one step per epoch."""
+    monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8))])
+    _, told = spy(script, *flags.split())
+    np.testing.assert_allclose([[group["lr"] for group in groups] for groups in told], want)
+
+
+# ---------------------------------------------------------------------------- figures of a run
+@each_script
+def test_the_figures_before_training(script, few):
+    network, cfg, data = pretrained(script)
+    metrics = evaluation.before_training(network, data, cfg)
+    test, seen = (common.embed(network.pool, split, cfg) for split in (data.test, data.seen))
+    labels, unit = data.test.labels, F.normalize(test)
+    assert metrics == {
+        **{f"R@{k}": share for k, share in recall_at_k(unit, labels, cfg.ks).items()},
+        "MAP@R": map_at_r(unit, labels), "NMI": nmi(kmeans(unit, 20, 0), labels),
+        "seen R@1": recall_at_k(F.normalize(seen), data.seen.labels, [1])[1]}
+    raw = recall_at_k(test, labels, [1])[1]
+    assert len({metrics["R@1"], metrics["seen R@1"], raw}) == 3
+
+
+@pytest.mark.parametrize("script", [mdr, dml_da], ids=named)
+def test_the_figures_of_an_epoch(script, few, tmp_path):
+    """Recomputed from last.pt, and what the papers' figures need besides; last.pt has the levels,
+    β, D⁰ and α too."""
+    cfg = script.parse_args(["--epochs", "2", "--iterations", "2", "--lr", "0.01", "--out",
+                             str(tmp_path)])
+    last, folder = script.train(cfg)["last epoch"], runs.run_folder(script.__name__, cfg)
+    first, row = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    (network, _), (untrained, _, data) = common.load(folder / "last.pt"), pretrained(script)
+    state = torch.load(folder / "last.pt", weights_only=True)
+    test, seen = (common.embed(network.embed, split, cfg) for split in (data.test, data.seen))
+    labels = data.test.labels
+    assert row["R@1"] == last["R@1"] == recall_at_k(test, labels, [1])[1]
+    assert row["seen R@1"] == last["seen R@1"] == recall_at_k(seen, data.seen.labels, [1])[1]
+    if script is mdr:
+        norm = test.norm(dim=1)
+        assert row["norm mean"] == pytest.approx(norm.mean().item())
+        assert row["norm cv"] == pytest.approx((norm.std() / norm.mean()).item())
+        assert last["R@1, l2-normalized"] == recall_at_k(F.normalize(test), labels, [1])[1]
+        assert last["R@1, l2-normalized"] != last["R@1"] and row["mu*"] == pytest.approx(1)   # U8
+        assert first["levels"] != row["levels"] and first["sigma*"] != row["sigma*"]
+        for sign in ("positive", "negative"):
+            assert sum(row[f"{sign} pairs by level"]) == pytest.approx(1)
+        assert state["mdr"]["levels"].tolist() == row["levels"] and "beta" in state["margin_loss"]
+        assert state["mdr"]["sigma"] == row["sigma*"] and state["mdr"]["batches"] == 4
+    else:
+        _, D_avg = dml_da.class_density(seen, data.seen.labels)
+        for name in ("mean", "min", "max"):
+            assert row[f"D_avg {name}"] == pytest.approx(getattr(D_avg, name)().item())
+        assert row["alpha min"] < row["alpha mean"] < row["alpha max"]
+        assert state["targets"]["alpha"].mean().item() == pytest.approx(row["alpha mean"])
+        x = common.embed(untrained.pool, data.seen, cfg).double()
+        D0 = torch.stack([x[data.seen.labels == c].var(0, correction=0).sum() for c in range(50)])
+        np.testing.assert_allclose(state["targets"]["D0"], D0 / D0.mean(), rtol=1e-4)
+        assert D0.std() > 0.01 * D0.mean()                                              # U3
+        assert row["NMI"] == last["NMI"] == nmi(kmeans(test, 20, 0), labels)
