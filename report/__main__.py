@@ -11,6 +11,7 @@
     python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each, a PNG
     python -m report --fill README.md ...         marked tables of Markdown pages filled from the
                                                   reports' CSV files
+    python -m report --annotate [--to DIR]        each script beside its paper, as web pages
 To be started in the repository's folder.  --paper, --table and --seeds narrow or widen them.
 bash run_all.sh runs what is left and reports.
 
@@ -27,7 +28,8 @@ import common
 from report.claims import ledger
 from report.experiments import (EXPERIMENTS, NAMES, STAND_INS, add_selection, all_runs,
                                 functions_changed, partial, plan, runs_of, selected)
-from report.figures import draw_epochs, draw_gains, draw_levels, draw_runs, draw_sweep
+from report.figures import (draw_epochs, draw_gains, draw_levels, draw_runs, draw_sweep,
+                            for_figures)
 from report.pages import fill
 from report.pictures import (NoCheckpoint, draw_nearest, draw_sheet, draw_thumbnails,
                              draw_tsne)
@@ -159,6 +161,10 @@ def main(args):
         sheet(args)
     elif args.fill:
         fill(args.fill)
+    elif args.annotate:
+        with for_figures():
+            from report.annotate import annotate
+        annotate(Path(args.to or "annotated"))
     elif args.curves:
         path = args.to or Path(args.out, "curves.png")
         draw_runs(path, args.out, args.curves)
@@ -213,11 +219,12 @@ def parse_args(argv=None):
     one("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
     one("--fill", metavar="FILE", nargs="+", help="Markdown pages whose tables are marked "
         "<!-- from FILE.csv --> (report/pages.py)")
+    one("--annotate", action="store_true", help="write the side-by-side pages")
     add("--to", help="what to write (default: a report-... in --out; the sheet beside the run; "
-        "curves.png in --out)")
+        "curves.png in --out; the folder annotated)")
     args = parser.parse_args(argv)
     selection = "dataset paper table quick seeds weights"
-    drawing = args.compare or args.curves or args.sheet or args.fill
+    drawing = args.compare or args.curves or args.sheet or args.fill or args.annotate
     asked = args.list or args.plan or drawing or args.dataset or partial(args)
     common.refuse_idle(parser, args, [
         ("without --plan", not args.plan, "again"), ("with --list", args.list, "to"),
@@ -225,6 +232,7 @@ def parse_args(argv=None):
         ("with --curves", args.curves, selection),
         ("with --sheet", args.sheet, f"{selection} out"),
         ("with --fill", args.fill, f"{selection} out to"),
+        ("with --annotate", args.annotate, f"{selection} out"),
         ("without --dataset, --paper, --table or --quick", not asked, "seeds weights to")])
     args.out = args.out or "runs"
     return args

@@ -177,7 +177,8 @@ def document(title, body):
 def annotate(folder):
     """Write the three pages and their index."""
     pages = {paper: page(paper) for paper in PAPERS}
-    links = [f'<p><a href="{name}.html">{title}: {name}.py</a></p>' for name, title in PAPERS.items()]
+    links = [f'<p><a href="{paper}.html">{title}: {paper}.py</a></p>'
+             for paper, title in PAPERS.items()]
     pages["index"] = document("Three papers beside their code", "".join(links))
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():
