@@ -4,7 +4,7 @@
 
 The columns table and row (of claims.csv: claim and must be above 0), perhaps on, say which row of
 the file stands in a line.  The other columns have a metric as head (R@1, best R@1*, paper's R@1,
-pretrained R@1) or a column of the file.  A column without a head is free.
+pretrained R@1) or a column of the file.  A column in *italics* is written by hand.
 """
 import csv
 import functools
@@ -52,7 +52,7 @@ def of_a_claim(row, head):
     if head == "estimate" and row["estimate"]:
         mean, half = float(row["estimate"]), float(row["half-width"])
         ends = interval(mean, half, 2)
-        return f"{mean:+.2f}" if ends == "–" else f"{mean:+.2f} ({ends})"
+        return f"{mean:+.2f}" if ends == "–" else f"{mean:+.2f} {ends}"
     return row["Holm-adjusted verdict" if head == "Holm-adjusted" else head] or "–"
 
 
@@ -83,7 +83,7 @@ def filled(path, table):
             several = "several, a column 'on' says which," if rows else "no"
             raise common.UserError(f"{path} has {several} {', '.join(key.values())}")
         for head in heads:
-            if head and head not in KEYS:
+            if head not in KEYS and not head.startswith("*"):
                 try:
                     cells[head] = (of_a_claim(rows[0], head) if "claim" in rows[0]
                                    else of_a_table(rows, head))

@@ -110,10 +110,10 @@ def published(entry):
 
 
 def interval(mean, half, digits):
-    """An interval of a difference: '+0.10 to +0.30', – if there is none."""
+    """An interval of a difference: '[+0.10, +0.30]', – if there is none."""
     if math.isnan(half):
         return "–"
-    return f"{mean - half:+.{digits}f} to {mean + half:+.{digits}f}"
+    return f"[{mean - half:+.{digits}f}, {mean + half:+.{digits}f}]"
 
 
 def digits_of(metric):
