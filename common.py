@@ -18,7 +18,6 @@ the device, turns a batch of them into what the backbone was trained on.
 import argparse
 import difflib
 import importlib
-import signal
 import sys
 from pathlib import Path
 
@@ -32,14 +31,13 @@ from support.command_line import (Parser, add_shared_arguments, cores, data_root
                                   device, idle_shared, main, number, output, refuse_idle,
                                   settings)
 from support.datasets import Data, Split, check, iterations_for, load_dataset    # noqa: F401
+from support.embeddings import picture_file
 from support.files import (NonFiniteLoss, UserError, atomic, load_torch,          # noqa: F401
                            reason, sha256)
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
 from support.identity import listed, other_images                                 # noqa: F401
 from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
-from support.layouts import COUNTS
-from support.prepare import commands_of, get_ready
-from support.query import picture_file
+from support.layouts import COUNTS, SMALLER, read_dataset
 from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
 
 
@@ -62,16 +60,6 @@ def _workers(cfg, images):
     return 0 if torch.is_tensor(images) else min(8, cores())
 
 
-def _start_worker(_):
-    """Ctrl-C is for the parent alone; that the parent was killed needs no trace of each worker."""
-    def hook(kind, *rest):
-        if not issubclass(kind, (ConnectionError, EOFError)):
-            sys.__excepthook__(kind, *rest)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.excepthook = hook
-
-
 def train_loader(split, augment, batches, cfg, device):
     """A function of the epoch -> its batches of (uint8 images, labels) on the host.
 
@@ -82,7 +70,7 @@ def train_loader(split, augment, batches, cfg, device):
     loader = torch.utils.data.DataLoader(
         _Augmented(split, augment, cfg.seed), batch_sampler=order, num_workers=workers,
         persistent_workers=workers > 0, pin_memory=torch.device(device).type == "cuda",
-        worker_init_fn=_start_worker, generator=torch.Generator())     # not the global one
+        generator=torch.Generator())                                   # not the global one
 
     def of_epoch(epoch):
         order[:] = [[(epoch, i) for i in batch] for batch in batches(epoch)]
@@ -107,7 +95,7 @@ def embed(function, split, cfg):
     whole = images if torch.is_tensor(images) else images.whole(where)
     batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
         images, batch, num_workers=0 if images.cached else _workers(cfg, images),
-        pin_memory=where.type == "cuda", worker_init_fn=_start_worker, generator=torch.Generator())
+        pin_memory=where.type == "cuda", generator=torch.Generator())
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
     x = torch.cat([function(part.to(where, non_blocking=True)).float() for part in bar])
     if not torch.isfinite(x).all():
@@ -329,14 +317,44 @@ def load(checkpoint, device="cpu"):
 
 
 # ---------------------------------------------------------------------------- command line
-def ahead(args):
-    """`common.py prepare`: the weights and caches of datasets, or of a file of commands."""
-    runs, papers = [], [args.paper] if args.paper else PAPERS
-    for target in args.target:
-        for paper, words in commands_of(target, papers, args.data_root):
+def prepare(args):
+    """`common.py prepare`: build the caches and fetch the weights of datasets as the presets see
+    them.  What cannot be had is a line on stderr, and status 2 at the end."""
+    flags = ["--data-root", args.data_root]
+    for name in ("backbone", "size", "weights"):
+        if getattr(args, name):
+            flags += [f"--{name}", str(getattr(args, name))]
+    faults = set()
+    for dataset in args.dataset:
+        if dataset not in ("glyphs", *COUNTS, *SMALLER):
+            read_dataset(dataset, args.data_root)               # says what is wrong with a folder
+        for paper in [args.paper] if args.paper else PAPERS:
             script = importlib.import_module(paper)
-            runs.append((script, script.parse_args(["--data-root", args.data_root, *words])))
-    get_ready(runs, load_weights)
+            cfg = script.parse_args(["--dataset", dataset, *flags])
+            for step in (build, fetch):
+                try:
+                    step(script, cfg)
+                except (UserError, OSError) as error:
+                    if str(error) not in faults:
+                        print(f"common.py: {error}", file=sys.stderr)
+                    faults.add(str(error))
+    if faults:
+        sys.exit(2)
+
+
+def build(script, cfg):
+    """The caches of a script's dataset."""
+    train, _, test = script.transforms(cfg)
+    data = load_dataset(cfg.dataset, cfg.data_root, train, test)
+    print(f"ready: {data.name} as {script.__name__}.py sees it, {data.train} to train, {data.test} "
+          "to test", flush=True)
+
+
+def fetch(script, cfg):
+    """The weights of a script's backbone, tried on it."""
+    network = script.Network(cfg, classes=2)
+    sha = load_weights(network.backbone, cfg.backbone, cfg.weights)
+    print(f"ready: weights of {cfg.backbone}, {sha[:12]}", flush=True)
 
 
 def parse_args(argv=None):
@@ -352,11 +370,13 @@ def parse_args(argv=None):
     checker.set_defaults(run=lambda args: check(args.dataset, args.data_root))
     checker.add_argument("dataset", help=f"{', '.join(COUNTS)}, or a folder of images")
     preparer = commands.add_parser("prepare")
-    preparer.set_defaults(run=ahead)
-    preparer.add_argument("target", nargs="+", help=f"{', '.join(COUNTS)}, cub128, a folder of "
-                          "images: as the presets see them; or a file of the commands that "
-                          "run_all.sh --list prints")
+    preparer.set_defaults(run=prepare)
+    preparer.add_argument("dataset", nargs="+", help=f"glyphs, {', '.join(COUNTS)}, cub128, or a "
+                          "folder of images")
     preparer.add_argument("--paper", choices=PAPERS, help="for this one alone")
+    preparer.add_argument("--backbone", type=backbone_name, help="instead of the preset's")
+    preparer.add_argument("--size", type=number(int, 1), help="instead of the preset's")
+    preparer.add_argument("--weights", metavar="FILE", help="instead of the published ones")
     for command in (checker, preparer):
         command.add_argument("--data-root", metavar="DIR", default=data_root(), help="folder that "
                              "holds the datasets (default: $DML_DATA, else ./data)")

@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
 from report.tables import spread  # noqa: E402
-from support.command_line import PLACE  # noqa: E402
+from support.command_line import RUNTIME_ONLY  # noqa: E402
 from support.datasets import load_dataset  # noqa: E402
 
 OUT, SHARE = "runs-search", 0.2
@@ -75,7 +75,7 @@ def found(dataset, out):
         for name, baseline in BASELINES.items():
             paper = importlib.import_module(baseline.split()[0])
             cfg = paper.parse_args(command(baseline, dataset, config["lr"]).split()[1:])
-            any_will_do = ("weights", "changed", "seed", "eval_every", *PLACE)
+            any_will_do = ("weights", "changed", "seed", "eval_every", *RUNTIME_ONLY)
             ours = {k: v for k, v in vars(cfg).items() if k not in any_will_do}
             if config["paper"] == paper.__name__ and all(
                     config.get(k) == v for k, v in json.loads(json.dumps(ours)).items()):

@@ -15,7 +15,7 @@ import common
 from eval import rebuild
 from report.experiments import NAMES
 from report.figures import COLOURS, MARKS, for_figures, panels
-from support import query
+from support import embeddings as query
 
 
 class NoCheckpoint(common.UserError):
@@ -119,14 +119,14 @@ def draw_nearest(path, run, checkpoint, unseen=4, seen=2):
     rows = nearest_rows(tests, searched, unseen, "unseen", draw)
     trained = parts["seen"], parts["seen_labels"], query.split_entries(data.seen, *where)
     rows += nearest_rows(trained, trained, seen, "seen", draw)
-    query.draw_found(path, rows)
+    query.draw_sheet(path, rows)
     sheet = PIL.Image.open(path)                # 256 colours are a third of it, mixed by dots
     sheet.quantize(palette=sheet.quantize(method=PIL.Image.Quantize.MAXCOVERAGE)).save(
         path, optimize=True)
 
 
 def nearest_rows(asked, searched, queries, kind, draw):
-    """A query of each of some random classes and its five nearest, as rows of query.draw_found.
+    """A query of each of some random classes and its five nearest, as rows of query.draw_sheet.
 
     asked, searched: (embeddings (n, d), labels (n,), entries); where they are the same ones a query
     does not find itself.

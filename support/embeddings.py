@@ -1,4 +1,4 @@
-"""The images behind embeddings: their paths and classes, those nearest to a photo, a sheet of them.
+"""Embeddings and the images behind them: .npz files, the images nearest to a photo, a sheet of them.
 
 An entry (name, class, source) stands for an image: name is its path, source that path, or the
 uint8 tensor (3, h, w) of an image that has no file.
@@ -7,19 +7,65 @@ import argparse
 import contextlib
 from pathlib import Path
 
+import numpy as np
 import PIL.Image
 import torch
 from PIL import ImageDraw, ImageFont
 from torchvision.transforms.v2.functional import to_pil_image
 
 from support.command_line import output
-from support.files import UserError, atomic, digest, load_torch, sha256
-from support.identity import code_of
+from support.files import UserError, atomic, digest, load_torch, reason, sha256
+from support.identity import code_of, digest_of
 from support.images import decode
 from support.layouts import COUNTS, SMALLER, find_dataset, images_below
 
 UNKNOWN = "–"                                           # the class of an image in no sub-folder
 SIDE, SMALL_SIDE, GAP, TEXT, LINE = 192, 96, 12, 13, 17         # of a sheet, in pixels
+
+
+# ---------------------------------------------------------------------------- .npz files
+def load_npz(path):
+    """An .npz of embeddings -> keyword arguments for judge.  UserError if it is not one."""
+    try:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise ValueError("it holds one array, no .npz of several")
+        with content:
+            arrays = {key: content[key] for key in content.files}
+    except Exception as error:                  # np.load fails in a dozen ways on a damaged file
+        raise UserError(f"cannot read {path}: {reason(error)}")
+    wanted = ["embeddings", "labels"]
+    if "gallery" in arrays or "gallery_labels" in arrays:
+        wanted += ["gallery", "gallery_labels"]
+    if missing := [key for key in wanted if key not in arrays]:
+        raise UserError(f"{path} lacks the arrays {', '.join(missing)}")
+    label_keys = [key for key in wanted if key.endswith("labels")]
+    for key in wanted:
+        if arrays[key].dtype.kind not in ("iuU" if key in label_keys else "iuf"):
+            what = "whole numbers or texts, one a class" if key in label_keys else "numbers"
+            raise UserError(f"{path}: {key} must be {what}, not {arrays[key].dtype}")
+    if any(arrays[key].dtype.kind == "U" for key in label_keys):        # texts become numbers
+        texts = {key: arrays[key].astype(str) for key in label_keys}
+        names = np.unique(np.concatenate([labels.ravel() for labels in texts.values()]))
+        arrays |= {key: np.searchsorted(names, labels) for key, labels in texts.items()}
+    inputs = {}
+    for key in wanted:
+        kind = np.float64 if arrays[key].dtype == np.float64 else np.float32
+        array = arrays[key].astype(np.int64 if key in label_keys else kind)
+        inputs["test" if key == "embeddings" else key] = torch.from_numpy(array)
+    return inputs
+
+
+def names_of(data):
+    """The paths and the class names of the images, as --export writes them beside their labels:
+    labels are the places of their classes in `classes`."""
+    arrays = {}
+    for prefix, split in (("", data.test), ("gallery_", data.gallery), ("seen_", data.seen)):
+        if split is not None:
+            arrays[f"{prefix}classes"] = np.array(split.classes)
+            if split.files:
+                arrays[f"{prefix}paths"] = np.array(split.files)
+    return arrays
 
 
 # ---------------------------------------------------------------------------- which images
@@ -28,16 +74,15 @@ def folder_entries(folder):
 
     UserError: no such folder, no image in it.
     """
-    folder = Path(folder)
+    folder, entries = Path(folder), []
     if not folder.is_dir():
         raise UserError(f"no folder {folder}")
-    found = []
     for path in images_below(folder):
         inside = path.relative_to(folder).parts
-        found.append((str(path), inside[0] if len(inside) > 1 else UNKNOWN, path))
-    if not found:
+        entries.append((str(path), inside[0] if len(inside) > 1 else UNKNOWN, path))
+    if not entries:
         raise UserError(f"{folder} has no images")
-    return found
+    return entries
 
 
 def split_entries(split, dataset, root):
@@ -58,13 +103,13 @@ def searched_entries(data, dataset, root):
 
 def key_of(checkpoint, paper, entries):
     """What embeddings depend on, but for the device's rounding: checkpoint, code and images."""
-    stats = [path.stat() for _, _, path in entries]
-    return digest(sha256(checkpoint), code_of(paper), torch.__version__, *(
-        f"{name} {s.st_size} {s.st_mtime_ns}" for (name, _, _), s in zip(entries, stats)))
+    names, _, paths = zip(*entries)
+    return digest(sha256(checkpoint), code_of(paper), torch.__version__,
+                  digest_of(names, paths, "st_size", "st_mtime_ns"))
 
 
-def keep_embeddings(checkpoint, paper, entries, found):
-    """Write searched.pt beside the checkpoint: found (n, d), the embeddings of the entries.
+def keep_embeddings(checkpoint, paper, entries, x):
+    """Write searched.pt beside the checkpoint: x (n, d), the embeddings of the entries.
 
     Images without files are not kept, nor is anything where the folder cannot be written.
     """
@@ -72,7 +117,7 @@ def keep_embeddings(checkpoint, paper, entries, found):
         with contextlib.suppress(OSError):
             key = key_of(checkpoint, paper, entries)
             with atomic(Path(checkpoint).with_name("searched.pt"), "wb") as file:
-                torch.save({"key": key, "embeddings": found.cpu()}, file)
+                torch.save({"key": key, "embeddings": x.cpu()}, file)
 
 
 def kept_embeddings(checkpoint, paper, entries, compute):
@@ -84,9 +129,9 @@ def kept_embeddings(checkpoint, paper, entries, compute):
         state = load_torch(Path(checkpoint).with_name("searched.pt"))
         if state["key"] == key_of(checkpoint, paper, entries):
             return state["embeddings"]
-    found = compute()
-    keep_embeddings(checkpoint, paper, entries, found)
-    return found
+    x = compute()
+    keep_embeddings(checkpoint, paper, entries, x)
+    return x
 
 
 def nearest_entries(x, searched, entries, top):
@@ -102,18 +147,18 @@ def nearest_entries(x, searched, entries, top):
 
 
 # ---------------------------------------------------------------------------- what people see
-def print_found(query, found):
+def print_nearest(query, nearest):
     """The images nearest to a query as an aligned table."""
-    wide = max(len("class"), *(len(kind) for _, (_, kind, _) in found))
+    wide = max(len("class"), *(len(kind) for _, (_, kind, _) in nearest))
     print(f"\nquery {query}\n{'distance':>12}  {'class':<{wide}}  image")
-    for place, (distance, (name, kind, _)) in enumerate(found, 1):
+    for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
         print(f"{place:>3} {distance:8.4f}  {kind:<{wide}}  {name}")
 
 
-def line_of(query, found):
-    """A query and the images nearest to it as a line of draw_found's sheet."""
+def sheet_row(query, nearest):
+    """A query and the images nearest to it as a row of draw_sheet."""
     cells = [(Path(query), ["query", Path(query).name], "black")]
-    for distance, (_, kind, source) in found:
+    for distance, (_, kind, source) in nearest:
         cells.append((source, ["" if kind == UNKNOWN else kind, f"{distance:.4f}"], "dimgray"))
     return cells
 
@@ -125,14 +170,14 @@ def picture_file(text):
     return output()(text)
 
 
-def draw_found(path, rows):
-    """A sheet, a line of images for each of rows: [(source, lines of text, colour), ...].
+def draw_sheet(path, rows):
+    """A picture of images, a line of them for each of rows: [(source, lines of text, colour), ...].
 
     Up to SIDE pixels images are shown as they are, larger ones reduced to that; very small ones
     enlarged by a whole factor, so that no pixel is invented.  colour: of the frame and the text.
     """
     cells = [[(_thumbnail(source), *rest) for source, *rest in row] for row in rows]
-    font = _font()
+    font = ImageFont.load_default(TEXT)
     side = max(max(image.size) for row in cells for image, _, _ in row)
     across, text = max(side, SMALL_SIDE) + GAP, max(len(c[1]) for row in cells for c in row)
     down = side + text * LINE + GAP
@@ -147,7 +192,8 @@ def draw_found(path, rows):
             pen.rectangle((x - 3, y - 3, x + image.width + 2, y + image.height + 2), colour)
             sheet.paste(image, (x, y))
             for i, words in enumerate(lines):
-                words = _shortened(words, font, across - GAP)
+                while font.getlength(words) > across - GAP:             # cut to fit
+                    words = words[:-1]
                 pen.text((left + (across - GAP - font.getlength(words)) / 2,
                           top + side + 4 + i * LINE), words, colour, font)
     path = Path(path)
@@ -161,20 +207,3 @@ def _thumbnail(source):
         image.thumbnail((SIDE, SIDE), PIL.Image.Resampling.LANCZOS)
     factor = max(1, SMALL_SIDE // max(image.size))
     return image.resize((factor * image.width, factor * image.height), PIL.Image.Resampling.NEAREST)
-
-
-def _font():
-    """A font of this machine: Pillow's own, the last resort, has the letters of ASCII alone."""
-    for name in ("DejaVuSans.ttf", "Arial.ttf", "arial.ttf"):
-        with contextlib.suppress(OSError):
-            return ImageFont.truetype(name, TEXT)
-    return ImageFont.load_default(TEXT)
-
-
-def _shortened(words, font, width):
-    """Text that fits into a width, its end left out where it must."""
-    if font.getlength(words) <= width:
-        return words
-    while words and font.getlength(words + "…") > width:
-        words = words[:-1]
-    return words + "…"
