@@ -16,8 +16,8 @@ How each is done stands in support/.  Images are uint8 RGB tensors (3, h, w) unt
 the device, turns a batch of them into what the backbone was trained on.
 """
 import argparse
-import difflib
 import importlib
+import itertools
 import sys
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from support.files import (NonFiniteLoss, UserError, atomic, load_torch,        
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
 from support.identity import listed, other_images                                 # noqa: F401
 from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
-from support.layouts import COUNTS, SMALLER, read_dataset
+from support.layouts import COUNTS
 from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
 
 
@@ -87,12 +87,12 @@ def send(device, *tensors):
 def embed(function, split, cfg):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32.
 
-    Cached images need no workers (to read one takes 0.3 ms, to start a process that imports torch
-    seconds, on macOS and Windows at every evaluation), and on a GPU no transfer where they fit.
+    Cached images need no workers: to read one takes 0.3 ms, to start a process that imports torch
+    takes seconds, on macOS and Windows at every evaluation.
     """
     images, where = split.images, device(cfg)
     batch = 200 if where.type == "cuda" else 25         # a CPU is faster with what its cache holds
-    whole = images if torch.is_tensor(images) else images.whole(where)
+    whole = images if torch.is_tensor(images) else images.whole()
     batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
         images, batch, num_workers=0 if images.cached else _workers(cfg, images),
         pin_memory=where.type == "cuda", generator=torch.Generator())
@@ -175,11 +175,9 @@ class Preprocess(nn.Module):
 def backbone_name(text):
     """An argparse type: bn_inception, small, or a model of torchvision with IMAGENET1K_V1."""
     if text not in WEIGHTS and not hasattr(_published(text), "IMAGENET1K_V1"):
-        names = [*WEIGHTS, *torchvision.models.list_models(module=torchvision.models)]
-        close = "".join(f" (is {n} meant?)" for n in difflib.get_close_matches(text, names, 1))
         raise argparse.ArgumentTypeError(
             f"'{text}' is none of {', '.join(WEIGHTS)} and no classification model of torchvision "
-            f"with IMAGENET1K_V1{close}")
+            "with IMAGENET1K_V1")
     return text
 
 
@@ -320,24 +318,20 @@ def load(checkpoint, device="cpu"):
 def prepare(args):
     """`common.py prepare`: build the caches and fetch the weights of datasets as the presets see
     them.  What cannot be had is a line on stderr, and status 2 at the end."""
-    flags = ["--data-root", args.data_root]
+    flags, faults = ["--data-root", args.data_root], set()
     for name in ("backbone", "size", "weights"):
         if getattr(args, name):
             flags += [f"--{name}", str(getattr(args, name))]
-    faults = set()
-    for dataset in args.dataset:
-        if dataset not in ("glyphs", *COUNTS, *SMALLER):
-            read_dataset(dataset, args.data_root)               # says what is wrong with a folder
-        for paper in [args.paper] if args.paper else PAPERS:
-            script = importlib.import_module(paper)
-            cfg = script.parse_args(["--dataset", dataset, *flags])
-            for step in (build, fetch):
-                try:
-                    step(script, cfg)
-                except (UserError, OSError) as error:
-                    if str(error) not in faults:
-                        print(f"common.py: {error}", file=sys.stderr)
-                    faults.add(str(error))
+    for dataset, paper in itertools.product(args.dataset, [args.paper] if args.paper else PAPERS):
+        script = importlib.import_module(paper)
+        cfg = script.parse_args(["--dataset", dataset, *flags])
+        try:
+            build(script, cfg)
+            fetch(script, cfg)
+        except (UserError, OSError) as error:
+            if str(error) not in faults:
+                print(f"common.py: {error}", file=sys.stderr)
+            faults.add(str(error))
     if faults:
         sys.exit(2)
 

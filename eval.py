@@ -28,7 +28,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.spatial.distance import cdist
 from scipy.special import entr, stdtrit       # scipy.stats would add a second to every start
 
 import common
@@ -41,33 +40,11 @@ from support.tables import final_table, show            # noqa: F401  final_tabl
 
 
 # ---------------------------------------------------------------------------- retrieval
-def positive_places(embeddings, labels, gallery=None, gallery_labels=None):
-    """Where each query's positives stand in the list of its neighbours, nearest first, from 1.
-
-    embeddings (n, d), labels (n,); without a gallery each is a query and all others its neighbours
-    -> n ascending arrays, empty where a query has no positive.  Recall@K and MAP@R follow from it.
-    This is the definition, with every distance and a sort.  What they call is the fast counting in
-    support/ranks.py; the tests and benchmarks/retrieval.py hold that to this.
-    """
-    alone = gallery is None
-    if alone:
-        gallery, gallery_labels = embeddings, labels
-    distances = cdist(embeddings, gallery)                              # (n, m), float64
-    positives = np.asarray(labels)[:, None] == np.asarray(gallery_labels)[None]
-    places = []
-    for i, (distance, positive) in enumerate(zip(distances, positives)):
-        if alone:                                   # the query itself leaves, by its index
-            distance, positive = np.delete(distance, i), np.delete(positive, i)
-        order = np.lexsort((positive, distance))    # by distance; in a tie the negatives first
-        places.append(1 + np.flatnonzero(positive[order]))
-    return places
-
-
 def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
     """Recall@K: the share of queries with a same-class item among their K nearest (JRD Eq. 5).
 
-    That is: whose nearest positive stands at a place <= K, as positive_places defines it; ties
-    count against the query.
+    A query's positives stand at places in the list of its neighbours, nearest first, from 1; in a
+    tie the negatives are first.  It is a hit at K if its first positive stands at a place <= K.
     embeddings (n, d), labels (n,), ks whole numbers >= 1; gallery (m, d), gallery_labels (m,) or
     None for retrieval among the embeddings themselves -> {k: share in [0, 1]}.
     ValueError: shapes that do not fit, values that are not finite, K < 1.
@@ -81,9 +58,8 @@ def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
 def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
 
-    P(i) is the precision among the i nearest: j / i where the j-th positive stands at place i, as
-    positive_places defines it.  A query without positives scores 0.  Shapes and errors as in
-    recall_at_k -> share in [0, 1].
+    P(i) is the precision among the i nearest: j / i where the j-th positive stands at place i.  A
+    query without positives scores 0.  Shapes and errors as in recall_at_k -> share in [0, 1].
     """
     x, labels, gallery, gallery_labels = _usable_pair(embeddings, labels, gallery, gallery_labels)
     R = _positives(labels, gallery_labels).to(x.device)[:, None]        # (n, 1)

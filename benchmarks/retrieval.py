@@ -17,7 +17,6 @@ does this once, minus its size when the libraries and the embeddings were loaded
 
 The embeddings are class centre plus noise, rounded to whole numbers so small that every product,
 sum and distance is exact in float32: an evaluator that disagrees is wrong, not differently rounded.
-At CUB size eval.py's plain definition, every distance and a sort, is run once beside them.
 Queries with a negative exactly as far as their nearest positive are counted: where one stands
 across K, peers may break the tie either way.
 
@@ -37,8 +36,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from eval import kmeans, positive_places, recall_at_k
-from support import ranks
+from eval import kmeans, recall_at_k
 
 SIZES = {  # size: (embeddings, classes, K, noise, turns of recall, rounds and turns of k-means)
     "cub": (5924, 100, [1, 2, 4, 8], 3.6, 9, 20, 9),
@@ -236,12 +234,6 @@ def exactness(size, x, labels, ks, results):
     lines = [f"{size.upper()} size, eval.py: " +
              "  ".join(f"R@{k} {100 * want[k]:.3f}%" for k in ks)]
     n = len(labels)
-    if size == "cub":                                       # at SOP size its distances are 29 GB
-        start = time.perf_counter()
-        places = [p[0] for p in positive_places(x, labels)]
-        same = ranks.first_places(torch.tensor(x), torch.tensor(labels)).tolist() == places
-        lines.append(f"  the definition, eval.positive_places, {time.perf_counter() - start:.1f} s: "
-                     + ("the same place for every query" if same else "DIFFERS"))
     for name in results:
         if name == "eval.py":
             continue

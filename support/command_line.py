@@ -2,7 +2,6 @@
 import argparse
 import contextlib
 import ctypes
-import difflib
 import functools
 import math
 import os
@@ -26,10 +25,6 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-[\d.]")   # nor are -1e-1 and -3,0,3 flags
 
     def error(self, message):
-        flags = [flag for action in self._actions for flag in action.option_strings]
-        for word in message.split() if message.startswith("unrecognized") else ():
-            for close in difflib.get_close_matches(word.partition("=")[0], flags, 1):
-                message += f" (is {close} meant?)"
         self.exit(2, f"{self.prog}: {message}\n")
 
     def describe(self, defaults, presets, implied_defaults):

@@ -121,7 +121,7 @@ class _Part:
     def __getitem__(self, i):
         return self.split.images[self.index[i]]
 
-    def whole(self, device):
+    def whole(self):
         """None: they are not one piece (CachedImages.whole)."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import torch
-from PIL import ImageDraw, ImageFont
+from PIL import ImageDraw, ImageFont, ImageOps
 from torchvision.transforms.v2.functional import to_pil_image
 
 from support.command_line import output
@@ -20,7 +20,7 @@ from support.images import decode
 from support.layouts import COUNTS, SMALLER, find_dataset, images_below
 
 UNKNOWN = "–"                                           # the class of an image in no sub-folder
-SIDE, SMALL_SIDE, GAP, TEXT, LINE = 192, 96, 12, 13, 17         # of a sheet, in pixels
+SIDE, GAP, TEXT, LINE = 128, 6, 12, 15                  # of a sheet, in pixels
 
 
 # ---------------------------------------------------------------------------- .npz files
@@ -101,36 +101,25 @@ def searched_entries(data, dataset, root):
             for entry in split_entries(split, dataset, root)]
 
 
-def key_of(checkpoint, paper, entries):
-    """What embeddings depend on, but for the device's rounding: checkpoint, code and images."""
-    names, _, paths = zip(*entries)
-    return digest(sha256(checkpoint), code_of(paper), torch.__version__,
-                  digest_of(names, paths, "st_size", "st_mtime_ns"))
-
-
-def keep_embeddings(checkpoint, paper, entries, x):
-    """Write searched.pt beside the checkpoint: x (n, d), the embeddings of the entries.
-
-    Images without files are not kept, nor is anything where the folder cannot be written.
-    """
-    if not any(torch.is_tensor(source) for _, _, source in entries):
-        with contextlib.suppress(OSError):
-            key = key_of(checkpoint, paper, entries)
-            with atomic(Path(checkpoint).with_name("searched.pt"), "wb") as file:
-                torch.save({"key": key, "embeddings": x.cpu()}, file)
-
-
 def kept_embeddings(checkpoint, paper, entries, compute):
-    """compute() -> (n, d), the embeddings of the entries; those that the end of the training or an
-    earlier query has kept, while checkpoint, code and images are the same."""
-    if any(torch.is_tensor(source) for _, _, source in entries):
+    """compute() -> (n, d), the embeddings of the entries; they are kept in searched.pt beside the
+    checkpoint, and computed anew if checkpoint, code or images have changed.
+
+    Images without files are not kept, nor is anything if the folder cannot be written.
+    """
+    names, _, paths = zip(*entries)
+    if any(map(torch.is_tensor, paths)):
         return compute()
+    file = Path(checkpoint).with_name("searched.pt")
+    key = digest(sha256(checkpoint), code_of(paper), torch.__version__,
+                 digest_of(names, paths, "st_size", "st_mtime_ns"))
     with contextlib.suppress(UserError, KeyError, TypeError):
-        state = load_torch(Path(checkpoint).with_name("searched.pt"))
-        if state["key"] == key_of(checkpoint, paper, entries):
+        state = load_torch(file)
+        if state["key"] == key:
             return state["embeddings"]
-    x = compute()
-    keep_embeddings(checkpoint, paper, entries, x)
+    x = compute().cpu()
+    with contextlib.suppress(OSError), atomic(file, "wb") as opened:
+        torch.save({"key": key, "embeddings": x}, opened)
     return x
 
 
@@ -173,37 +162,22 @@ def picture_file(text):
 def draw_sheet(path, rows):
     """A picture of images, a line of them for each of rows: [(source, lines of text, colour), ...].
 
-    Up to SIDE pixels images are shown as they are, larger ones reduced to that; very small ones
-    enlarged by a whole factor, so that no pixel is invented.  colour: of the frame and the text.
+    colour: of the frame and the text.
     """
-    cells = [[(_thumbnail(source), *rest) for source, *rest in row] for row in rows]
-    font = ImageFont.load_default(TEXT)
-    side = max(max(image.size) for row in cells for image, _, _ in row)
-    across, text = max(side, SMALL_SIDE) + GAP, max(len(c[1]) for row in cells for c in row)
-    down = side + text * LINE + GAP
-    sheet = PIL.Image.new("RGB", (across * max(map(len, cells)) + GAP, down * len(cells) + GAP),
-                          "white")
+    font, height = ImageFont.load_default(TEXT), max(len(cell[1]) for row in rows for cell in row)
+    across, down = SIDE + 2 * GAP, SIDE + 2 * GAP + LINE * height
+    sheet = PIL.Image.new("RGB", (across * max(map(len, rows)), down * len(rows)), "white")
     pen = ImageDraw.Draw(sheet)
-    for line, row in enumerate(cells):
-        for column, (image, lines, colour) in enumerate(row):
+    for line, row in enumerate(rows):
+        for column, (source, lines, colour) in enumerate(row):
+            image = to_pil_image(source) if torch.is_tensor(source) else decode(source)
+            image = ImageOps.expand(ImageOps.contain(image, (SIDE, SIDE)), 3, colour)
             left, top = GAP + column * across, GAP + line * down
-            x = left + (across - GAP - image.width) // 2
-            y = top + side - image.height
-            pen.rectangle((x - 3, y - 3, x + image.width + 2, y + image.height + 2), colour)
-            sheet.paste(image, (x, y))
+            sheet.paste(image, (left, top))
             for i, words in enumerate(lines):
-                while font.getlength(words) > across - GAP:             # cut to fit
+                while font.getlength(words) > SIDE:                     # cut to fit
                     words = words[:-1]
-                pen.text((left + (across - GAP - font.getlength(words)) / 2,
-                          top + side + 4 + i * LINE), words, colour, font)
+                pen.text((left, top + SIDE + 8 + i * LINE), words, colour, font)
     path = Path(path)
     with atomic(path, "wb") as file:
         sheet.save(file, PIL.Image.registered_extensions()[path.suffix.lower()])
-
-
-def _thumbnail(source):
-    image = to_pil_image(source) if torch.is_tensor(source) else decode(source)
-    if max(image.size) > SIDE:
-        image.thumbnail((SIDE, SIDE), PIL.Image.Resampling.LANCZOS)
-    factor = max(1, SMALL_SIDE // max(image.size))
-    return image.resize((factor * image.width, factor * image.height), PIL.Image.Resampling.NEAREST)

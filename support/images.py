@@ -43,7 +43,7 @@ class ImageFiles:
     def __getitem__(self, i):
         return to_tensor(self.prefix, decode(self.paths[i]))
 
-    def whole(self, device):
+    def whole(self):
         """None: they are not in memory (CachedImages.whole)."""
 
 
@@ -71,7 +71,6 @@ class CachedImages:
     def __init__(self, path, shapes):
         self.path, self.shapes, self.starts = path, shapes, _starts(shapes)
         self.bytes = np.memmap(path, np.uint8, "c")     # read only, but PyTorch wants to be able to
-        self.kept = None
 
     def __reduce__(self):                          # a worker gets the path, not the file's content
         return CachedImages, (self.path, self.shapes)
@@ -83,18 +82,10 @@ class CachedImages:
         image = np.array(self.bytes[self.starts[i]:self.starts[i + 1]])
         return torch.from_numpy(image).view(*self.shapes[i], 3).permute(2, 0, 1)
 
-    def whole(self, device):
-        """All images on a device, which a GPU keeps for the next time.  -> (n, 3, h, w)
-
-        None where their shapes differ, or on a GPU of whose free memory they would take more than
-        an eighth (there are up to three splits, and a training step wants the rest).
-        """
-        if self.kept is None and len(set(self.shapes)) == 1:
-            images = torch.from_numpy(self.bytes).view(-1, *self.shapes[0], 3).permute(0, 3, 1, 2)
-            if device.type == "cpu" or device.type == "cuda" and (
-                    8 * images.nbytes <= torch.cuda.mem_get_info(device)[0]):
-                self.kept = images.to(device)
-        return self.kept
+    def whole(self):
+        """All images as one tensor (n, 3, h, w), None if their shapes differ"""
+        if len(set(self.shapes)) == 1:
+            return torch.from_numpy(self.bytes).view(-1, *self.shapes[0], 3).permute(0, 3, 1, 2)
 
 
 def _starts(shapes):

@@ -77,11 +77,11 @@ def _side_by_side(device):
 # ---------------------------------------------------------------------------- places
 @_full_precision()
 def first_places(x, labels, gallery=None, gallery_labels=None):
-    """The first of eval.positive_places: 1 + how many negatives lie at least as near as the nearest
-    positive.
+    """Where each query's first positive stands in the list of its neighbours, from 1: 1 + how many
+    negatives lie at least as near.
 
-    x (n, d), labels (n,) -> (n,) long on the host, NOWHERE for a query without a positive.
-    Counting needs no sort, and serves all K at once.
+    x (n, d), labels (n,); without a gallery each is a query and all others its neighbours
+    -> (n,) long on the host, NOWHERE for a query without a positive
     """
     alone = gallery is None
     if alone:
@@ -110,11 +110,11 @@ def first_places(x, labels, gallery=None, gallery_labels=None):
 
 
 def positive_places(x, labels, gallery, gallery_labels, R):
-    """eval.positive_places as far as MAP@R asks: those up to R -> (rows, places) for some queries
-    after the others, rows a slice, places (b, R) where x is, ascending.
+    """The places of all positives up to R, which is what MAP@R asks -> (rows, places) for some
+    queries after the others, rows a slice, places (b, R) where x is, ascending.
 
-    1 <= R <= the size of the gallery (of x, where gallery is None).  Only the R nearest negatives
-    and the R nearest positives matter, and to select them is cheaper than to sort the row.  A place
+    1 <= R <= the size of the gallery (of x if gallery is None).  Only the R nearest negatives and
+    the R nearest positives matter, and to select them is cheaper than to sort the row.  A place
     beyond R, or of a positive that does not exist, is some number above the query's own R.
     """
     alone = gallery is None

@@ -16,7 +16,7 @@ import torchvision
 from tqdm import tqdm
 
 from support.command_line import RUNTIME_ONLY, device, plain
-from support.embeddings import keep_embeddings, searched_entries
+from support.embeddings import kept_embeddings, searched_entries
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, load_torch, read_json, reason,
                            remove_leftovers, write_json)
 from support.identity import code_of, listed, other_code, other_images
@@ -341,7 +341,7 @@ class Run:
         if data is not None:
             x = torch.cat([parts[name] for name in ("test", "gallery") if name in parts])
             entries = searched_entries(data, self.cfg.dataset, self.cfg.data_root)
-            keep_embeddings(self.folder / "last.pt", self.paper, entries, x)
+            kept_embeddings(self.folder / "last.pt", self.paper, entries, lambda: x)
 
 
 def versions():

@@ -314,7 +314,7 @@ def test_held_out_classes_that_lie_between_others_are_not_one_piece(tmp_path):
                                     identity={}, prepare=None), 0.5)
     for found, one_piece in ((parts, False), (together, True)):
         for part in (found.train, found.val):
-            whole = part.images.whole(torch.device("cpu"))
+            whole = part.images.whole()
             assert (whole is not None) == one_piece
             for i in range(len(part) if one_piece else 0):
                 assert torch.equal(whole[i], part.images[i])

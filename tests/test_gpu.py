@@ -76,7 +76,7 @@ def test_images_stay_on_a_gpu_where_they_take_an_eighth_of_what_is_free(free, ke
 def test_images_of_different_shapes_are_not_whole(tmp_path):
     torch.zeros(3 * (16 + 25), dtype=torch.uint8).numpy().tofile(tmp_path / "images")
     images = CachedImages(tmp_path / "images", [(4, 4), (5, 5)])
-    assert images.whole(torch.device("cpu")) is None and images[1].shape == (3, 5, 5)
+    assert images.whole() is None and images[1].shape == (3, 5, 5)
 
 
 # ---------------------------------------------------------------------------- precision, compile
