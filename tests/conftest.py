@@ -18,8 +18,7 @@ sys.path.insert(0, str(ROOT))
 POSIX_ONLY = {  # tests, and fixtures of tests, of what Windows has not: why
     "test_a_worker_that_outlives_its_run_does_not_keep_the_folder": "os.fork",
     "test_a_killed_build_leaves_nothing_that_is_taken_for_a_cache": "os.fork",
-    "test_machines_whose_locks_do_not_reach_each_other": "os.fork",
-    "test_two_at_once_build_one_cache": "os.fork",
+    "test_several_at_once_build_one_cache": "os.fork",
     "test_a_file_system_without_locks": "fcntl",
     "test_a_cache_that_does_not_fit_is_replaced": "replacing of a file that is mapped",
     "test_a_stopped_run_continues_to_the_same_bits": "end by a signal",
