@@ -326,29 +326,18 @@ def prepare(args):
         script = importlib.import_module(paper)
         cfg = script.parse_args(["--dataset", dataset, *flags])
         try:
-            build(script, cfg)
-            fetch(script, cfg)
+            train, _, test = script.transforms(cfg)
+            data = load_dataset(dataset, args.data_root, train, test)
+            network = script.Network(cfg, classes=2)
+            sha = load_weights(network.backbone, cfg.backbone, cfg.weights)
+            print(f"ready: {data.name} as {paper}.py sees it, {data.train} to train, {data.test} "
+                  f"to test, weights of {cfg.backbone} {sha[:12]}", flush=True)
         except (UserError, OSError) as error:
             if str(error) not in faults:
                 print(f"common.py: {error}", file=sys.stderr)
             faults.add(str(error))
     if faults:
         sys.exit(2)
-
-
-def build(script, cfg):
-    """The caches of a script's dataset."""
-    train, _, test = script.transforms(cfg)
-    data = load_dataset(cfg.dataset, cfg.data_root, train, test)
-    print(f"ready: {data.name} as {script.__name__}.py sees it, {data.train} to train, {data.test} "
-          "to test", flush=True)
-
-
-def fetch(script, cfg):
-    """The weights of a script's backbone, tried on it."""
-    network = script.Network(cfg, classes=2)
-    sha = load_weights(network.backbone, cfg.backbone, cfg.weights)
-    print(f"ready: weights of {cfg.backbone}, {sha[:12]}", flush=True)
 
 
 def parse_args(argv=None):

@@ -73,7 +73,7 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
 
 
 def hits_by_class(places, labels):
-    """Recall@1 query by query, for a bootstrap over classes -> {class: "0110"}, its queries in order.
+    """Recall@1 query by query, so that classes can be drawn anew -> {class: "0110"}, in order
 
     places (n,): of each query's nearest positive, labels (n,)
     """

@@ -155,7 +155,8 @@ def remarks(folder, splits):
         sentences.append(f"{listed(taken)}: taken for a class, as all sub-folders are unless there "
                          "are train/ and test/")
     if empty:
-        sentences.append(f"left out, for they have no images: {len(empty)} folders, {listed(empty)}")
+        sentences.append(f"left out, for they have no images: {len(empty)} folders, "
+                         f"{listed(empty)}")
     if others:
         sentences.append(f"left out, for they are no images: {len(others)} files, {listed(others)}")
     trained = {sha256(path): path for path, _ in splits["train"]}

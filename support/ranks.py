@@ -46,8 +46,8 @@ def rescaled(*sets):
 
 
 def _left(x):
-    """x (n, d) as the left factor of _products.  float32 on a CPU is in oneDNN's layout, because
-    oneDNN multiplies up to twice as fast as MKL, torch's other way, on CPUs that are not Intel's."""
+    """x (n, d) as the left factor of _products, float32 on a CPU in oneDNN's layout: on CPUs that
+    are not Intel's, oneDNN multiplies up to twice as fast as MKL, which torch takes otherwise."""
     usable = x.device.type == "cpu" and x.dtype == torch.float32
     return x.to_mkldnn() if usable and torch.backends.mkldnn.is_available() else x
 
@@ -97,7 +97,8 @@ def first_places(x, labels, gallery=None, gallery_labels=None):
 
     def places(start):
         part = slice(start, start + size)
-        s = _products(left, x[part]).sub_(gallery_half[:, None] + half[part])   # -‖a - b‖²/2, (m, b)
+        s = _products(left, x[part])                                            # (m, b)
+        s.sub_(gallery_half[:, None] + half[part])                              # -‖a - b‖²/2
         if alone:
             s.diagonal(-start).fill_(-torch.inf)            # the query itself leaves, by its index
         same = gallery_labels[:, None] == labels[part]

@@ -84,8 +84,8 @@ def read_result(path):
 def other_settings(old, new):
     """{setting: (in the old config, in the new)} where they differ.
 
-    What was computed counts, not where (RUNTIME_ONLY); of a weights file its hash, not its path; a folder
-    of images may move (its name is in the run's, and identity.other_images compares the images).
+    What was computed counts, not where (RUNTIME_ONLY), and of a weights file its hash, not its
+    path.  A folder of images may move: identity.other_images compares the images.
     """
     old, new = ({k: v for k, v in json.loads(json.dumps(config)).items() if k not in (
         *RUNTIME_ONLY, "versions", "commit", "weights", "code", "images", "dataset")}
@@ -184,7 +184,7 @@ class Run:
             raise UserError(f"--compile: {reason(error)}") from error
 
     def _terminate(self, number, frame):
-        """SIGTERM: die of it at once.  Checkpoints appear whole, so that loses one epoch at most."""
+        """SIGTERM: die of it at once.  Checkpoints appear whole: one epoch is lost at most."""
         if os.getpid() == self.pid:                 # and not a worker that was just forked
             os.write(2, f"{self._how_to_continue()}\n".encode())     # print may be what it stopped
             self.lock.release()

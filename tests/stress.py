@@ -65,8 +65,8 @@ def state(folder):
 def kill_one_script(script, kills, draw, tmp):
     """-> (SIGKILLs, SIGTERMs, of both while a checkpoint was being written, finished runs, faults)
 
-    A fault: a run that ends otherwise than by its signal, a SIGTERM without its one line, a finished
-    run that differs.
+    A fault: a run that ends otherwise than by its signal, a SIGTERM that leaves more than its one
+    line, a finished run that differs.
     """
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(ROOT / f"{script}.py"), *TRAININGS[script], "--out"]
@@ -120,8 +120,8 @@ def kill_one_script(script, kills, draw, tmp):
 
 
 def kill(args):
-    print(f"{'script':<10}{'SIGKILL':>9}{'SIGTERM':>9}{'in a write':>12}{'finished':>10}{'faults':>8}",
-          flush=True)
+    print(f"{'script':<10}{'SIGKILL':>9}{'SIGTERM':>9}{'in a write':>12}{'finished':>10}"
+          f"{'faults':>8}", flush=True)
     wrong = 0
     for script in TRAININGS:
         with tempfile.TemporaryDirectory() as tmp:

@@ -206,7 +206,7 @@ def test_report_gives_mean_and_spread(trained):
 
 
 def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path):
-    """Stopped after an epoch three times, each in another way: the weights of an undisturbed run."""
+    """Stopped after an epoch three times, in three ways: the weights of an undisturbed run."""
     out, _ = trained
     command = ["jrd.py", "--epochs", "4", "--out", str(tmp_path)]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -265,18 +265,6 @@ def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, tmp_path
     assert len(torch.load(folder / "last.pt", weights_only=True)["history"]) == 1
     runpy.run_path(str(ROOT / script), run_name="__main__")
     assert "after epoch 1" in capfd.readouterr().out and (folder / "result.json").exists()
-
-
-def test_a_folder_of_images(tmp_path):
-    """One's own images, a sub-folder a class, through workers."""
-    make_folder(tmp_path / "photos", [5, 4, 4, 3], side=50)
-    done = python("jrd.py", "--dataset", tmp_path / "photos", "--backbone", "small", "--epochs",
-                  "1", "--batch", "4", "--workers", "1", "--out", tmp_path / "runs")
-    assert done.returncode == 0, done.stderr
-    assert "train 9 images of 2 classes · test 7 images of 2 classes" in done.stdout
-    assert "settings: the preset, but batch 4, epochs 1, backbone small" in done.stdout or \
-        "backbone small" in done.stdout
-    assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
 @pytest.mark.parametrize("flags", ["--variant mrd --kernel laplace", "--kernel polynomial --p 5",

@@ -533,46 +533,6 @@ def test_a_place_that_cannot_be_written(files, tmp_path):
 
 
 # ---------------------------------------------------------------------------- through the scripts
-@pytest.fixture
-def album(tmp_path):
-    """A folder of photographs of all kinds: sizes, greyscale, CMYK, palette, transparent."""
-    draws = np.random.RandomState(0)
-    for c, modes in enumerate((["RGB", "L", "CMYK"], ["RGB"], ["P", "RGBA"], ["L", "CMYK"])):
-        for i, mode in enumerate(modes):
-            size = (60 + 40 * i + c, 90 - 15 * i, 3)
-            suffix = "png" if mode in ("P", "RGBA") else "jpg"
-            path = tmp_path / "album" / f"c{c}" / f"{i}.{suffix}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(draws.randint(0, 256, size, np.uint8)).convert(mode).save(path)
-    return tmp_path / "album"
-
-
-def loaded(script, cfg, cache, workers):
-    """-> an epoch of training batches, and the seen and the test images."""
-    cfg.workers = workers
-    train_prefix, augment, test = script.transforms(cfg)
-    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test, cache)
-    loader = common.train_loader(data.train, augment, lambda epoch: [[2, 0], [3, 1]], cfg, "cpu")
-    parts = [x for batch in loader(3) for x in batch]
-    return type(data.train.images), parts + [x for split in (data.seen, data.test)
-                                             for x in split.images]
-
-
-@pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
-def test_cached_and_uncached_batches_are_the_same_bits(script, album, tmp_path):
-    cfg = script.parse_args(["--dataset", str(album), "--data-root", str(tmp_path)])
-    kind, plain = loaded(script, cfg, cache=False, workers=0)
-    assert kind is images.ImageFiles and not (tmp_path / ".cache").exists()
-    for workers in (0, 1):
-        kind, fast = loaded(script, cfg, cache=True, workers=workers)
-        assert kind is images.CachedImages
-        assert len(fast) == len(plain) == 2 * 2 + 4 + 4
-        assert all(torch.equal(a, b) for a, b in zip(fast, plain))
-    assert plain[2].shape[1:] == (3, cfg.size if script is mdr else 224, 224)
-    made = [p.name.rsplit("-", 1)[0] for p in (tmp_path / ".cache").glob("*.images")]
-    assert sorted(name.split("-")[2] for name in made) == ["test", "train", "train"]
-
-
 TRAININGS = [
     (jrd, "cub", "--backbone bn_inception --batch 3"),
     (mdr, "inshop", "--backbone bn_inception --batch 3 --iterations 1"),

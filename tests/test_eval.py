@@ -93,7 +93,8 @@ def test_half_precision_is_cast():
     x, y = random_set(200, 8, 10, seed=5)
     for dtype in (torch.float16, torch.bfloat16):
         small = torch.tensor(x).to(dtype)
-        assert recall_at_k(small, y, [1]) == pytest.approx(recall_by_definition(small.double(), y, [1]))
+        want = recall_by_definition(small.double(), y, [1])
+        assert recall_at_k(small, y, [1]) == pytest.approx(want)
 
 
 @pytest.mark.parametrize("arguments, message", [
@@ -241,22 +242,13 @@ def test_generalization_bound_extremes():
 
 
 def test_sets_of_two_precisions_meet_in_float64():
-    x, y = random_set(40, 3, 4, seed=13)
-    g, gy = random_set(50, 3, 4, seed=14)
-    single, double = torch.tensor(x, dtype=torch.float32), torch.tensor(g, dtype=torch.float64)
-    for a, b in ((single, double), (double, single)):
-        la, lb = (y, gy) if a is single else (gy, y)
-        assert recall_at_k(a, la, [1], b, lb) == recall_at_k(a.double(), la, [1], b.double(), lb)
-        assert map_at_r(a, la, b, lb) == map_at_r(a.double(), la, b.double(), lb)
-        assert generalization_bound(a, la, b, lb, 0) == generalization_bound(
-            a.double(), la, b.double(), lb, 0)
-    near = torch.tensor([[1 + 1e-10], [1 + 3e-10]], dtype=torch.float64)     # the same in float32
+    near = torch.tensor([[1 + 5e-10], [1 + 6e-10]], dtype=torch.float64)     # the same in float32
     assert recall_at_k(torch.ones(1, 1), [0], [1], near, [0, 1])[1] == 1
     assert map_at_r(torch.ones(1, 1), [0], near, [0, 1]) == 1
-    for function in (lambda: map_at_r(single, y, double[:, :2], gy),
-                     lambda: generalization_bound(single, y, double[:, :2], gy, 0)):
+    assert generalization_bound(torch.ones(2, 1), [0, 0], near, [0, 0], 0) == (0, 1)
+    for function in (map_at_r, lambda *sets: generalization_bound(*sets, 0)):
         with pytest.raises(ValueError, match="differ in dimension"):
-            function()
+            function(torch.ones(2, 3), [0, 0], near, [0, 0])
 
 
 def test_the_ranking_is_that_of_the_cosine():

@@ -20,7 +20,7 @@ def test_no_memory_left_ends_in_one_line(few_glyphs, tmp_path, monkeypatch, caps
     def full(*args):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 ...")
     monkeypatch.setattr(jrd, "objective", full)
-    for train, message in ((jrd.train, "out of GPU memory with --batch 100: --precision bf16 needs"),
+    for train, message in ((jrd.train, "out of GPU memory with --batch 100: --precision bf16"),
                            (full, "CUDA out of memory. Tried")):
         with pytest.raises(SystemExit) as end:
             common.main(train, lambda: jrd.parse_args(["--out", str(tmp_path)]))

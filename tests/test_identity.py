@@ -196,7 +196,8 @@ def test_eval_says_that_images_are_not_those_of_the_run(photos, tmp_path, capsys
     assert "note:" not in capsys.readouterr().out
     (moved / "class00").rename(moved / "zebra")
     evaluation.main(evaluation.parse_args(arguments + ["--export", str(tmp_path / "e.npz")]))
-    assert "note: these are not the images of the run: train, test differ" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "note: these are not the images of the run: train, test differ" in out
     with np.load(tmp_path / "e.npz") as file:
         assert [str(file["classes"][label]) for label in file["labels"]] == [
             path.split("/")[0] for path in file["paths"]]

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path, PureWindowsPath
+from pathlib import PureWindowsPath
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ import jrd
 import mdr
 from conftest import ROOT, make_folder
 from report import experiments
-from support import command_line, files, images, runs
+from support import command_line, files, runs
 from test_layout import PRODUCT
 
 SCRIPTS = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
@@ -83,7 +83,7 @@ def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatc
         found = common.embed(lambda x: x.float().mean((2, 3)), split, cfg)
         want = torch.stack([split.images[i].float().mean((1, 2)) for i in range(len(split))])
         torch.testing.assert_close(found, want)
-    assert asked == ([0, 0] if cache else [3] * 3)      # of whole cached splits: one view of the file
+    assert asked == ([0, 0] if cache else [3] * 3)      # a whole cached split is one view
 
 
 # ---------------------------------------------------------------------------- files
@@ -124,7 +124,8 @@ def names_its_encoding(call):
         return "encoding" in keywords or name == "read_text" and call.args
     modes = [arg.value for arg in call.args[1:2] if isinstance(arg, ast.Constant)]
     binary = any("b" in mode for mode in modes if isinstance(mode, str))
-    return name != "open" or isinstance(call.func, ast.Attribute) or binary or "encoding" in keywords
+    method = isinstance(call.func, ast.Attribute)
+    return name != "open" or method or binary or "encoding" in keywords
 
 
 @pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))

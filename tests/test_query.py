@@ -51,7 +51,8 @@ def table(text):
         if line.startswith("query "):
             rows = found.setdefault(line.removeprefix("query "), [])
         elif re.match(r" +\d+ ", line):
-            _, distance, kind, image = re.split(r"\s{2,}|(?<=\d) (?=[ \d])", line.strip(), maxsplit=3)
+            _, distance, kind, image = re.split(r"\s{2,}|(?<=\d) (?=[ \d])", line.strip(),
+                                                maxsplit=3)
             rows.append((float(distance), kind, image))
     return found
 
@@ -191,8 +192,8 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
 
 # ---------------------------------------------------------------------------- the sheet
 def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
-    """A wide image as wide as the space, a tall one as tall, in frames of their colours; a name that
-    is too long is cut."""
+    """A wide image as wide as the space, a tall one as tall, framed; a name that is too long is
+    cut."""
     PIL.Image.new("RGB", (256, 128), "blue").save(tmp_path / "wide.png")
     tall = torch.zeros(3, 60, 30, dtype=torch.uint8)
     row = [(tmp_path / "wide.png", ["a name that is much too long to stand below it"], "red"),
@@ -231,7 +232,7 @@ def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, capsys):
     ("{run} --query", "expected at least one argument"),
     ("{run} --query {tmp}/p.png --top 0", "--top: 0 must be >= 1"),
     ("{run} --query {tmp}/p.png --to {tmp}/sheet.txt", "must end in .png or .jpg"),
-    ("{run} --query {tmp}/p.png --to {tmp}/no/sheet.png", "sheet.png' cannot be written: no folder "),
+    ("{run} --query {tmp}/p.png --to {tmp}/no/sheet.png", "sheet.png' cannot be written: no folder"),
     ("{run} --gallery {tmp}", "--gallery does nothing without --query"),
     ("{run} --to a.png", "--to does nothing without --query"),
     ("{run} --top 3", "--top does nothing without --query"),
