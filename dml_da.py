@@ -47,7 +47,8 @@ from eval import (before_training, final_table, judge, kmeans, nmi, recall_at_k,
 # has the backbone's; ten times that, common at the time, is --head-lr-mult 10.
 DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
                 reg_weight=None, batch=100, images_per_class=10, epochs=30, iterations=1000,
-                lr=1e-5, head_lr_mult=1.0, dim=128, backbone="googlenet", ks=[1, 2, 4, 8, 16, 32, 64, 128])
+                lr=1e-5, head_lr_mult=1.0, dim=128, backbone="googlenet",
+                ks=[1, 2, 4, 8, 16, 32, 64, 128])
 PRESETS = {
     "cub": {},
     "cars": dict(lr=5e-4),

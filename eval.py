@@ -73,13 +73,13 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
 
 
 def hits_by_class(places, labels):
-    """Recall@1 query by query, so that classes can be drawn anew -> {class: "0110"}, in order
+    """Recall@1 query by query, to resample classes -> {class: "0110"}, its queries in order.
 
     places (n,): of each query's nearest positive, labels (n,)
     """
     hits = {}
     for label, place in zip(torch.as_tensor(labels).tolist(), places.tolist()):
-        hits[str(label)] = hits.get(str(label), "") + "01"[place == 1]
+        hits[str(label)] = hits.get(str(label), "") + str(int(place == 1))
     return hits
 
 

@@ -10,9 +10,9 @@ from support.files import ROOT, digest, read_json
 # refuses, locks, reads folders or loads files is told by the commit in config.json.
 SETTINGS = ("DEFAULTS", "PRESETS", "IMPLIED_DEFAULTS", "parse_args")
 COVERED = {
-    "eval.py": "recall_at_k map_at_r _positives kmeans nmi _halves generalization_bound "
-               "stratified_parts confidence_interval _usable _usable_pair judge retrieval "
-               "test_recall val_recall before_training",
+    "eval.py": "recall_at_k map_at_r hits_by_class _positives kmeans nmi _halves "
+               "generalization_bound stratified_parts confidence_interval _usable _usable_pair "
+               "judge retrieval test_recall val_recall before_training",
     "common.py": "_Augmented features freeze_batch_norm Preprocess",
     "support/images.py": "to_tensor shuffled random_seed augmented",
     "support/glyphs.py": "GLYPHS GLYPH_SIZE HARMONICS glyphs _draw_glyph SmallNet SMALL_TRANSFORMS"}
