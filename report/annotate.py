@@ -1,0 +1,186 @@
+"""`python -m report --annotate [--to DIR]`: a page per script, the paper left and the code right.
+
+Left: docstrings, the equations of docs/map.md as MathML, U and E notes, tests.  All sources are
+read anew at each call.
+"""
+import ast
+import base64
+import collections
+import html
+import re
+
+from latex2mathml.converter import convert
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from support.files import ROOT, UserError, atomic
+
+PAPERS = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA"}
+PICTURES = {"jrd.jrs": "jrd", "mdr.MDR": "mdr", "dml_da.density_regularizer": "dml_da"}
+FOLDED = re.compile(r"\w+\.(parse_args|BNInception)")      # of no equation
+NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
+
+
+# ---------------------------------------------------------------------------- left: the paper
+def formula(latex):
+    """A block of LaTeX -> MathML, small enough for its column"""
+    letters = re.sub(r"[_^]\{[^{}]*\}|\\(begin|end|mathbf|mathcal|mathbb|text|left|right)\b|[{}& ]",
+                     "", latex)                                 # scripts are small and stacked
+    ems = 7 + 0.6 * max(len(re.sub(r"\\[a-zA-Z]+", "x", row)) for row in letters.split(r"\\"))
+    latex = latex.replace(r"\arg\min", r"\operatorname{argmin}").replace("aligned", "align*")
+    return f'<div class="formula" style="--ems: {ems:.0f}">{convert(latex, display="block")}</div>'
+
+
+def inline(markdown):
+    """A paragraph of docs/map.md -> HTML without links, because the page stands alone"""
+    parts = re.split(r"\$`(.*?)`\$", html.escape(markdown.strip(), quote=False))
+    parts[1::2] = [convert(html.unescape(part)) for part in parts[1::2]]
+    text = re.sub(r"\[(.*?)\]\([^)]*\)", r"\1", "".join(parts))
+    return re.sub(r"`(.*?)`", r"<code>\1</code>", text)
+
+
+def paper_side(title):
+    """A paper's part of docs/map.md -> {function: equations, notes and tests as HTML},
+    {anchor of an equation or note: function}"""
+    text = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
+    part = re.search(rf"^## {title} \(.*?(?=^## )", text, re.S | re.M)[0]
+    left, home = collections.defaultdict(str), {}
+    for block in re.split(r"^### ", part, flags=re.M)[1:]:
+        heading, _, body = block.partition("\n")
+        for point, choice, where in re.findall(r"^\| ([UE]\d+) \| (.*?) \| (.*?) \|", body, re.M):
+            home[point] = NAME.search(where)[1]
+            left[home[point]] += f'<p class="note" id="{point}"><b>{point}</b> {inline(choice)}</p>'
+        text, tested, tests = body.partition("tested by")
+        if not tested:
+            continue
+        first = NAME.search(text)[1]
+        own = {n: name for name, n in re.findall(NAME.pattern + r"\]\([^)]*\) \(Eq\. (\d+)", text)}
+        left[first] += f"<h3>{html.escape(heading)}</h3>"
+        for paragraph in text.rstrip(" ·\n").strip().split("\n\n"):
+            number = re.search(r"\\qquad \((\d+)\)", paragraph)
+            name = own.get(number[1], first) if number else first
+            if number:
+                home[f"eq-{number[1]}"] = name
+                left[name] += f'<a id="eq-{number[1]}"></a>'
+            left[name] += formula(paragraph.strip("`math\n")) if paragraph.startswith(
+                "```math") else f"<p>{inline(paragraph)}</p>"
+        left[first] += "".join(f"<details><summary><code>{test}</code></summary>{source_of(test)}"
+                               "</details>" for test in NAME.findall(tests))
+    return left, home
+
+
+# ---------------------------------------------------------------------------- right: the code
+def read(path):
+    """A Python file -> its text, its syntax tree, its lines as HTML.  UserError: no Python."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise UserError(f"{path}, line {error.lineno}: {error.msg}")
+    lexer, formatter = PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)
+    return text, tree, highlight(text, lexer, formatter).split("\n")
+
+
+def listing(lines, numbers):
+    code = "".join(f'<i data-n="{n}">{lines[n - 1]}</i>' for n in numbers)
+    blank = r'(<i data-n="\d+"></i>)+'
+    return f"<pre>{re.sub(f'^{blank}|{blank}$', '', code)}</pre>"
+
+
+def source_of(name):
+    """eval.nmi, support.runs.Run, test_jrd.test_jrs -> its listing.  UserError: not there."""
+    words = name.split(".")
+    folder = ROOT / "tests" if name.startswith("test_") else ROOT
+    for n in range(1, len(words)):
+        path = folder.joinpath(*words[:n]).with_suffix(".py")
+        if path.exists():
+            _, node, lines = read(path)
+            for word in words[n:]:
+                inside = getattr(node, "body", ())
+                node = next((x for x in inside if getattr(x, "name", "") == word), None)
+            if node:
+                return listing(lines, range(node.lineno, node.end_lineno + 1))
+    raise UserError(f"docs/map.md names {name}, which is not there")
+
+
+def parts_of(text, tree, told):
+    """A script -> [(name, docstring, its line numbers without the docstring)] of its functions and
+    classes, and of methods with a docstring or in `told`; other code goes on in the part before."""
+    nodes, lines = [("", tree)], text.split("\n")
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            nodes.append((node.name, node))
+            methods = [(f"{node.name}.{m.name}", m) for m in node.body if hasattr(m, "name")]
+            nodes += [(name, m) for name, m in methods if name in told or ast.get_docstring(m)]
+    starts = [tree.body[0].end_lineno + 1]
+    for _, node in nodes[1:]:
+        start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        while not lines[start - 2].strip() or lines[start - 2].lstrip().startswith("#"):
+            start -= 1                                          # the comments above belong to it
+        starts.append(start)
+    for (name, node), start, end in zip(nodes, starts, [*starts[1:], len(lines) + 1]):
+        doc = ast.get_docstring(node) or ""
+        skipped = range(node.body[0].lineno, node.body[0].end_lineno + 1) if doc else ()
+        yield name, doc, [n for n in range(start, end) if n not in skipped]
+
+
+# ---------------------------------------------------------------------------- a page
+def page(paper):
+    """UserError: a broken script, an equation or a function that docs/map.md has wrong."""
+    left, home = paper_side(PAPERS[paper])
+    text, tree, lines = read(ROOT / f"{paper}.py")
+
+    def link(found):
+        anchor = found[0].replace("Eq. ", "eq-")
+        return f'<a href="#{anchor}">{found[0]}</a>' if anchor in home else found[0]
+
+    def section(name, says, code):
+        if name in PICTURES:
+            picture = ROOT / "docs" / "lectures" / f"{PICTURES[name]}_mechanism.png"
+            says += (f'<img alt="what {name} does" src="data:image/png;base64,'
+                     f'{base64.b64encode(picture.read_bytes()).decode()}">')
+        parts = re.split(r"(<[^>]*>)", says)
+        parts[::2] = [re.sub(r"\bEq\. \d+|\b[UE]\d+\b", link, part) for part in parts[::2]]
+        body = f'<section id="{name}"><div>{"".join(parts)}</div><div>{code}</div></section>'
+        folded = f"<details><summary><code>{name}</code></summary>{body}</details>"
+        return folded if FOLDED.match(name) else body
+
+    rows = []
+    for name, doc, numbers in parts_of(text, tree, {n.partition(".")[2] for n in left}):
+        for number in re.findall(r"\bEq\. (\d+)", doc.split("\n")[0]):
+            if f"eq-{number}" not in home:
+                raise UserError(f"{paper}.py, {name}: Eq. {number} is not in docs/map.md")
+        for n in [n for n in numbers if "# ----" in lines[n - 1]]:      # a banner is a heading
+            numbers.remove(n)
+            rows.append(f"<h2>{text.splitlines()[n - 1].strip('#- ')}</h2>")
+        flowing = re.sub(r"(?<!\n)\n(?![\n -])", " ", doc) if name else doc
+        says = f'<div class="{"doc" if name else "page"}">{html.escape(flowing, quote=False)}</div>'
+        name = f"{paper}.{name}"
+        rows.append(section(name, says + left.pop(name, ""), listing(lines, numbers)))
+    rows += [section(name, says, source_of(name)) for name, says in left.items()]
+    index = " ".join(f'<a href="#{a}">{a.replace("eq-", "Eq. ")}</a>' for a in home)
+    return document(f"{paper}.py beside its paper", f"<nav>{index}</nav>" + "".join(rows))
+
+
+def document(title, body):
+    """-> a whole HTML file that needs nothing else"""
+    style = (ROOT / "report" / "annotate.css").read_text(encoding="utf-8")
+    light, dark = (HtmlFormatter(style=name).get_style_defs("pre")
+                   for name in ("default", "github-dark"))
+    return (f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            '<meta name="viewport" content="width=device-width, initial-scale=1"><style>'
+            f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{style}</style></head>"
+            f"<body><h1>{title}</h1>{body}</body></html>\n")
+
+
+def annotate(folder):
+    """Write the three pages and their index."""
+    pages = {paper: page(paper) for paper in PAPERS}
+    links = [f'<p><a href="{name}.html">{title}: {name}.py</a></p>' for name, title in PAPERS.items()]
+    pages["index"] = document("Three papers beside their code", "".join(links))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages.items():
+        with atomic(folder / f"{name}.html") as file:
+            file.write(text)
+    print(f"wrote {folder / 'index.html'} and a page for each of {', '.join(PAPERS)}")

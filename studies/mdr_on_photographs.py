@@ -1,0 +1,213 @@
+"""What holds MDR back on photographs: mdr.py and variants of it, on held-out training classes.
+
+    python studies/mdr_on_photographs.py run [--variant NAME] FLAGS    trains: classes 1-80 of CUB,
+                                                   tested on 81-100; FLAGS are mdr.py's
+    python studies/mdr_on_photographs.py measure RUN ...               what a run's last.pt can tell
+    python studies/mdr_on_photographs.py table [--out DIR]             a row per finished run
+    python studies/mdr_on_photographs.py draw [--out DIR]              R@1 against images seen
+
+Runs lie in runs-mdr/, those that mdr_on_photographs.md cites in results/cub128/mdr/.  A variant
+replaces a function of mdr.py, which a run's fingerprint does not see, so its name is the run's.
+"""
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import torch  # noqa: E402
+
+import common  # noqa: E402
+import mdr  # noqa: E402
+from report.figures import draw_curves  # noqa: E402
+from studies import rate_search  # noqa: E402
+
+OUT, BATCHES = "runs-mdr", 20           # BATCHES: of training, to measure gradients by
+
+
+# ---------------------------------------------------------------------------- variants
+def diagonal():
+    """U7 as in the release: μ and σ over the whole matrix, zeros included."""
+    off_diagonal, update = mdr.off_diagonal, mdr.MDR.update
+
+    def with_diagonal(self, distances):
+        mdr.off_diagonal = torch.flatten
+        update(self, distances)
+        mdr.off_diagonal = off_diagonal
+    mdr.MDR.update = with_diagonal
+
+
+def unscaled():
+    """U8 as in the paper's text: the trick for L_DML alone, L_MDR on the distances of e."""
+    unit_mean, forward = mdr.unit_mean, mdr.MDR.forward
+    raw = {}
+
+    def scaled(distances):
+        raw["distances"] = distances
+        return unit_mean(distances)
+    mdr.unit_mean = scaled
+    mdr.MDR.forward = lambda self, distances: forward(self, raw.pop("distances", distances))
+
+
+def uniform():
+    """U9: every negative of the batch as likely."""
+    def negatives(e, labels, generator):
+        pairs = mdr.positive_pairs(labels)
+        weight = (labels[pairs[:, 0], None] != labels[None]).float()            # (T, B)
+        return *pairs.T, torch.multinomial(weight, 1, generator=generator)[:, 0]
+    mdr.distance_weighted_negatives = negatives
+
+
+def before_the_first_epoch(change):
+    """change(network, pooled features of the training images) once, before anything is measured."""
+    before_training = mdr.before_training
+
+    def changed(network, data, cfg):
+        with torch.no_grad():
+            change(network, common.embed(network.pool, data.seen, cfg))
+        return before_training(network, data, cfg)
+    mdr.before_training = changed
+
+
+def unit_start():
+    """The embedding layer is scaled to begin at mean distance 1."""
+    def scale(network, pooled):
+        layer = network.embedding
+        mean = torch.pdist(layer(pooled[::4])).mean()
+        for parameter in (layer.weight, layer.bias):
+            parameter /= mean
+    before_the_first_epoch(scale)
+
+
+def standardized():
+    """Pooled features less their mean, over their deviation: both of the pretrained network."""
+    init, pool = mdr.Network.__init__, mdr.Network.pool
+
+    def with_statistics(self, cfg, classes):
+        init(self, cfg, classes)
+        self.register_buffer("shift", torch.zeros(self.embedding.in_features))
+        self.register_buffer("scale", torch.ones(self.embedding.in_features))
+    mdr.Network.__init__ = with_statistics
+    mdr.Network.pool = lambda self, images: (pool(self, images) - self.shift) / self.scale
+
+    def measure(network, pooled):
+        network.shift.copy_(pooled.mean(0))
+        network.scale.copy_(pooled.std(0).clamp_min(1e-3 * pooled.std()))
+    before_the_first_epoch(measure)
+
+
+VARIANTS = {f.__name__.replace("_", "-"): f for f in (
+    diagonal, unscaled, uniform, unit_start, standardized)}
+
+
+def run(words):
+    """Train one variant on the held-out split."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--variant", choices=sorted(VARIANTS))
+    args, flags = parser.parse_known_args(words)
+    if args.variant:
+        VARIANTS[args.variant]()
+        flags += ["--name", args.variant]
+    rate_search.run("mdr", "--dataset", "cub128", "--out", OUT, *flags)
+
+
+# ---------------------------------------------------------------------------- measures
+def measure(folder):
+    """Of a run's network after training: the share of active triplets, and ‖∂L/∂e‖ of both losses
+    (of MDR times λ), e in units of its mean distance.  Means over BATCHES -> measures.json"""
+    checkpoint = torch.load(folder / "last.pt", weights_only=True)
+    name = checkpoint["config"].get("name")
+    if name in VARIANTS:
+        VARIANTS[name]()
+    network, cfg = common.load(folder / "last.pt")
+    cfg.images_per_class = getattr(cfg, "images_per_class", None) or cfg.m      # its old name
+    cfg.iterations, cfg.workers, cfg.data_root = BATCHES, 0, common.data_root()
+    prefix, augment, whole = mdr.transforms(cfg)
+    data = rate_search.held_out(cfg.dataset, cfg.data_root, prefix, whole)
+    loader = common.train_loader(data.train, augment, lambda epoch: mdr.batches(
+        data.train.labels, cfg, epoch), cfg, "cpu")
+    regularizer = mdr.MDR(cfg.levels, cfg.momentum).eval()
+    regularizer.load_state_dict(checkpoint["mdr"])
+    generator, rows = torch.Generator().manual_seed(0), []
+    for images, labels in loader(0):
+        with torch.no_grad():
+            e = network(images)
+        e = (e / mdr.off_diagonal(mdr.pairwise_distances(e)).mean()).requires_grad_()
+        distances = mdr.pairwise_distances(e)
+        a, p, n = mdr.distance_weighted_negatives(e.detach(), labels, generator)
+        active = distances[a, p] - distances[a, n] + cfg.margin > 0
+        seen = distances if cfg.l2norm else mdr.unit_mean(distances)
+        losses = mdr.triplet_loss(seen, a, p, n, cfg.margin), cfg.lambda_ * regularizer(seen)
+        norms = [torch.autograd.grad(loss, e, retain_graph=True)[0].norm().item()
+                 for loss in losses]
+        rows.append([active.float().mean().item(), *norms])
+    names = ("active triplets", "triplet gradient", "mdr gradient")
+    with common.atomic(folder / "measures.json") as file:
+        json.dump(dict(zip(names, map(statistics.mean, zip(*rows)))), file, indent=1)
+
+
+def finished(out):
+    """-> [(folder, config, log, result, measures)] of the finished runs"""
+    runs = []
+    for path in sorted(Path(out).glob("*/result.json")):
+        read = [json.loads((path.parent / name).read_text()) if (path.parent / name).exists()
+                else {} for name in ("config.json", "result.json", "measures.json")]
+        log = [json.loads(line) for line in (path.parent / "log.jsonl").read_text().splitlines()]
+        runs.append((path.parent, read[0], log, *read[1:]))
+    return runs
+
+
+def arm(config):
+    """Triplet, Triplet + L2Norm or Triplet + MDR, and what differs from its preset."""
+    name = f"Triplet + MDR, λ = {config['lambda_']:g}" if config["lambda_"] else "Triplet"
+    return name + " + L2Norm" * bool(config["l2norm"])
+
+
+def table(out):
+    """A row per run, R@1 in %, of the last epoch."""
+    print("| arm | variant | rate | images | seed | R@1 | L2-normalized | trained classes | σ* | "
+          "active triplets | ‖∂triplet‖ | λ‖∂MDR‖ |")
+    print("|---" * 12 + "|")
+    for _, config, log, result, measures in finished(out):
+        last, images = result["last epoch"], config["epochs"] * config["iterations"] * 128
+        cells = [arm(config), config.get("name") or "", f"{config['lr']:g}", f"{images:,}",
+                 str(config["seed"]), *(f"{100 * last[k]:.1f}" for k in (
+                     "R@1", "R@1, l2-normalized", "seen R@1")), f"{log[-1]['sigma*']:.3f}",
+                 *(f"{measures[k]:.3f}" if k in measures else "–" for k in (
+                     "active triplets", "triplet gradient", "mdr gradient"))]
+        print("| " + " | ".join(cells) + " |")
+
+
+def draw(out):
+    """Held-out R@1 against images seen, a curve per arm, at each length."""
+    panels = {}
+    for _, config, log, _, _ in finished(out):
+        if config.get("name") or config["lr"] not in (3e-4, 1e-4):
+            continue
+        panel = (f"{config['iterations']} iterations per epoch", "images seen (1,000)",
+                 "R@1, held-out classes (%)")
+        points = panels.setdefault(panel, {}).setdefault(arm(config), {})
+        for row in log:
+            if "R@1" in row:
+                x = row["epoch"] * config["iterations"] * config["batch"] / 1000
+                points.setdefault(x, []).append(100 * row["R@1"])
+    draw_curves(Path(__file__).with_suffix(".png"), {
+        panel: {name: sorted(points.items()) for name, points in curves.items()}
+        for panel, curves in sorted(panels.items())}, marks=False)
+
+
+def main(words):
+    command, words = words[0], words[1:]
+    if command == "run":
+        run(words)
+    elif command == "measure":
+        for folder in words:
+            measure(Path(folder))
+    else:
+        out = words[1] if words else OUT
+        {"table": table, "draw": draw}[command](out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,118 @@
+"""The moving picture of README: points of four classes under one loss and three regularizers.
+
+    python studies/toy.py [--to docs/toy.gif]         half a minute; needs matplotlib and Pillow
+
+There is no network.  Gradient descent moves the points, and every panel has the same start.  The
+loss is always DML-DA's contrastive loss (its Eq. 2) with margin 1.  The panels add to it:
+  1  nothing
+  2  3 L_JRS / N_pairs (JRD, Eq. 10-11) of one representation, as in the variant MRD
+  3  8 L_MDR (MDR, Eq. 5) with fixed levels -1, 0, 1
+  4  10 L_DA (DML-DA, Eq. 6-8) on the unit circle, where the start's points are normalized
+The inner circle of panel 4 shows the loss alone on the circle.  Arrows show minus the regularizer's
+gradient; compare their lengths within a panel only.
+The papers' weights are α = 1, λ = 0.6 and λ = 10.  The weights 3 and 8 show the effect beside a
+loss that sums over pairs.  MDR's levels start at -3, 0, 3; in this plane -3 is a negative distance.
+"""
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+import common  # noqa: E402
+import dml_da  # noqa: E402
+import jrd  # noqa: E402
+import mdr  # noqa: E402
+from report.figures import COLOURS, MARKS, for_figures  # noqa: E402
+
+LABELS = torch.arange(4).repeat_interleave(8)
+PANELS = (  # title, scale of the arrows, text
+    ("contrastive loss alone", 1,
+     "Plane.  Each class becomes a point.\nBeyond the margin nothing pushes."),
+    ("+ JRS (of JRD), α = 3", 5,
+     "Plane.  Different classes repel each\nother, beyond the margin too."),
+    ("+ MDR, λ = 8", 1,
+     "Plane.  Each distance is drawn to its\nnearest level: classes keep a width."),
+    ("+ DML-DA, λ = 10", 2,
+     "Unit circle.  Each class keeps a spread.\nInner circle: the loss alone."))
+
+
+def descend(points, steps, regularizer=lambda f: 0 * f.sum(), project=lambda x: x, targets=None):
+    """-> [(points, minus the regularizer's gradient)] at the start and after each step"""
+    path, points = [], project(points)
+    for _ in range(steps + 1):
+        points = points.detach().requires_grad_()
+        regularizer(project(points)).backward()
+        arrows = -points.grad.clone()
+        dml_da.contrastive_loss(project(points), LABELS, 1.0).backward()
+        path.append((points.detach(), arrows))
+        points = project(points.detach() - 0.005 * points.grad)
+        if targets:
+            targets.step(1e-4)
+    return path
+
+
+def paths(steps):
+    """-> the paths of the four panels and of the inner circle"""
+    angle = torch.pi / 2 * LABELS + 0.5
+    noise = torch.randn(len(LABELS), 2, generator=torch.Generator().manual_seed(6))
+    start = 0.55 * torch.stack([angle.cos(), angle.sin()], 1) + 0.25 * noise
+    levels, targets = mdr.MDR((-1, 0, 1), learnable=False), dml_da.TargetDensities(4)
+    targets.measure(start, LABELS)
+
+    def density(f):
+        classes, D_avg = dml_da.class_density(f, LABELS)
+        return 10 * dml_da.density_regularizer(D_avg, targets.of(classes), targets.D0)
+    return (descend(start, steps),
+            descend(start, steps, lambda x: 3 * jrd.jrs(jrd.gaussian_kernel(x, K=3), LABELS)),
+            descend(start, steps, lambda x: 8 * levels(mdr.pairwise_distances(x))),
+            descend(start, steps, density, F.normalize, targets),
+            descend(start, steps, project=F.normalize))
+
+
+def draw_points(axis, points, size):
+    for c in range(4):
+        axis.plot(*points[LABELS == c].T, MARKS[c], color=COLOURS[c], ms=size, mew=0.6, mec="white")
+
+
+def draw(to, steps=1600, frames=60):
+    with for_figures():
+        from matplotlib import pyplot as plt
+        from PIL import Image
+    plt.switch_backend("agg")
+    *panels, inner = paths(steps)
+    images = []
+    for share in np.linspace(0, 1, frames):
+        step = round(steps * share ** 2)                                # the start is the fastest
+        figure, axes = plt.subplots(1, 4, figsize=(10.4, 3.5), dpi=100)
+        figure.subplots_adjust(0.005, 0.2, 0.995, 0.92, wspace=0.02)
+        for axis, path, (title, scale, text) in zip(axes, panels, PANELS):
+            points, arrows = path[step]
+            if path is panels[3]:
+                for radius in (1, 0.7):
+                    axis.add_patch(plt.Circle((0, 0), radius, fill=False, color="0.85"))
+                draw_points(axis, 0.7 * inner[step][0], 4)
+            axis.quiver(*points.T, *(scale * arrows).T, angles="xy", scale_units="xy", scale=1,
+                        color="0.4", width=0.006)
+            draw_points(axis, points, 7)
+            spread = dml_da.class_density(points, LABELS)[1].mean()
+            axis.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal", xticks=[], yticks=[])
+            axis.set_title(title, fontsize=11, weight="bold")
+            axis.set_xlabel(f"{text}\nSpread within a class: {spread:.2f}", fontsize=9)
+        figure.canvas.draw()
+        images.append(Image.fromarray(np.array(figure.canvas.buffer_rgba())).convert("RGB"))
+        plt.close(figure)
+    palette = images[0].quantize(64, Image.Quantize.FASTOCTREE)
+    first, *others = [image.quantize(palette=palette, dither=0) for image in images]
+    first.save(to, save_all=True, append_images=others, loop=0, optimize=True,
+               duration=[1500, *[100] * (frames - 2), 4000])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--to", default=ROOT / "docs/toy.gif")
+    common.main(lambda args: draw(args.to), parser.parse_args)

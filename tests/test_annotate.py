@@ -1,0 +1,83 @@
+"""The side-by-side pages: every equation beside its code, one file each, mistakes in one line."""
+import re
+import shutil
+import subprocess
+
+import pytest
+
+pytest.importorskip("pygments")
+pytest.importorskip("latex2mathml")
+from conftest import ROOT  # noqa: E402
+from report import annotate  # noqa: E402
+from support.files import UserError  # noqa: E402
+
+EQUATIONS = {"jrd": 16, "mdr": 7, "dml_da": 9}
+BESIDE = {("jrd", 10): "def jrs(", ("jrd", 11): "def objective(", ("jrd", 12): "def amsoftmax(",
+          ("mdr", 2): "def update(", ("mdr", 5): "def forward(self, distances", ("mdr", 6):
+          "def triplet_loss(", ("dml_da", 5): "def class_density(", ("dml_da", 8):
+          "def density_regularizer("}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("annotated")
+    annotate.annotate(path)
+    return path
+
+
+def text(markup):
+    return re.sub(r"<[^>]*>", "", markup)
+
+
+@pytest.mark.parametrize("paper", EQUATIONS)
+def test_every_formula_stands_once_and_every_line_of_code(paper, folder):
+    page = (folder / f"{paper}.html").read_text(encoding="utf-8")
+    part = re.search(rf"^## {annotate.PAPERS[paper]} \(.*?(?=^## )", (ROOT / "docs" / "map.md")
+                     .read_text(encoding="utf-8"), re.S | re.M)[0]
+    assert page.count('<div class="formula"') == part.count("```math") > 6
+    assert page.count("<math") == part.count("```math") + part.count("$`")
+    for n in range(1, EQUATIONS[paper] + 1):
+        assert page.count(f'id="eq-{n}"') == 1 and f'href="#eq-{n}"' in page
+    for anchor in re.findall(r'href="#([^"]*)"', page):
+        assert f'id="{anchor}"' in page
+    source = (ROOT / f"{paper}.py").read_text(encoding="utf-8")
+    shown = {int(n) for n in re.findall(r'data-n="(\d+)"', page)}
+    code = [i for i, line in enumerate(source.split("\n"), 1) if re.search(
+        r"^\s*(def|class|return|if|for|with|[a-z_.]+ = )", line) and '"""' not in line]
+    assert len(set(code) - shown) < 12, "lines of docstrings alone are left out"
+    assert "http" not in re.sub(r'xmlns="[^"]*"|https?://[^"<]*</span>', "", page).split("<body>")[0]
+
+
+@pytest.mark.parametrize("paper, n", BESIDE)
+def test_an_equation_stands_beside_its_code(paper, n, folder):
+    page = (folder / f"{paper}.html").read_text(encoding="utf-8")
+    section = next(part for part in page.split("<section") if f'id="eq-{n}"' in part)
+    assert BESIDE[paper, n] in text(section.split("</div><div><pre>")[-1])
+
+
+@pytest.mark.parametrize("file, old, new, message", [
+    ("jrd.py", "def jrs(gram", "def jrs((gram", "jrd.py, line"),
+    ("jrd.py", '"""Eq. 12:', '"""Eq. 17:', "jrd.py, amsoftmax: Eq. 17 is not in docs/map.md"),
+    ("docs/map.md", "`test_jrd.test_amsoftmax`", "`test_jrd.test_gone`",
+     "docs/map.md names test_jrd.test_gone, which is not there")])
+def test_mistakes_end_in_one_line(file, old, new, message, tmp_path, monkeypatch):
+    for name in ("docs", "tests", "report", "support"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__py*"))
+    for path in ROOT.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    source = (tmp_path / file).read_text(encoding="utf-8")
+    assert old in source
+    (tmp_path / file).write_text(source.replace(old, new), encoding="utf-8")
+    monkeypatch.setattr(annotate, "ROOT", tmp_path)
+    with pytest.raises(UserError, match=re.escape(message)):
+        annotate.page("jrd")
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="there is no chromium")
+@pytest.mark.parametrize("paper, n", [("jrd", 10), ("mdr", 5), ("dml_da", 8)])
+def test_a_browser_shows_formula_and_code(paper, n, folder):
+    dom = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+                          f"file://{folder / paper}.html#eq-{n}"], capture_output=True, text=True,
+                         timeout=120).stdout
+    section = next(part for part in dom.split("<section") if f'id="eq-{n}"' in part)
+    assert "<math" in section and BESIDE[paper, n] in text(section.split("<pre>")[-1])
