@@ -588,8 +588,8 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     run = argparse.Namespace(cfg=argparse.Namespace(data_root=None, dataset=str(tmp_path)))
     for i, name in enumerate(names):
         pictures.PIL.Image.new("RGB", (120, 80), (60 * i, 0, 0)).save(tmp_path / name)
-    told, draw = [], pictures.query.draw_found
-    monkeypatch.setattr(pictures.query, "draw_found",
+    told, draw = [], pictures.query.draw_sheet
+    monkeypatch.setattr(pictures.query, "draw_sheet",
                         lambda path, rows: (told.append(rows), draw(path, rows)))
 
     def lines(unseen=2, seen=0):
