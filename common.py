@@ -16,9 +16,8 @@ How each is done stands in support/.  Images are uint8 RGB tensors (3, h, w) unt
 the device, turns a batch of them into what the backbone was trained on.
 """
 import argparse
-import difflib
 import importlib
-import signal
+import itertools
 import sys
 from pathlib import Path
 
@@ -32,14 +31,13 @@ from support.command_line import (Parser, add_shared_arguments, cores, data_root
                                   device, idle_shared, main, number, output, refuse_idle,
                                   settings)
 from support.datasets import Data, Split, check, iterations_for, load_dataset    # noqa: F401
+from support.embeddings import picture_file
 from support.files import (NonFiniteLoss, UserError, atomic, load_torch,          # noqa: F401
                            reason, sha256)
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
 from support.identity import listed, other_images                                 # noqa: F401
 from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
 from support.layouts import COUNTS
-from support.prepare import commands_of, get_ready
-from support.query import picture_file
 from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
 
 
@@ -62,16 +60,6 @@ def _workers(cfg, images):
     return 0 if torch.is_tensor(images) else min(8, cores())
 
 
-def _start_worker(_):
-    """Ctrl-C is for the parent alone; that the parent was killed needs no trace of each worker."""
-    def hook(kind, *rest):
-        if not issubclass(kind, (ConnectionError, EOFError)):
-            sys.__excepthook__(kind, *rest)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.excepthook = hook
-
-
 def train_loader(split, augment, batches, cfg, device):
     """A function of the epoch -> its batches of (uint8 images, labels) on the host.
 
@@ -82,7 +70,7 @@ def train_loader(split, augment, batches, cfg, device):
     loader = torch.utils.data.DataLoader(
         _Augmented(split, augment, cfg.seed), batch_sampler=order, num_workers=workers,
         persistent_workers=workers > 0, pin_memory=torch.device(device).type == "cuda",
-        worker_init_fn=_start_worker, generator=torch.Generator())     # not the global one
+        generator=torch.Generator())                                   # not the global one
 
     def of_epoch(epoch):
         order[:] = [[(epoch, i) for i in batch] for batch in batches(epoch)]
@@ -99,15 +87,15 @@ def send(device, *tensors):
 def embed(function, split, cfg):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32.
 
-    Cached images need no workers (to read one takes 0.3 ms, to start a process that imports torch
-    seconds, on macOS and Windows at every evaluation), and on a GPU no transfer where they fit.
+    Cached images need no workers: to read one takes 0.3 ms, to start a process that imports torch
+    takes seconds, on macOS and Windows at every evaluation.
     """
     images, where = split.images, device(cfg)
     batch = 200 if where.type == "cuda" else 25         # a CPU is faster with what its cache holds
-    whole = images if torch.is_tensor(images) else images.whole(where)
+    whole = images if torch.is_tensor(images) else images.whole()
     batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
         images, batch, num_workers=0 if images.cached else _workers(cfg, images),
-        pin_memory=where.type == "cuda", worker_init_fn=_start_worker, generator=torch.Generator())
+        pin_memory=where.type == "cuda", generator=torch.Generator())
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
     x = torch.cat([function(part.to(where, non_blocking=True)).float() for part in bar])
     if not torch.isfinite(x).all():
@@ -187,11 +175,9 @@ class Preprocess(nn.Module):
 def backbone_name(text):
     """An argparse type: bn_inception, small, or a model of torchvision with IMAGENET1K_V1."""
     if text not in WEIGHTS and not hasattr(_published(text), "IMAGENET1K_V1"):
-        names = [*WEIGHTS, *torchvision.models.list_models(module=torchvision.models)]
-        close = "".join(f" (is {n} meant?)" for n in difflib.get_close_matches(text, names, 1))
         raise argparse.ArgumentTypeError(
             f"'{text}' is none of {', '.join(WEIGHTS)} and no classification model of torchvision "
-            f"with IMAGENET1K_V1{close}")
+            "with IMAGENET1K_V1")
     return text
 
 
@@ -329,14 +315,29 @@ def load(checkpoint, device="cpu"):
 
 
 # ---------------------------------------------------------------------------- command line
-def ahead(args):
-    """`common.py prepare`: the weights and caches of datasets, or of a file of commands."""
-    runs, papers = [], [args.paper] if args.paper else PAPERS
-    for target in args.target:
-        for paper, words in commands_of(target, papers, args.data_root):
-            script = importlib.import_module(paper)
-            runs.append((script, script.parse_args(["--data-root", args.data_root, *words])))
-    get_ready(runs, load_weights)
+def prepare(args):
+    """`common.py prepare`: build the caches and fetch the weights of datasets as the presets see
+    them.  What cannot be had is a line on stderr, and status 2 at the end."""
+    flags, faults = ["--data-root", args.data_root], set()
+    for name in ("backbone", "size", "weights"):
+        if getattr(args, name):
+            flags += [f"--{name}", str(getattr(args, name))]
+    for dataset, paper in itertools.product(args.dataset, [args.paper] if args.paper else PAPERS):
+        script = importlib.import_module(paper)
+        cfg = script.parse_args(["--dataset", dataset, *flags])
+        try:
+            train, _, test = script.transforms(cfg)
+            data = load_dataset(dataset, args.data_root, train, test)
+            network = script.Network(cfg, classes=2)
+            sha = load_weights(network.backbone, cfg.backbone, cfg.weights)
+            print(f"ready: {data.name} as {paper}.py sees it, {data.train} to train, {data.test} "
+                  f"to test, weights of {cfg.backbone} {sha[:12]}", flush=True)
+        except (UserError, OSError) as error:
+            if str(error) not in faults:
+                print(f"common.py: {error}", file=sys.stderr)
+            faults.add(str(error))
+    if faults:
+        sys.exit(2)
 
 
 def parse_args(argv=None):
@@ -352,11 +353,13 @@ def parse_args(argv=None):
     checker.set_defaults(run=lambda args: check(args.dataset, args.data_root))
     checker.add_argument("dataset", help=f"{', '.join(COUNTS)}, or a folder of images")
     preparer = commands.add_parser("prepare")
-    preparer.set_defaults(run=ahead)
-    preparer.add_argument("target", nargs="+", help=f"{', '.join(COUNTS)}, cub128, a folder of "
-                          "images: as the presets see them; or a file of the commands that "
-                          "run_all.sh --list prints")
+    preparer.set_defaults(run=prepare)
+    preparer.add_argument("dataset", nargs="+", help=f"glyphs, {', '.join(COUNTS)}, cub128, or a "
+                          "folder of images")
     preparer.add_argument("--paper", choices=PAPERS, help="for this one alone")
+    preparer.add_argument("--backbone", type=backbone_name, help="instead of the preset's")
+    preparer.add_argument("--size", type=number(int, 1), help="instead of the preset's")
+    preparer.add_argument("--weights", metavar="FILE", help="instead of the published ones")
     for command in (checker, preparer):
         command.add_argument("--data-root", metavar="DIR", default=data_root(), help="folder that "
                              "holds the datasets (default: $DML_DATA, else ./data)")

@@ -28,44 +28,23 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.spatial.distance import cdist
 from scipy.special import entr, stdtrit       # scipy.stats would add a second to every start
 
 import common
-from support import query, ranks
+from support import ranks
+from support.embeddings import (draw_sheet, folder_entries, kept_embeddings, load_npz, names_of,
+                                nearest_entries, picture_file, print_nearest, searched_entries,
+                                sheet_row)
 from support.images import decode, to_tensor
-from support.npz import load_npz, names_of
-from support.tables import percent, show
+from support.tables import final_table, show            # noqa: F401  final_table is the scripts'
 
 
 # ---------------------------------------------------------------------------- retrieval
-def positive_places(embeddings, labels, gallery=None, gallery_labels=None):
-    """Where each query's positives stand in the list of its neighbours, nearest first, from 1.
-
-    embeddings (n, d), labels (n,); without a gallery each is a query and all others its neighbours
-    -> n ascending arrays, empty where a query has no positive.  Recall@K and MAP@R follow from it.
-    This is the definition, with every distance and a sort.  What they call is the fast counting in
-    support/ranks.py; the tests and benchmarks/retrieval.py hold that to this.
-    """
-    alone = gallery is None
-    if alone:
-        gallery, gallery_labels = embeddings, labels
-    distances = cdist(embeddings, gallery)                              # (n, m), float64
-    positives = np.asarray(labels)[:, None] == np.asarray(gallery_labels)[None]
-    places = []
-    for i, (distance, positive) in enumerate(zip(distances, positives)):
-        if alone:                                   # the query itself leaves, by its index
-            distance, positive = np.delete(distance, i), np.delete(positive, i)
-        order = np.lexsort((positive, distance))    # by distance; in a tie the negatives first
-        places.append(1 + np.flatnonzero(positive[order]))
-    return places
-
-
 def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
     """Recall@K: the share of queries with a same-class item among their K nearest (JRD Eq. 5).
 
-    That is: whose nearest positive stands at a place <= K, as positive_places defines it; ties
-    count against the query.
+    A query's positives stand at places in the list of its neighbours, nearest first, from 1; in a
+    tie the negatives are first.  It is a hit at K if its first positive stands at a place <= K.
     embeddings (n, d), labels (n,), ks whole numbers >= 1; gallery (m, d), gallery_labels (m,) or
     None for retrieval among the embeddings themselves -> {k: share in [0, 1]}.
     ValueError: shapes that do not fit, values that are not finite, K < 1.
@@ -79,9 +58,8 @@ def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
 def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
 
-    P(i) is the precision among the i nearest: j / i where the j-th positive stands at place i, as
-    positive_places defines it.  A query without positives scores 0.  Shapes and errors as in
-    recall_at_k -> share in [0, 1].
+    P(i) is the precision among the i nearest: j / i where the j-th positive stands at place i.  A
+    query without positives scores 0.  Shapes and errors as in recall_at_k -> share in [0, 1].
     """
     x, labels, gallery, gallery_labels = _usable_pair(embeddings, labels, gallery, gallery_labels)
     R = _positives(labels, gallery_labels).to(x.device)[:, None]        # (n, 1)
@@ -256,9 +234,9 @@ def _usable_pair(a, a_labels, b=None, b_labels=None, names=("embeddings", "galle
 def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_labels=None):
     """Everything the tables report -> a dict that json can write; shares in [0, 1].
 
-    R@K, each query's hit, MAP@R, NMI (k = the number of test classes); with `seen`, the training
-    embeddings: their R@1, λ and d_H; where every class has 20 images or more: Table 2's ten parts.
-    [mean, half-width] of 95% intervals over ten splits or ten parts.  NMI and parts are not defined
+    R@K, each query's hit, MAP@R, NMI (k = the number of test classes).  With `seen`, the training
+    embeddings: their R@1, λ and d_H.  If every class has 20 images or more: Table 2's ten parts.
+    Of ten splits or parts: [mean, half-width] of the 95% interval.  NMI and parts are not defined
     for a separate gallery.
     """
     places = ranks.first_places(*_usable_pair(test, labels, gallery, gallery_labels))
@@ -316,34 +294,11 @@ def before_training(network, data, cfg):
     return metrics | {"seen R@1": recall_at_k(seen, seen_labels, [1])[1]}
 
 
-def final_table(run):
-    """The end of a training: pretrained backbone, last epoch, best epoch on test, its folder."""
-    result, held_out = run.result, ""
-    before = result["pretrained backbone"]
-    rows = {"pretrained backbone": before,
-            f"last epoch ({result['last epoch']['epoch']})": result["last epoch"]}
-    if "best on held-out classes" in result:
-        best = result["best on held-out classes"]
-        rows[f"best.pt (epoch {best['epoch']}, chosen on held-out training classes)"] = best
-        held_out = f"R@1 on the held-out classes: best.pt {percent(best['val R@1'], 0)}"
-        if "val R@1" in before:
-            held_out += f", pretrained {percent(before['val R@1'], 0)}"
-            if best["val R@1"] <= before["val R@1"]:
-                held_out += ": by them no epoch is better than not training at all"
-    rows |= {f"best on test (epoch {result['best on test']['epoch']}, chosen on the test set)":
-                result["best on test"]}
-    print()
-    show(rows, run.cfg.ks)
-    if held_out:
-        print(held_out)
-    print(f"run {run.folder}")
-
-
 # ---------------------------------------------------------------------------- command line
 def rebuild(path, args):
     """A checkpoint -> its network, its settings, and its images as --dataset and --data-root say.
 
-    Says where a class of test was trained on, and where the images are not the run's.
+    Says so if the images are not those of the run.
     """
     network, cfg = common.load(path, args.device)
     cfg.data_root = args.data_root or cfg.data_root
@@ -352,8 +307,7 @@ def rebuild(path, args):
     val = None if args.dataset else getattr(cfg, "val", None)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not args.no_cache, val=val)
-    images = getattr(cfg, "images", None) or {}
-    other = common.other_images(images, data.identity)
+    other = common.other_images(getattr(cfg, "images", None), data.identity)
     if other:
         print(f"note: these are not the images of the run: {other} differ; if a test class was "
               "trained on, its figures are too high")
@@ -364,37 +318,38 @@ def search(args):
     """--query: the images nearest to each photo, printed and with --to drawn.
 
     They are searched for among the run's test images and its gallery, or in --gallery.  A photo
-    that is itself among these is found, at distance 0: it stays, for nobody counts hits here.
-    Photos go through the paper's transform of test images.
+    that is itself among them is found, at distance 0: nobody counts hits here.  Photos go through
+    the paper's transform of test images.
     """
     photos = [decode(path) for path in args.query]        # what cannot be read is said first
     if args.gallery:
-        entries = query.folder_entries(args.gallery)
+        entries = folder_entries(args.gallery)
         network, cfg = common.load(args.file, args.device)
     else:
         network, cfg, data = rebuild(args.file, args)
-        splits = [split for split in (data.test, data.gallery) if split is not None]
-        entries = query.searched_entries(data, cfg.dataset, cfg.data_root)
+        entries = searched_entries(data, cfg.dataset, cfg.data_root)
+        searched = [split.images for split in (data.test, data.gallery) if split is not None]
     transform = importlib.import_module(cfg.paper).transforms(cfg)[2]
     if args.gallery:
-        images = common.ImageFiles([path for _, _, path in entries], transform)
-        splits = [common.Split(images, None, None)]
-    asked = torch.stack([to_tensor(transform, photo) for photo in photos])
+        searched = [common.ImageFiles([path for _, _, path in entries], transform)]
 
-    def embedded(splits):
-        return torch.cat([common.embed(network.embed, s, cfg).cpu() for s in splits])
+    def embed(parts):
+        return torch.cat([common.embed(network.embed, common.Split(images, None, None), cfg).cpu()
+                          for images in parts])
 
-    x = embedded([common.Split(asked, None, None)])
-    searched = embedded(splits) if args.no_cache else query.kept_embeddings(
-        args.file, cfg.paper, entries, lambda: embedded(splits))
+    x = embed([torch.stack([to_tensor(transform, photo) for photo in photos])])
+    if args.no_cache:
+        y = embed(searched)
+    else:
+        y = kept_embeddings(args.file, cfg.paper, entries, lambda: embed(searched))
     if args.l2norm:
-        x, searched = F.normalize(x), F.normalize(searched)
-    found = query.nearest_entries(x, searched, entries, args.top or 5)
+        x, y = F.normalize(x), F.normalize(y)
+    nearest = nearest_entries(x, y, entries, args.top or 5)
     print(f"{args.file}: {len(entries):,} images are searched")
-    for path, nearest in zip(args.query, found):
-        query.print_found(path, nearest)
+    for path, neighbours in zip(args.query, nearest):
+        print_nearest(path, neighbours)
     if args.to:
-        query.draw_found(args.to, [query.line_of(*pair) for pair in zip(args.query, found)])
+        draw_sheet(args.to, [sheet_row(*pair) for pair in zip(args.query, nearest)])
         print(f"\nwrote {args.to}")
 
 
@@ -416,8 +371,8 @@ def main(args):
         result = judge(ks=ks, **inputs)
     except ValueError as error:
         raise common.UserError(f"{path}: {error}")
-    n, classes = len(inputs["labels"]), len(inputs["labels"].unique())
-    print(f"{path}: {n:,} embeddings of {classes:,} classes, d = {inputs['test'].shape[1]}")
+    (n, width), classes = inputs["test"].shape, len(inputs["labels"].unique())
+    print(f"{path}: {n:,} embeddings of {classes:,} classes, d = {width}")
     show({"test": result}, ks)
     if args.export:
         arrays = {("embeddings" if k == "test" else k): v.cpu().numpy()
@@ -445,8 +400,8 @@ def parse_args(argv=None):
     parser.add_argument("--gallery", metavar="FOLDER", help="with --query: the images to search, "
                         "in sub-folders or not (default: the run's test images)")
     parser.add_argument("--top", type=common.number(int, 1), help="with --query: how many (5)")
-    parser.add_argument("--to", metavar="SHEET.png", type=query.picture_file, help="with --query: "
-                        "draw them too")
+    parser.add_argument("--to", metavar="SHEET.png", type=picture_file,
+                        help="with --query: draw them too")
     args = parser.parse_args(argv)
     common.refuse_idle(parser, args, [
         ("with an .npz", args.file.endswith(".npz"), "query dataset data_root no_cache"),

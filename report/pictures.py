@@ -13,7 +13,7 @@ import common
 from eval import rebuild
 from report.experiments import NAMES, SCRIPTS
 from report.figures import COLOURS, MARKS, for_figures, panels
-from support import query
+from support import embeddings as query
 
 
 class NoCheckpoint(common.UserError):
@@ -113,14 +113,14 @@ def draw_nearest(path, run, checkpoint, unseen=4, seen=2):
     draw = np.random.RandomState(0)
     rows = nearest_rows(tests, parts["labels"], searched, unseen, "unseen", draw)
     rows += nearest_rows(trained, parts["seen_labels"], trained, seen, "seen", draw)
-    query.draw_found(path, rows)
+    query.draw_sheet(path, rows)
     sheet = PIL.Image.open(path)                # 256 colours are a third of it, mixed by dots
     sheet.quantize(palette=sheet.quantize(method=PIL.Image.Quantize.MAXCOVERAGE)).save(
         path, optimize=True)
 
 
 def nearest_rows(asked, labels, searched, queries, kind, draw):
-    """A query of each of some random classes and its five nearest, as rows of query.draw_found.
+    """A query of each of some random classes and its five nearest, as rows of query.draw_sheet.
 
     asked, searched: (embeddings (n, d), entries); a query does not find itself.
     """

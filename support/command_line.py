@@ -1,22 +1,17 @@
 """The flags that every script has, how settings come from them, and how a script ends."""
 import argparse
-import atexit
 import contextlib
 import ctypes
-import difflib
 import functools
 import math
-import multiprocessing.util       # whose own work at exit comes after ours
 import os
 import re
-import shlex
 import shutil
 import signal
-import subprocess
 import sys
-import threading
-import warnings
 from pathlib import Path
+
+import torch
 
 from support.files import NonFiniteLoss, UserError, reason
 
@@ -30,32 +25,30 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-[\d.]")   # nor are -1e-1 and -3,0,3 flags
 
     def error(self, message):
-        flags = [flag for action in self._actions for flag in action.option_strings]
-        for word in message.split() if message.startswith("unrecognized") else ():
-            for close in difflib.get_close_matches(word.partition("=")[0], flags, 1):
-                message += f" (is {close} meant?)"
         self.exit(2, f"{self.prog}: {message}\n")
 
-    def describe(self, defaults, presets, brings):
+    def describe(self, defaults, presets, implied_defaults):
         """Add to the help of each option its default, and who has another one."""
         defaults = SHARED | defaults
+        others = list(presets.items())
+        others += [(choice, values) for (_, choice), values in implied_defaults.items()]
         for action in self._actions:
             default = defaults.get(action.dest)
             if default is False or action.dest in ("weights", "data_root", "workers"):
                 continue
             words = [] if default is None else [f"default {plain(default)}"]
-            for who, values in [*presets.items(), *((c, v) for (_, c), v in brings.items())]:
-                if values.get(action.dest, default) != default:
-                    value = values[action.dest]
+            for who, values in others:
+                value = values.get(action.dest, default)
+                if value != default:
                     words.append(f"{who} {'by its size' if value is None else plain(value)}")
             if words:
                 action.help = f"{action.help or ''} ({'; '.join(words)})".strip()
 
 
-def plain(value):
-    """A setting as people write it: 0.1, -3 0 3."""
+def plain(value, between=" "):
+    """A setting as people write it: 0.1; -3 0 3, with what stands between."""
     if isinstance(value, (list, tuple)):
-        return " ".join(map(plain, value))
+        return between.join(map(plain, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -88,9 +81,11 @@ def output(suffix=""):
     def parse(text):
         if not text.endswith(suffix):
             raise argparse.ArgumentTypeError(f"'{text}' must end in {suffix}")
-        if not Path(text).absolute().parent.is_dir() or Path(text).is_dir():
-            raise argparse.ArgumentTypeError(f"'{text}' cannot be written: " + (
-                "it is a folder" if Path(text).is_dir() else f"no folder {Path(text).parent}"))
+        if Path(text).is_dir():
+            raise argparse.ArgumentTypeError(f"'{text}' cannot be written: it is a folder")
+        if not Path(text).absolute().parent.is_dir():
+            raise argparse.ArgumentTypeError(
+                f"'{text}' cannot be written: no folder {Path(text).parent}")
         return text
     return parse
 
@@ -103,6 +98,8 @@ def data_root():
 SHARED = dict(name=None, again=False, val=None, patience=None, weights=None, resize=256, size=224,
               eval_every=1, precision="tf32", compile=False, seed=0, data_root=None, out="runs",
               device="auto", workers=None, no_cache=False)
+# Where and how a run is computed: not part of what it is.
+RUNTIME_ONLY = ("data_root", "out", "device", "workers", "no_cache", "again", "compile")
 
 
 def add_shared_arguments(parser, backbone_name):
@@ -133,37 +130,33 @@ def add_shared_arguments(parser, backbone_name):
         "else ./data)")
     add("--out", metavar="DIR", help="folder that holds the runs")
     add("--device", help="auto, cpu, cuda, cuda:1, ...")
-    add("--workers", type=number(int, 0), help="processes that load images (default: one a core, "
+    add("--workers", type=number(int, 0), help="processes that load images (default: one per core, "
         "at most 8; none for glyphs, nor to evaluate cached images)")
     add("--no-cache", action="store_const", const=True, help="decode and resize the images anew in "
         "every epoch: the same tensors, slower")
 
 
-def settings(args, defaults, presets, brings):
-    """Argument > what a choice brings > dataset preset > default -> argparse.Namespace.
+def settings(args, defaults, presets, implied_defaults):
+    """Argument > what a choice implies > dataset preset > default -> argparse.Namespace.
 
-    brings: {(setting, choice): {setting: value}}, what holds unless a flag says otherwise where
-    `choice` was made, by a flag or by the preset.  Later entries have the last word.
-    The namespace's `changed` has what the flags change of all that: {setting: value}, in the order
-    of the defaults; where a run is computed (PLACE) is not in it.
+    implied_defaults: {(setting, choice): {setting: value}}.  They hold where `choice` was made, by
+    a flag or by the preset, unless a flag says otherwise.  Later entries have the last word.
+    The namespace's `changed` has what flags change of all that, in the order of the defaults:
+    {setting: value}, without those of RUNTIME_ONLY.
     UserError: a crop larger than the image.
     """
     given = {key: value for key, value in vars(args).items() if value is not None}
     preset = SHARED | {"data_root": data_root()} | defaults | presets.get(
         args.dataset, presets["folder"])
-    for (setting, choice), brought in brings.items():
+    for (setting, choice), values in implied_defaults.items():
         if given.get(setting, preset[setting]) == choice:
-            preset |= brought
+            preset |= values
     cfg = preset | given
     if cfg["size"] > cfg["resize"]:
         raise UserError(f"--size {cfg['size']} is larger than --resize {cfg['resize']}")
     changed = {key.rstrip("_"): value for key, value in cfg.items()
-               if key not in (*PLACE, "seed", "dataset", "name") and value != preset[key]}
+               if key not in (*RUNTIME_ONLY, "seed", "dataset", "name") and value != preset[key]}
     return argparse.Namespace(**cfg, changed=changed)
-
-
-# Where and how a run is computed, not what.
-PLACE = ("data_root", "out", "device", "workers", "no_cache", "again", "compile")
 
 
 def idle_shared(cfg):
@@ -180,65 +173,22 @@ def refuse_idle(parser, args, rules):
                 parser.error(f"--{name.rstrip('_').replace('_', '-')} does nothing {when}")
 
 
-def interrupt(number, _):
-    """A signal's handler: end as by Ctrl-C, with files and locks left in order."""
-    raise KeyboardInterrupt(number)
-
-
-def interrupt_again(dropped):
-    """sys.unraisablehook: Python drops what is raised in a __del__ or while it forks a worker; an
-    interrupt comes again a moment later."""
-    if dropped.exc_type is not KeyboardInterrupt:
-        return sys.__unraisablehook__(dropped)
-    number, = dropped.exc_value.args or [signal.SIGINT]
-    threading.Timer(0.05, os.kill, [os.getpid(), number]).start()
-
-
-def end_workers():
-    """Kill the workers that are left at the end: multiprocessing would send them a SIGTERM, which
-    they do not hear, and wait for ever."""
-    if hasattr(signal, "SIGCHLD"):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)       # torch's raises where a worker dies
-    for worker in multiprocessing.active_children():
-        worker.kill()
-
-
 def main(function, parse_args):
     """Run a script; what a user can cause ends in one line on stderr and a status."""
-    signal.signal(signal.SIGTERM, interrupt)
-    if hasattr(os, "register_at_fork"):
-        sys.unraisablehook = interrupt_again
-        # A scheduler tells every process of a job: a loader's workers leave that to their parent.
-        os.register_at_fork(after_in_child=functools.partial(
-            signal.pthread_sigmask, signal.SIG_BLOCK, [signal.SIGTERM]))
-        atexit.register(end_workers)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):
-            stream.reconfigure(errors="replace")        # a console that has no λ shows a ?
+        stream.reconfigure(errors="replace")            # a console that has no λ shows a ?
     keep_freed_memory()
     try:
         function(parse_args())
-    except user_errors() as error:
+    except (UserError, NonFiniteLoss, OSError, torch.OutOfMemoryError) as error:
         message = str(error).rpartition("files.UserError: ")[2].strip()      # a loader's worker
         print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)     # put its trace before
         sys.exit(1 if isinstance(error, NonFiniteLoss) else 2)
-    except KeyboardInterrupt as stop:          # die of the signal: a calling shell script stops too
-        number, = stop.args or [signal.SIGINT]
-        if os.name == "nt":                    # where signals do not end a process
-            sys.exit(128 + number)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-
-def user_errors():
-    """What a user can cause; of torch's errors one, where torch has been imported at all."""
-    torch = sys.modules.get("torch")
-    return (UserError, NonFiniteLoss, OSError, *([torch.OutOfMemoryError] if torch else []))
-
-
-def typed(words):
-    """A command as one types it: cmd.exe knows no single quotes."""
-    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+    except KeyboardInterrupt:
+        if os.name == "nt":                             # signals do not end a process there
+            sys.exit(130)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)    # a calling shell script stops too
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def keep_freed_memory():
@@ -255,40 +205,27 @@ def device(cfg):
 
     UserError: no such device, or one that is neither a CPU nor CUDA's.
     """
-    import torch            # here, for `run_all.sh --list` runs without it
-
     name = automatic_device() if cfg.device == "auto" else cfg.device
     try:
-        kind = torch.device(name).type
-        if kind in ("cpu", "cuda"):
+        if torch.device(name).type in ("cpu", "cuda"):
             return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {name}: {reason(error)}")
-    why = "torch's gradients of batch norm are wrong there in the layout that is used here" \
-        if kind == "mps" else "nothing here was made for it"
-    raise UserError(f"--device {name}: {why} (docs/platforms.md); use --device cpu")
+    raise UserError(f"--device {name}: nothing here was made for it (docs/platforms.md); use "
+                    "--device cpu")
 
 
 @functools.cache
 def automatic_device():
-    """cuda where torch can use a GPU, else cpu; where there is a GPU all the same, says why not."""
-    import torch
-
-    with warnings.catch_warnings(record=True) as said:      # of a driver that is too old
-        warnings.simplefilter("always")
-        if torch.cuda.is_available():
-            return "cuda"
-    there = Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi")
+    """cuda if torch can use a GPU, else cpu.  Says so if there is a GPU all the same; torch itself
+    warns of a driver that is too old."""
+    if torch.cuda.is_available():
+        return "cuda"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    why = None
-    if said:
-        why = str(said[0].message).partition(". ")[0].replace("\n", " ")
-    elif there and not torch.version.cuda:
-        why = f"torch {torch.__version__} is built without CUDA"
-    elif there and not hidden:
-        why = "torch finds no GPU, though NVIDIA's driver is installed"
-    if why:
-        print(f"note: --device auto takes the CPU and not the GPU: {why}", file=sys.stderr)
+    if shutil.which("nvidia-smi") and not hidden:
+        built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+        print(f"note: --device auto takes the CPU: torch {torch.__version__}, built {built}, finds "
+              "no GPU, though NVIDIA's driver is installed", file=sys.stderr)
     return "cpu"
 
 

@@ -11,7 +11,7 @@ from support.command_line import data_root
 from support.files import UserError, digest
 from support.identity import digest_of
 from support.images import ImageFiles, cache_images, faults, to_tensor
-from support.layouts import COUNTS, SMALLER, read_dataset, remarks, sources
+from support.layouts import COUNTS, SMALLER, read_dataset, remarks
 
 
 @dataclass
@@ -67,7 +67,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     val: the share of the training classes to hold out.
     UserError: unknown name; a dataset that is missing, half-extracted or not of the expected
     counts; a folder without sub-folders or with too few; a test class of one image; an image that
-    cannot be read; no room for the cache.
+    cannot be read while the cache is built; no room for the cache.
     """
     if name == "glyphs":
         return hold_out(_load_glyphs(train, test), val)
@@ -76,37 +76,30 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     folder, splits = read_dataset(name, root)
     real = name in COUNTS
     title = name if real else f"{folder.resolve().name}-{digest(folder.resolve())[:8]}"
-    trained, tested = ({c for part, rows in splits.items() if (part == "train") == train_side
-                        for _, c in rows} for train_side in (True, False))
-    parts = {}
+    train_classes = sorted({c for _, c in splits["train"]})
+    test_classes = sorted({c for part in splits if part != "train" for _, c in splits[part]})
+    parts, identity = {}, {}
     for key, part, prefix in (("train", "train", train), ("seen", "train", test),
                               ("test", "test", test), ("gallery", "gallery", test)):
         if part in splits:
-            classes = sorted(trained if part == "train" else tested)    # of test and gallery alike
-            number_of = {c: i for i, c in enumerate(classes)}
             paths = [path for path, _ in splits[part]]
-            parts[key] = Split(ImageFiles(paths, prefix),
-                               torch.tensor([number_of[c] for _, c in splits[part]]),
-                               list(map(str, classes)),
-                               [path.relative_to(folder).as_posix() for path in paths])
+            names = [path.relative_to(folder).as_posix() for path in paths]
+            classes = train_classes if part == "train" else test_classes
+            number_of = {c: i for i, c in enumerate(classes)}
+            labels = torch.tensor([number_of[c] for _, c in splits[part]])
+            parts[key] = Split(ImageFiles(paths, prefix), labels, list(map(str, classes)), names)
+            identity[part] = digest_of(names, paths, *([] if real else ["st_size"]))[:12]
 
     def prepare(cache):
-        """Decode and resize the images into the cache; or without one read those of a folder once,
-        so that a damaged one is found now (the papers' datasets are too large for that)."""
-        if not cache:
-            paths = [path for rows in splits.values() for path, _ in rows]
-            fault = None if real else next(faults(paths), None)
-            if fault:
-                raise UserError(fault)
-            return
-        for key, split in parts.items():
-            files, part = split.images, "train" if key == "seen" else key
-            split.images = cache_images(files, sources(name, folder, files.paths),
-                                        f"{title}-{part}", root / ".cache")
+        """Decode and resize the images into the cache."""
+        for key, split in parts.items() if cache else ():
+            sources = digest_of(split.files, split.images.paths,
+                                *([] if real else ["st_size", "st_mtime_ns"]))
+            part = "train" if key == "seen" else key
+            split.images = cache_images(split.images, sources, f"{title}-{part}", root / ".cache")
 
-    data = Data(preset if real else folder.resolve().name, **parts,
-                identity={part: digest_of(rows, with_sizes=not real)
-                          for part, rows in splits.items()}, prepare=prepare)
+    data = Data(preset if real else folder.resolve().name, **parts, identity=identity,
+                prepare=prepare)
     if cache is not None:
         prepare(cache)
     return hold_out(data, val)
@@ -128,11 +121,8 @@ class _Part:
     def __getitem__(self, i):
         return self.split.images[self.index[i]]
 
-    def whole(self, device):
-        """As CachedImages.whole; None also where other images lie in between."""
-        found, first, end = self.split.images.whole(device), self.index[0], self.index[-1] + 1
-        if found is not None and end - first == len(self):
-            return found[first:end]
+    def whole(self):
+        """None: they are not one piece (CachedImages.whole)."""
 
 
 def hold_out(data, share):
@@ -174,9 +164,9 @@ def iterations_for(split, batch, defaults):
     """Batches an epoch for a folder of one's own: as many passes over its images as the paper makes
     over CUB's 5,864, at most as many batches as there."""
     passes = defaults["iterations"] * defaults["batch"] / COUNTS["cub"]["train"][0]
-    found = min(defaults["iterations"], math.ceil(passes * len(split) / batch))
-    print(f"{found} batches an epoch, for {len(split):,} training images")
-    return found
+    batches = min(defaults["iterations"], math.ceil(passes * len(split) / batch))
+    print(f"{batches} batches an epoch, for {len(split):,} training images")
+    return batches
 
 
 def check(name, root):
@@ -188,11 +178,11 @@ def check(name, root):
     if name not in COUNTS:
         for remark in remarks(folder, splits):
             print(f"note: {remark}")
-    paths, bad = [path for rows in splits.values() for path, _ in rows], 0
+    paths, unreadable = [path for rows in splits.values() for path, _ in rows], 0
     for fault in faults(paths):
         print(fault, flush=True)
-        bad += 1
-    if bad:
-        raise UserError(f"{bad:,} of {len(paths):,} images in {folder} cannot be read: unpack it "
-                        "again")
+        unreadable += 1
+    if unreadable:
+        raise UserError(f"{unreadable:,} of {len(paths):,} images in {folder} cannot be read: "
+                        "unpack it again")
     print(f"{folder}: {len(paths):,} images, all can be read")

@@ -3,9 +3,11 @@ import contextlib
 import hashlib
 import json
 import os
-import socket
 import time
+import uuid
 from pathlib import Path
+
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent           # of this project
 
@@ -23,17 +25,14 @@ def reason(error):
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def part_of(path):
-    """Where this process writes what is to become `path`: its host and its number are in the name,
-    so that no other process, on this machine or another, writes or deletes the same file."""
-    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
-
-
 @contextlib.contextmanager
 def atomic(path, mode="w"):
-    """Open a file that appears under its name only when it is whole."""
+    """Open a file that appears under its name only when it is whole.
+
+    Until then it has a random name, which no other process has, on this machine or another.
+    """
     path = Path(path)
-    part = part_of(path)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with open(part, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
@@ -45,8 +44,8 @@ def atomic(path, mode="w"):
 
 
 def replace(part, path):
-    """os.replace, tried for a second and a half: Windows refuses while any program, often one that
-    looks for viruses, has one of the two files open."""
+    """os.replace, tried for a second and a half.  Windows refuses while another program, often a
+    virus scanner, has one of the two files open."""
     for wait in (0.05, 0.1, 0.2, 0.4, 0.8):
         with contextlib.suppress(PermissionError):
             return os.replace(part, path)
@@ -55,43 +54,11 @@ def replace(part, path):
 
 
 def remove_leftovers(folder):
-    """Delete the parts that processes left in a folder when they were killed while they wrote.
-
-    Only those of this machine whose process is gone, and those a day old: another machine may be
-    writing the others.
-    """
+    """Delete what killed processes were writing.  A part that is a day old belongs to nobody."""
     for part in folder.glob(".*.part"):
-        who, _, number = part.name.removesuffix(".part").rpartition(".")
-        with contextlib.suppress(FileNotFoundError, PermissionError):      # it is gone, or open
-            ours = who.endswith("." + socket.gethostname()) and number.isdecimal()
-            if ours and not is_running(int(number)) or time.time() - part.stat().st_mtime > 86400:
+        with contextlib.suppress(OSError):                  # another process was faster
+            if time.time() - part.stat().st_mtime > 86400:
                 part.unlink()
-
-
-def is_running(number):
-    """Whether a process of this number runs on this machine."""
-    if os.name == "nt":                     # os.kill would end it there
-        return True
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:                 # somebody else's
-        pass
-    return number != os.getpid()            # an earlier process that had our number is gone
-
-
-def lock(path, seconds):
-    """A lock that is held until it is released or the process ends -> filelock's, acquired.
-
-    Waits `seconds` (None: as long as it takes) and then raises filelock.Timeout.  Where a file
-    system has no locks of its own, filelock makes do with the file's existence.
-    """
-    import filelock         # here, as torch below: `run_all.sh --list` runs without either
-
-    found = filelock.FileLock(path, timeout=-1 if seconds is None else seconds)
-    found.acquire()
-    return found
 
 
 def write_json(path, value):
@@ -111,17 +78,16 @@ def digest(*parts):
 
 
 def sha256(path):
-    found = hashlib.sha256()
+    """SHA-256 of a file."""
+    total = hashlib.sha256()
     with open(path, "rb") as file:
-        while part := file.read(2 ** 20):
-            found.update(part)
-    return found.hexdigest()
+        while block := file.read(2 ** 20):
+            total.update(block)
+    return total.hexdigest()
 
 
 def load_torch(path):
     """torch.load of tensors and plain values, never of code.  UserError if the file is no such."""
-    import torch
-
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:

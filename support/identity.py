@@ -2,7 +2,7 @@
 import ast
 import functools
 
-from support.files import ROOT, digest, read_json, sha256
+from support.files import ROOT, digest, read_json
 
 # ---------------------------------------------------------------------------- code
 # What a reader edits to see what happens: all of the paper's script but its settings, and of these
@@ -26,15 +26,10 @@ def code_of(paper):
 
     Docstrings, comments and layout do not count.
     """
-    digests = {}
-    for name, node in _parts(ROOT / f"{paper}.py"):
-        if name.split(".")[1] not in SETTINGS:
-            digests[name] = digest(ast.unparse(_without_docstrings(node)))[:12]
+    parts = [part for part in _parts(ROOT / f"{paper}.py") if part[0].split(".")[1] not in SETTINGS]
     for file, names in COVERED.items():
-        for name, node in _parts(ROOT / file):
-            if name.split(".")[1] in names.split():
-                digests[name] = digest(ast.unparse(_without_docstrings(node)))[:12]
-    return digests
+        parts += [part for part in _parts(ROOT / file) if part[0].split(".")[1] in names.split()]
+    return {name: digest(ast.unparse(_without_docstrings(node)))[:12] for name, node in parts}
 
 
 def _parts(path):
@@ -67,9 +62,9 @@ def other_code(old, new):
     """
     if not isinstance(old, dict):
         return None
-    same = read_json(EQUIVALENT)
+    equivalent = read_json(EQUIVALENT)
     return [name for name in new if name in old and old[name] != new[name]
-            and not {old[name], new[name]} <= {*same.get(name, ())}]
+            and not {old[name], new[name]} <= {*equivalent.get(name, ())}]
 
 
 def listed(names, most=4):
@@ -79,15 +74,18 @@ def listed(names, most=4):
 
 
 # ---------------------------------------------------------------------------- images
-def digest_of(rows, with_sizes):
-    """[(path, class)] of a split -> a digest of its classes and its images' names and sizes.
+def digest_of(names, paths, *stats):
+    """A digest of image files: their names, and of each what os.stat says by the names in `stats`.
 
-    Names are those of the files, so that the dataset may move.  Of the papers' datasets the names
-    alone identify the images (their archives do not change): to look at the size of each of 120,000
-    files takes minutes on a network's file system.
+    The datasets of the papers are told by their names alone, because their archives do not change:
+    to look at 120,000 files takes minutes on a network's file system.
     """
-    return digest(*(f"{name} {path.name} {path.stat().st_size if with_sizes else ''}"
-                    for path, name in rows))[:12]
+    lines = list(names)
+    if stats:
+        infos = [path.stat() for path in paths]
+        lines = [" ".join([name, *(str(getattr(info, stat)) for stat in stats)])
+                 for name, info in zip(lines, infos)]
+    return digest(*lines)
 
 
 def other_images(old, new):
@@ -98,22 +96,3 @@ def other_images(old, new):
     old, new = (images if isinstance(images, dict) else {} for images in (old, new))
     return ", ".join(split for split in new if isinstance(old.get(split), str)
                      and old[split] != new[split])
-
-
-def duplicates(splits):
-    """[(path in train, path in test)] of images that are in both, byte for byte.
-
-    splits: {split: [(path, class)]}.  Only files of equal size are read.
-    """
-    by_size, pairs = {}, []
-    for part, rows in splits.items():
-        for path in dict.fromkeys(path for path, _ in rows):
-            by_size.setdefault(path.stat().st_size, {}).setdefault(part == "train", []).append(path)
-    for parts in by_size.values():
-        if len(parts) == 2:
-            trained = {}
-            for path in parts[True]:
-                trained.setdefault(sha256(path), path)
-            pairs += [(trained[value], path) for path in parts[False]
-                      if (value := sha256(path)) in trained and path != trained[value]]
-    return pairs

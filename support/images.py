@@ -2,9 +2,6 @@
 
 An image is a uint8 RGB tensor (3, h, w).
 """
-import contextlib
-import errno
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import filelock
@@ -16,7 +13,7 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 from support.command_line import cores
-from support.files import UserError, atomic, digest, lock, read_json, remove_leftovers, write_json
+from support.files import UserError, atomic, digest, read_json, remove_leftovers, write_json
 
 
 def decode(path):
@@ -46,12 +43,12 @@ class ImageFiles:
     def __getitem__(self, i):
         return to_tensor(self.prefix, decode(self.paths[i]))
 
-    def whole(self, device):
+    def whole(self):
         """None: they are not in memory (CachedImages.whole)."""
 
 
 def faults(paths):
-    """Read every image -> what is wrong with each that cannot be read."""
+    """Read every image -> what is wrong with each that cannot be read"""
     def fault(path):
         try:
             decode(path)
@@ -74,7 +71,6 @@ class CachedImages:
     def __init__(self, path, shapes):
         self.path, self.shapes, self.starts = path, shapes, _starts(shapes)
         self.bytes = np.memmap(path, np.uint8, "c")     # read only, but PyTorch wants to be able to
-        self.kept = None
 
     def __reduce__(self):                          # a worker gets the path, not the file's content
         return CachedImages, (self.path, self.shapes)
@@ -86,18 +82,10 @@ class CachedImages:
         image = np.array(self.bytes[self.starts[i]:self.starts[i + 1]])
         return torch.from_numpy(image).view(*self.shapes[i], 3).permute(2, 0, 1)
 
-    def whole(self, device):
-        """All images on a device, which a GPU keeps for the next time.  -> (n, 3, h, w)
-
-        None where their shapes differ, or on a GPU of whose free memory they would take more than
-        an eighth (there are up to three splits, and a training step wants the rest).
-        """
-        if self.kept is None and len(set(self.shapes)) == 1:
-            images = torch.from_numpy(self.bytes).view(-1, *self.shapes[0], 3).permute(0, 3, 1, 2)
-            if device.type == "cpu" or device.type == "cuda" and (
-                    8 * images.nbytes <= torch.cuda.mem_get_info(device)[0]):
-                self.kept = images.to(device)
-        return self.kept
+    def whole(self):
+        """All images as one tensor (n, 3, h, w), None if their shapes differ"""
+        if len(set(self.shapes)) == 1:
+            return torch.from_numpy(self.bytes).view(-1, *self.shapes[0], 3).permute(0, 3, 1, 2)
 
 
 def _starts(shapes):
@@ -109,11 +97,10 @@ def cache_images(files, sources, title, folder):
     """ImageFiles -> CachedImages of a file in `folder`, which is built first where need be.
 
     The name of the file stands for the transform and for the version of PIL.  The .json beside it
-    has `sources`, a text that identifies the image files, and the shapes: where the sources are
-    other ones, the cache is built anew.  Of several processes one builds and the others wait; on
-    machines whose locks do not reach each other each builds its own, and whichever is ready last
-    stays: the file appears whole or not at all.
-    UserError: an image that cannot be read, a folder that cannot be written, too little disk.
+    has `sources`, a digest of the image files, and the shapes; with other sources the cache is
+    built anew.  Machines whose locks do not reach each other each build their own, and the last one
+    stays, because the file appears whole or not at all.
+    UserError: an image that cannot be read, a folder that cannot be written.
     """
     made_by = digest(repr(files.prefix), PIL.__version__)[:12]
     data = folder / f"{title}-{made_by}.images"
@@ -121,7 +108,7 @@ def cache_images(files, sources, title, folder):
     if shapes is None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with _alone(data):
+            with _builder(data):
                 shapes = _cache_shapes(data, sources, len(files)) or _build_cache(
                     files, data, sources)
         except OSError as error:
@@ -129,23 +116,15 @@ def cache_images(files, sources, title, folder):
     return CachedImages(data, shapes)
 
 
-@contextlib.contextmanager
-def _alone(data):
-    """While one process builds a cache the others wait: that saves work, correctness needs none."""
-    path, held = data.with_suffix(".lock"), None
+def _builder(data):
+    """A lock, acquired: one process builds a cache and others wait.  It only saves work; the cache
+    is right without it too."""
+    lock = filelock.FileLock(data.with_suffix(".lock"))
     try:
-        held = lock(path, seconds=0)
+        return lock.acquire(timeout=0)
     except filelock.Timeout:
         print(f"waiting for another process that builds {data}", flush=True)
-        held = lock(path, seconds=None)
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):       # no locks there: no matter
-            raise
-    try:
-        yield
-    finally:
-        if held:
-            held.release()
+        return lock.acquire()
 
 
 def _cache_shapes(data, sources, n):
@@ -164,7 +143,7 @@ def _cache_shapes(data, sources, n):
 
 def _build_cache(files, data, sources):
     """Write the file, then the note that it is there -> shapes"""
-    n, shapes, written, notes = len(files), [], 0, data.with_suffix(".json")
+    n, shapes, notes = len(files), [], data.with_suffix(".json")
     remove_leftovers(data.parent)
     print(f"building the cache {data}: {n:,} images", flush=True)
     with ThreadPoolExecutor(cores()) as pool, atomic(data, "wb") as file, tqdm(
@@ -172,14 +151,8 @@ def _build_cache(files, data, sources):
         for first in range(0, n, CHUNK):
             for image in pool.map(files.__getitem__, range(first, min(first + CHUNK, n))):
                 shapes.append(tuple(image.shape[1:]))
-                written += file.write(np.ascontiguousarray(image.permute(1, 2, 0)))
+                file.write(np.ascontiguousarray(image.permute(1, 2, 0)))
                 bar.update()
-            need = written / len(shapes) * (n - len(shapes))
-            free = shutil.disk_usage(data.parent).free
-            if need > free:
-                raise UserError(f"the cache {data} needs about {need / 1e9:.2f} GB more and "
-                                f"{data.parent} has {free / 1e9:.2f} GB free: make room, or do "
-                                "without it by --no-cache")
         notes.unlink(missing_ok=True)          # of a file that is about to be replaced
     equal = len(set(shapes)) == 1
     write_json(notes, {

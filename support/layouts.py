@@ -12,8 +12,8 @@ from pathlib import Path
 
 import PIL.Image
 
-from support.files import UserError, digest
-from support.identity import duplicates, listed
+from support.files import UserError, sha256
+from support.identity import listed
 
 SPLITS = {"train", "test", "val", "valid", "validation"}   # of others' folders: no names of classes
 SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
@@ -110,15 +110,9 @@ def is_split(folder):
 
 
 def _classes(folder):
-    """{name of a sub-folder: its images}, those without any left out.
-
-    Sorted by their letters' codes, which is the same order on every system.
-    """
-    found = {}
-    for path in sorted(folder.iterdir(), key=lambda p: p.name):
-        if path.is_dir() and not hidden(path.name) and (images := images_below(path)):
-            found[path.name] = images
-    return found
+    """{name of a sub-folder: its images}, those without any left out"""
+    images = {path.name: images_below(path) for path in _sub_folders(folder)}
+    return {name: paths for name, paths in images.items() if paths}
 
 
 def hidden(name):
@@ -138,41 +132,49 @@ def images_below(folder):
 def remarks(folder, splits):
     """What a user should know about a folder of their own, a sentence each."""
     used = {path for rows in splits.values() for path, _ in rows}
-    tops = [folder / part for part in splits] if is_split(folder) else [folder]
-    empty, others = [], []
-    for top in tops:
-        for entry in sorted(top.iterdir()):
-            if entry.is_dir() and not hidden(entry.name):
-                files = {path for path in entry.rglob("*") if path.is_file()
-                         and not any(map(hidden, path.relative_to(entry).parts))}
-                if not files & used:
-                    empty.append(entry.relative_to(folder))
-                others += [path.relative_to(folder) for path in sorted(files - used)]
-    found, same = [], duplicates(splits)
+    split = is_split(folder)
+    empty, others, sentences = [], [], []
+    for top in [folder / part for part in splits] if split else [folder]:
+        for entry in _sub_folders(top):
+            files = {path for path in entry.rglob("*") if path.is_file()
+                     and not any(map(hidden, path.relative_to(entry).parts))}
+            if not files & used:
+                empty.append(entry.relative_to(folder))
+            others += [path.relative_to(folder) for path in sorted(files - used)]
     count = collections.Counter(name for _, name in splits["train"])
     single = [name for name, images in count.items() if images == 1]
     if single:
-        found.append(f"training classes with a single image, so without a positive pair: "
-                     f"{len(single)}, {listed(single)}")
-    folders = [entry.name for entry in sorted(folder.iterdir())
-               if entry.is_dir() and not hidden(entry.name)]
-    if is_split(folder):
-        beside = [name for name in folders if name not in splits]
-        if beside:
-            found.append(f"left out beside train and test: {listed(beside)}")
-    elif taken := [name for name in folders if name.lower() in SPLITS]:
-        found.append(f"{listed(taken)}: taken for a class, as all sub-folders are unless there are "
-                     "train/ and test/")
+        sentences.append(f"training classes with a single image, so without a positive pair: "
+                         f"{len(single)}, {listed(single)}")
+    names = [entry.name for entry in _sub_folders(folder)]
+    beside = [name for name in names if split and name not in splits]
+    taken = [name for name in names if not split and name.lower() in SPLITS]
+    if beside:
+        sentences.append(f"left out beside train and test: {listed(beside)}")
+    if taken:
+        sentences.append(f"{listed(taken)}: taken for a class, as all sub-folders are unless there "
+                         "are train/ and test/")
     if empty:
-        found.append(f"left out, for they have no images: {len(empty)} folders, {listed(empty)}")
+        sentences.append(f"left out, for they have no images: {len(empty)} folders, "
+                         f"{listed(empty)}")
     if others:
-        found.append(f"left out, for they are no images: {len(others)} files, {listed(others)}")
-    if same:
-        (a, b), *_ = same
-        found.append(f"{len(same)} images of test are in train too, byte for byte: "
-                     f"{b.relative_to(folder)} is {a.relative_to(folder)}"
-                     + (", ..." if len(same) > 1 else ""))
-    return found
+        sentences.append(f"left out, for they are no images: {len(others)} files, {listed(others)}")
+    trained = {sha256(path): path for path, _ in splits["train"]}
+    tested = [path for part, rows in splits.items() if part != "train" for path, _ in rows]
+    copies = [path for path in tested if sha256(path) in trained]
+    if copies:
+        original = trained[sha256(copies[0])].relative_to(folder)
+        sentences.append(f"{len(copies)} images of test are in train too, byte for byte: "
+                         f"{copies[0].relative_to(folder)} is {original}"
+                         + (", ..." if len(copies) > 1 else ""))
+    return sentences
+
+
+def _sub_folders(folder):
+    """The folders in a folder that are for people; sorted by their letters' codes, which is the
+    same order on every system."""
+    return [path for path in sorted(folder.iterdir(), key=lambda path: path.name)
+            if path.is_dir() and not hidden(path.name)]
 
 
 def find_dataset(name, root):
@@ -187,42 +189,32 @@ def find_dataset(name, root):
 
 def _verify(name, folder, splits):
     """UserError if the splits have other counts than expected, or name files that do not exist."""
-    found = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
-    if found != COUNTS[name]:
-        images = [n for n, _ in found.values()]
-        cause = next((CAUSES[name][n] for n in [sum(images), *images]
-                      if n in CAUSES.get(name, {})), "an archive that is incomplete or another one")
-        raise UserError(f"{name} in {folder} is not the one of the papers: " + "; ".join(
-            f"{part} has {n:,} images of {c:,} classes, expected {images:,} of {classes:,}"
-            for part, (images, classes) in COUNTS[name].items()
-            for n, c in [found.get(part, (0, 0))]) + f"; likely cause: {cause}")
+    counts = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
+    if counts != COUNTS[name]:
+        images = [n for n, _ in counts.values()]
+        causes = [CAUSES[name][n] for n in [sum(images), *images] if n in CAUSES.get(name, {})]
+        causes.append("an archive that is incomplete or another one")
+        parts = []
+        for part, (images, classes) in COUNTS[name].items():
+            n, c = counts.get(part, (0, 0))
+            parts.append(f"{part} has {n:,} images of {c:,} classes, expected {images:,} of "
+                         f"{classes:,}")
+        raise UserError(f"{name} in {folder} is not the one of the papers: " + "; ".join(parts)
+                        + f"; likely cause: {causes[0]}")
     paths = [path for rows in splits.values() for path, _ in rows]
-    missing = absent(paths)
+    missing = _absent(paths)
     if missing:
         raise UserError(f"{len(missing):,} of the {len(paths):,} images of {name} are missing, "
                         f"{missing[0]} first: a half-extracted archive? unpack it again")
 
 
-def absent(paths):
+def _absent(paths):
     """Those of the paths that do not exist.  One look into each folder: on a network's file system
     300,000 looks at single files take minutes."""
     there = {}
     for folder in dict.fromkeys(path.parent for path in paths):
         there[folder] = set(os.listdir(folder)) if folder.is_dir() else set()
     return [path for path in paths if path.name not in there[path.parent]]
-
-
-def sources(name, folder, paths):
-    """What identifies the image files of a split, for their cache.
-
-    Of the papers' datasets the names, for their archives do not change; of a folder also the size
-    and the time of change of each file.
-    """
-    words = [path.relative_to(folder).as_posix() for path in paths]
-    if name not in COUNTS:
-        stats = [path.stat() for path in paths]
-        words = [f"{word} {stat.st_size} {stat.st_mtime_ns}" for word, stat in zip(words, stats)]
-    return digest(*words)
 
 
 def _rows(path, *kinds, header=0):
@@ -284,11 +276,10 @@ def _cars(folder):
         reader = subprocess.run([sys.executable, "-c", READ_MAT, path, field], capture_output=True,
                                 text=True, encoding="utf-8", errors="replace")
         if reader.returncode:
-            said = reader.stderr.strip().splitlines() or [f"the reader died, {reader.returncode}"]
+            lines = reader.stderr.strip().splitlines() or [f"the reader died, {reader.returncode}"]
             raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
-                            + said[-1])
-        rows = json.loads(reader.stdout)
-        for name, c in rows:
+                            + lines[-1])
+        for name, c in json.loads(reader.stdout):
             splits["train" if c <= 98 else "test"].append((images / name, c))
     return splits
 

@@ -2,6 +2,8 @@
 import contextlib
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -13,12 +15,11 @@ import torch
 import torchvision
 from tqdm import tqdm
 
-from support.command_line import PLACE, device, typed
-from support.files import (ROOT, NonFiniteLoss, UserError, atomic, load_torch, lock, read_json,
-                           reason, remove_leftovers, write_json)
+from support.command_line import RUNTIME_ONLY, device, plain
+from support.embeddings import kept_embeddings, searched_entries
+from support.files import (ROOT, NonFiniteLoss, UserError, atomic, load_torch, read_json, reason,
+                           remove_leftovers, write_json)
 from support.identity import code_of, listed, other_code, other_images
-from support.memory import step_bytes
-from support.query import keep_embeddings, searched_entries
 
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
@@ -37,11 +38,7 @@ def read_checkpoint(path):
 
 def value_in_name(value):
     """A setting's value in the name of a folder: levels -3 0 3 are -3_0_3, a path its last part."""
-    if isinstance(value, (list, tuple)):
-        return "_".join(map(value_in_name, value))
-    if isinstance(value, float):
-        return f"{value:g}"
-    return Path(str(value)).name
+    return Path(plain(value, between="_")).name
 
 
 def run_folder(paper, cfg):
@@ -87,11 +84,11 @@ def read_result(path):
 def other_settings(old, new):
     """{setting: (in the old config, in the new)} where they differ.
 
-    What was computed counts, not where (PLACE); of a weights file its hash, not its path; a folder
-    of images may move (its name is in the run's, and identity.other_images compares the images).
+    What was computed counts, not where (RUNTIME_ONLY), and of a weights file its hash, not its
+    path.  A folder of images may move: identity.other_images compares the images.
     """
     old, new = ({k: v for k, v in json.loads(json.dumps(config)).items() if k not in (
-        *PLACE, "versions", "commit", "weights", "code", "images", "dataset")}
+        *RUNTIME_ONLY, "versions", "commit", "weights", "code", "images", "dataset")}
         for config in (old, new))
     return {k: (old.get(k), new.get(k)) for k in sorted({*old, *new}) if old.get(k) != new.get(k)}
 
@@ -116,10 +113,11 @@ class Run:
 
     def _check_folder(self):
         """UserError if the folder holds a run of other settings, images or code than this one."""
-        there = next(p for p in self.folder.absolute().parents if p.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK):
-            raise UserError(f"cannot write {self.folder}: {there} is "
-                            + ("not to be written to" if there.is_dir() else "a file"))
+        parent = next(path for path in self.folder.absolute().parents if path.exists())
+        if not parent.is_dir():
+            raise UserError(f"cannot write {self.folder}: {parent} is a file")
+        if not os.access(parent, os.W_OK):
+            raise UserError(f"cannot write {self.folder}: {parent} is not to be written to")
         old = None if self.cfg.again else read_config(self.folder)
         if old is None:
             return
@@ -147,8 +145,8 @@ class Run:
         shared = data.shared_classes()
         known = f"{len(shared):,} of them in train (closed-set retrieval)" if shared else \
             "none of them in train"
-        held = f" · held out {data.val}" if data.val else ""
-        print(f"train {data.train}{held} · test {data.test}, {known}{gallery}")
+        held_out = f" · held out {data.val}" if data.val else ""
+        print(f"train {data.train}{held_out} · test {data.test}, {known}{gallery}")
         if data.val and len(data.val.classes) < FEW:
             print(f"note: R@1 among {len(data.val.classes)} held-out classes hardly tells one "
                   "epoch from another; hold out more, if there are")
@@ -159,43 +157,44 @@ class Run:
 
     def __enter__(self):
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = filelock.FileLock(self.folder / ".lock", timeout=LOCK_WAIT)
         try:
-            self.lock = lock(self.folder / ".lock", LOCK_WAIT)
+            self.lock.acquire()
         except filelock.Timeout:
             raise UserError(f"another process is training in {self.folder}")
-        try:
-            self._check_folder()                   # again: somebody may have held the lock till now
-        except UserError:
-            self.lock.release()
-            raise
         remove_leftovers(self.folder)
         if self.cfg.again:
             for name in ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json"):
                 (self.folder / name).unlink(missing_ok=True)
         if not (self.folder / "config.json").exists():
             write_json(self.folder / "config.json", self.config)
+        self.pid, self.old_handler = os.getpid(), signal.signal(signal.SIGTERM, self._terminate)
         return self
 
     def __exit__(self, kind, error, traceback):
+        signal.signal(signal.SIGTERM, self.old_handler)
         self.lock.release()
         if kind is KeyboardInterrupt:
-            command = typed(["python", *(word for word in sys.argv if word != "--again")])
-            print(f"\nstopped: {self.folder} holds {self.saved} of {self.cfg.epochs} epochs."
-                  f"  To continue: {command}", file=sys.stderr)
+            print(self._how_to_continue(), file=sys.stderr)
         if isinstance(error, torch.OutOfMemoryError):
-            raise UserError(self._too_large()) from error
+            raise UserError(f"out of GPU memory with --batch {self.cfg.batch}: --precision bf16 "
+                            "needs less; so does a smaller --batch, but that is no longer the "
+                            "paper's") from error
         if error and isinstance(error, torch._dynamo.exc.TorchDynamoException):
             raise UserError(f"--compile: {reason(error)}") from error
 
-    def _too_large(self):
-        """What to say when the GPU's memory is not enough."""
-        cfg, backbone = self.cfg, self.parts["network"].backbone
-        gib = {precision: step_bytes(backbone, cfg.batch, cfg.size, precision) / 2 ** 30
-               for precision in ("fp32", "bf16")}
-        return (f"out of GPU memory: a step of {cfg.backbone} with --batch {cfg.batch} at "
-                f"{cfg.size} × {cfg.size} keeps about {gib['fp32']:.1f} GiB for the backward pass, "
-                f"with --precision bf16 {gib['bf16']:.1f}; a smaller --batch needs less, but is no "
-                "longer the paper's")
+    def _terminate(self, number, frame):
+        """SIGTERM: die of it at once.  Checkpoints appear whole: one epoch is lost at most."""
+        if os.getpid() == self.pid:                 # and not a worker that was just forked
+            os.write(2, f"{self._how_to_continue()}\n".encode())     # print may be what it stopped
+            self.lock.release()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def _how_to_continue(self):
+        command = shlex.join(["python", *(word for word in sys.argv if word != "--again")])
+        return (f"\nstopped: {self.folder} holds {self.saved} of {self.cfg.epochs} epochs.  "
+                f"To continue: {command}")
 
     @property
     def result(self):
@@ -215,7 +214,6 @@ class Run:
                 self.history = state["history"]
                 self.pretrained = state.get("pretrained", state.get("untrained"))    # its old name
                 self.saved = len(self.history)
-                self._keep_best(state)
             except (KeyError, RuntimeError, ValueError) as error:
                 raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
                                 f"delete {self.folder} to train anew")
@@ -282,9 +280,10 @@ class Run:
                "images/s": self.images / self.seconds, "seconds": self.seconds}
         self.history.append(row)
         state = self._state()
+        if self.best("val R@1") is row:
+            self._save("best.pt", state | {"optimizer": None})
         self._save("last.pt", state)
         self.saved = len(self.history)
-        self._keep_best(state)
         self._write_log()
         self._print(row)
 
@@ -316,12 +315,6 @@ class Run:
         print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}{cells}{row['images/s']:>10,.0f}"
               f"{left // 60:>6}:{left % 60:02}", flush=True)
 
-    def _keep_best(self, state):
-        """best.pt is last.pt where the last epoch is the best on the held-out classes; also where a
-        kill came between the two."""
-        if self.best("val R@1") is self.history[-1]:
-            self._save("best.pt", state | {"optimizer": None})
-
     def _save(self, name, state):
         with atomic(self.folder / name, "wb") as file:
             torch.save(state, file)
@@ -346,9 +339,9 @@ class Run:
         write_json(self.folder / "result.json", result)
         self._save("last.pt", self._state() | {"optimizer": None})      # two thirds of the file
         if data is not None:
-            found = torch.cat([parts[name] for name in ("test", "gallery") if name in parts])
+            x = torch.cat([parts[name] for name in ("test", "gallery") if name in parts])
             entries = searched_entries(data, self.cfg.dataset, self.cfg.data_root)
-            keep_embeddings(self.folder / "last.pt", self.paper, entries, found)
+            kept_embeddings(self.folder / "last.pt", self.paper, entries, lambda: x)
 
 
 def versions():

@@ -1,4 +1,4 @@
-"""What eval.judge gives, as a table on the console."""
+"""The tables on the console: what eval.judge gives, and the end of a training."""
 
 
 def percent(share, width=7):
@@ -26,3 +26,25 @@ def show(rows, ks):
         if "queries without a positive" in row:
             print(f"{row['queries without a positive']} queries have no other image of their class "
                   "to find and count as misses")
+
+
+def final_table(run):
+    """The end of a training: pretrained backbone, last epoch, best epoch on test, its folder."""
+    result, held_out = run.result, ""
+    before, last = result["pretrained backbone"], result["last epoch"]
+    best = result["best on test"]
+    rows = {"pretrained backbone": before, f"last epoch ({last['epoch']})": last}
+    if "best on held-out classes" in result:
+        chosen = result["best on held-out classes"]
+        rows[f"best.pt (epoch {chosen['epoch']}, chosen on held-out training classes)"] = chosen
+        held_out = f"R@1 on the held-out classes: best.pt {percent(chosen['val R@1'], 0)}"
+        if "val R@1" in before:
+            held_out += f", pretrained {percent(before['val R@1'], 0)}"
+            if chosen["val R@1"] <= before["val R@1"]:
+                held_out += ": by them no epoch is better than not training at all"
+    rows[f"best on test (epoch {best['epoch']}, chosen on the test set)"] = best
+    print()
+    show(rows, run.cfg.ks)
+    if held_out:
+        print(held_out)
+    print(f"run {run.folder}")

@@ -1,4 +1,4 @@
-"""Shared by all tests: the import path, and the comparison of code with an oracle."""
+"""Shared by all tests: the import path, the comparison of code with an oracle, small datasets."""
 import functools
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -17,14 +18,12 @@ sys.path.insert(0, str(ROOT))
 POSIX_ONLY = {  # tests, and fixtures of tests, of what Windows has not: why
     "test_a_worker_that_outlives_its_run_does_not_keep_the_folder": "os.fork",
     "test_a_killed_build_leaves_nothing_that_is_taken_for_a_cache": "os.fork",
-    "test_machines_whose_locks_do_not_reach_each_other": "os.fork",
-    "test_two_at_once_build_one_cache": "os.fork",
+    "test_several_at_once_build_one_cache": "os.fork",
     "test_a_file_system_without_locks": "fcntl",
     "test_a_cache_that_does_not_fit_is_replaced": "replacing of a file that is mapped",
     "test_a_stopped_run_continues_to_the_same_bits": "end by a signal",
     "test_an_old_python_is_refused_before_anything_is_made": "bash",
     "test_sigterm_to_every_process_of_a_job": "end by a signal",
-    "test_a_signal_that_python_drops_comes_again": "end by a signal",
     "test_commands_are_understood": "bash", "test_commands_are_found": "bash",
     "checkout": "bash", "gpus_seen": "bash", "run_all": "bash"}
 
@@ -64,6 +63,14 @@ def quick():
         yield
 
 
+@pytest.fixture
+def few_glyphs(monkeypatch):
+    """Ten classes of four images to train, ten to test."""
+    from support import glyphs
+    monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 410), 4))
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 4))
+
+
 def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
     """function (torch) equals oracle (NumPy) in value and in its gradient to every array.
 
@@ -87,6 +94,27 @@ def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
             slope[at] = (above - float(oracle(*moved))) / (2 * step)
         assert np.abs(slope).max() > floor, "the oracle's gradient is vacuous"
         np.testing.assert_allclose(tensor.grad.numpy(), slope, rtol=1e-5, atol=1e-7)
+
+
+def positive_places(x, labels, gallery=None, gallery_labels=None):
+    """The definition behind Recall@K and MAP@R: where each query's positives stand in the list of
+    its neighbours, nearest first, from 1; with every distance and a sort.
+
+    x (n, d), labels (n,); without a gallery each is a query and all others its neighbours
+    -> n ascending arrays, empty if a query has no positive
+    """
+    alone = gallery is None
+    if alone:
+        gallery, gallery_labels = x, labels
+    distances = cdist(x, gallery)                                       # (n, m), float64
+    positives = np.asarray(labels)[:, None] == np.asarray(gallery_labels)[None]
+    places = []
+    for i, (distance, positive) in enumerate(zip(distances, positives)):
+        if alone:                                   # the query itself leaves, by its index
+            distance, positive = np.delete(distance, i), np.delete(positive, i)
+        order = np.lexsort((positive, distance))    # by distance; in a tie the negatives first
+        places.append(1 + np.flatnonzero(positive[order]))
+    return places
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
     python tests/stress.py kill [--kills 20] [--seed 0]     about 10 minutes on two cores
     python tests/stress.py fuzz [--inputs 300] [--seed 0]   about 2 minutes on two cores
 
-`kill` sends SIGKILL to each of the three trainings, at random moments and while a checkpoint is
-being written, with and without a worker process, starts them again at once, and compares every
-finished run with an undisturbed one: weights, optimizer and results, bit for bit.  `fuzz` feeds
-each reader of something that a user brings with that many damaged copies.  Both print a table; exit
-status 1 if anything was wrong.
+`kill` ends each of the three trainings at random moments and while a checkpoint is being written,
+with and without a worker process: by SIGKILL, or by SIGTERM to its whole process group, as a
+scheduler does.  It starts them again at once, and compares every finished run with an undisturbed
+one: weights, optimizer and results, bit for bit.  `fuzz` feeds each reader of something that a user
+brings with that many damaged copies.  Both print a table; exit status 1 if anything was wrong.
 """
 import argparse
 import contextlib
@@ -63,7 +63,11 @@ def state(folder):
 
 
 def kill_one_script(script, kills, draw, tmp):
-    """-> (kills, of them while a checkpoint was being written, finished runs, mismatches)"""
+    """-> (SIGKILLs, SIGTERMs, of both while a checkpoint was being written, finished runs, faults)
+
+    A fault: a run that ends otherwise than by its signal, a SIGTERM that leaves more than its one
+    line, a finished run that differs.
+    """
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(ROOT / f"{script}.py"), *TRAININGS[script], "--out"]
     start = time.time()
@@ -71,44 +75,59 @@ def kill_one_script(script, kills, draw, tmp):
     duration = time.time() - start
     (whole,) = (tmp / "whole").iterdir()
     want, folder = state(whole), tmp / "killed" / whole.name
-    done = writing = finished = mismatches = 0
-    while done < kills or not finished:
+    ended = {signal.SIGKILL: 0, signal.SIGTERM: 0}
+    writing = finished = faults = 0
+
+    def fault(what):
+        print(f"{script}: {what}", flush=True)
+        return 1
+    while sum(ended.values()) < kills or not finished:
         workers = str(draw.randint(0, 1))                       # with one: it outlives its parent
+        end = draw.choice([signal.SIGKILL, signal.SIGTERM])
         with open(tmp / "stderr", "wb") as stderr:
             process = subprocess.Popen([*command, str(tmp / "killed"), "--workers", workers],
-                                       env=env, stdout=subprocess.DEVNULL, stderr=stderr)
+                                       env=env, stdout=subprocess.DEVNULL, stderr=stderr,
+                                       start_new_session=True)
         at_write, deadline = draw.random() < 0.4, time.time() + draw.uniform(0, 0.9 * duration)
+        parts = set(folder.glob(".last.pt.*.part"))             # of processes that were killed
         caught = False
-        while process.poll() is None and done < kills:
-            caught = at_write and (folder / f".last.pt.{process.pid}.part").exists()
+        while process.poll() is None and sum(ended.values()) < kills:
+            caught = at_write and set(folder.glob(".last.pt.*.part")) - parts
             if caught or (not at_write and time.time() > deadline):
-                process.send_signal(signal.SIGKILL)
+                if end == signal.SIGTERM:
+                    os.killpg(process.pid, end)
+                else:
+                    process.send_signal(end)
                 break
             time.sleep(0 if at_write else 0.01)
         process.wait()
-        if process.returncode == -signal.SIGKILL:
-            done, writing = done + 1, writing + caught
-        elif process.returncode == 0:
+        message = (tmp / "stderr").read_text().strip()
+        if process.returncode == 0:
             finished += 1
             if where := difference(state(folder), want):
-                mismatches += 1
-                print(f"{script}: differs at {where}", flush=True)
+                faults += fault(f"differs at {where}")
             shutil.rmtree(tmp / "killed")
+        elif process.returncode == -end:
+            ended[end], writing = ended[end] + 1, writing + bool(caught)
+            one_line = message.startswith("stopped: ") and "\n" not in message
+            if end == signal.SIGTERM and message and not one_line:      # "": before the training
+                faults += fault(f"SIGTERM left {message}")
         else:
-            sys.exit(f"{script}.py ended with status {process.returncode}: "
-                     + (tmp / "stderr").read_text())
-    return done, writing, finished, mismatches
+            faults += fault(f"ended with status {process.returncode}: {message}")
+            if faults > 9:
+                break
+    return *ended.values(), writing, finished, faults
 
 
 def kill(args):
-    print(f"{'script':<10}{'kills':>7}{'in a write':>12}{'finished':>10}{'mismatches':>12}",
-          flush=True)
+    print(f"{'script':<10}{'SIGKILL':>9}{'SIGTERM':>9}{'in a write':>12}{'finished':>10}"
+          f"{'faults':>8}", flush=True)
     wrong = 0
     for script in TRAININGS:
         with tempfile.TemporaryDirectory() as tmp:
             row = kill_one_script(script, args.kills, random.Random(args.seed), Path(tmp))
-        print(f"{script:<10}{row[0]:>7}{row[1]:>12}{row[2]:>10}{row[3]:>12}", flush=True)
-        wrong += row[3]
+        print(f"{script:<10}{row[0]:>9}{row[1]:>9}{row[2]:>12}{row[3]:>10}{row[4]:>8}", flush=True)
+        wrong += row[4]
     return wrong
 
 
@@ -209,7 +228,7 @@ def readers(tmp, draw):
     torch.save({"paper": "jrd", "config": {"alpha": 1.0}, "network": {"w": torch.ones(50)}}, path)
     found["checkpoint .pt"] = file_damage(path, lambda: common.read_checkpoint(path), draw)
     path = tmp / "small.pth"
-    shutil.copy(ROOT / "glyphs_backbone.pth", path)
+    shutil.copy(common.glyphs.WEIGHTS, path)
     found["weights .pth"] = file_damage(path, lambda: common.load_weights(
         common.SmallNet(), "small", path), draw)
     return found

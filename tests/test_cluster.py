@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import filelock
 import pytest
 import torch
 
@@ -91,7 +92,7 @@ def prepare(tmp_path, monkeypatch, capfd):
     def run(*words):
         status = 0
         try:
-            common.ahead(common.parse_args(
+            common.prepare(common.parse_args(
                 ["prepare", *map(str, words), "--data-root", str(tmp_path)]))
         except SystemExit as stop:
             status = stop.code
@@ -103,59 +104,39 @@ def prepare(tmp_path, monkeypatch, capfd):
 def test_prepare_fetches_and_builds_what_the_presets_need(prepare, tmp_path, monkeypatch):
     status, out, err = prepare("cub128")
     assert (status, err) == (0, [])
-    assert [line for line in out if line.startswith("ready: weights")] == [
-        f"ready: weights of squeezenet1_1, {files.sha256(file)[:12]}"
-        for file in (tmp_path / "hub" / "checkpoints").iterdir()]
-    ready = [line for line in out if line.startswith("ready: cub128 as ")]
-    assert [line.split()[3] for line in ready] == ["jrd.py", "mdr.py", "dml_da.py"]
-    assert ready[0].endswith("3 images of 2 classes to train, 4 images of 2 classes to test")
+    (file,) = (tmp_path / "hub" / "checkpoints").iterdir()
+    assert [line for line in out if line.startswith("ready: ")] == [
+        f"ready: cub128 as {paper}.py sees it, 3 images of 2 classes to train, 4 images of 2 "
+        f"classes to test, weights of squeezenet1_1 {files.sha256(file)[:12]}"
+        for paper in common.PAPERS]
     assert sum(line.startswith("building the cache") for line in out) == 9
     monkeypatch.setattr(images, "_build_cache", None)           # nothing is left to build
-    for paper in common.PAPERS:
-        script = importlib.import_module(paper)
-        train, _, test = script.transforms(script.parse_args(["--dataset", "cub128"]))
-        common.load_dataset("cub128", tmp_path, train, test)
+    assert prepare("cub128", "--paper", "mdr")[0] == 0
 
 
 def test_prepare_says_a_line_for_each_file_that_it_cannot_have(prepare, tmp_path):
-    """... and does the rest: two papers share BN-Inception; cars are missing for all three."""
-    status, out, err = prepare("cub", "cars")
+    """... and does the rest: two papers share BN-Inception; cars are missing for all three; caches
+    are built."""
+    status, out, err = prepare("cub", "cars", "birds")
     assert status == 2
-    assert [line.split(":")[0:2] for line in err] == [
+    assert [line.split(":")[0:2] for line in err[:3]] == [
         ["common.py", " cannot download http"], ["common.py", " cannot download https"],
         ["common.py", f" no cars under {tmp_path} (--data-root or $DML_DATA names another folder)"]]
     assert "bn_inception-52deb4733.pth: no route to host" in err[0] and "googlenet" in err[1]
-    assert [line.split()[1] for line in out if line.startswith("ready")] == ["cub"] * 3
+    assert "unknown dataset 'birds'" in err[3] and len(err) == 4
+    assert sum(line.startswith("building the cache") for line in out) > 5
 
 
-def test_prepare_takes_the_list_of_commands(prepare, tmp_path):
-    """A test image of 256 × 256 has a cache of its own; a command of another paper is left out."""
+def test_prepare_takes_what_is_not_the_presets(prepare, tmp_path):
+    """A test image of 256 × 256 has a cache of its own."""
     own = tmp_path / "my weights.pth"
     torch.save(common.backbone("squeezenet1_1")[0].state_dict(), own)
-    lines = ["python mdr.py --dataset cub --backbone squeezenet1_1 --seed 0",
-             "python mdr.py --dataset cub --backbone squeezenet1_1 --seed 1",
-             "/a/python mdr.py --dataset cub --backbone squeezenet1_1 --size 256 "
-             f"--weights '{own}'",
-             "python dml_da.py --dataset cub --no-cache --weights random"]
-    (tmp_path / "commands.txt").write_text("\n".join([*lines, "python jrd.py --dataset sop", ""]))
-    for paper in ("mdr", "dml_da"):
-        status, out, err = prepare(tmp_path / "commands.txt", "--paper", paper)
-        assert (status, err) == (0, [])
-        ready = [line.split(",")[0] for line in out if line.startswith("ready")]
-        assert ready == {"mdr": ["ready: weights of squeezenet1_1"] * 2 + [
-            "ready: cub as mdr.py sees it"] * 2, "dml_da": ["ready: weights of googlenet"]}[paper]
+    flags = ["cub", "--paper", "mdr", "--backbone", "squeezenet1_1"]
+    assert prepare(*flags)[0] == 0
+    status, out, err = prepare(*flags, "--size", "256", "--weights", own)
+    assert (status, err) == (0, [])
+    assert out[-1].endswith(f"weights of squeezenet1_1 {files.sha256(own)[:12]}")
     assert len(list((tmp_path / ".cache").glob("*.images"))) == 5       # train; seen, test: twice
-
-
-@pytest.mark.parametrize("text, message", [
-    ("python train.py\n", "line 1: no command of jrd.py, mdr.py or dml_da.py"),
-    ("python jrd.py\npython jrd.py 'a\n", "line 2: no command")])
-def test_prepare_refuses_another_file_and_another_dataset(text, message, prepare, tmp_path):
-    (tmp_path / "commands.txt").write_text(text)
-    with pytest.raises(common.UserError, match=message):
-        prepare(tmp_path / "commands.txt")
-    with pytest.raises(common.UserError, match="unknown dataset 'birds'"):
-        prepare("birds")
 
 
 # ---------------------------------------------------------------------------- several GPUs
@@ -215,7 +196,7 @@ def test_sigterm_to_every_process_of_a_job(tmp_path):
     process = subprocess.Popen([sys.executable, *words], cwd=ROOT, text=True,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    while not (found := list(tmp_path.glob("runs/*/last.pt"))):
+    while not (last := list(tmp_path.glob("runs/*/last.pt"))):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGTERM)
@@ -223,55 +204,4 @@ def test_sigterm_to_every_process_of_a_job(tmp_path):
     assert process.returncode == -signal.SIGTERM
     assert stderr.startswith("stopped: ") and stderr.count("\n") == 0
     assert stderr.endswith("To continue: " + shlex.join(["python", *words]))
-    files.lock(found[0].parent / ".lock", 0).release()
-
-
-def test_a_signal_that_python_drops_comes_again(tmp_path):
-    """What is raised while a __del__ runs goes no further: the run would not end."""
-    script = tmp_path / "script.py"
-    script.write_text("""
-import os, signal, sys, time
-from support.command_line import main
-
-class Loader:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(1)
-
-def train(cfg):
-    Loader()
-    print("the signal was dropped", flush=True)
-    time.sleep(60)
-
-main(train, lambda: None)
-""")
-    done = subprocess.run([sys.executable, script], env=os.environ | {"PYTHONPATH": str(ROOT)},
-                          text=True, capture_output=True)
-    assert (done.returncode, done.stdout, done.stderr) == (
-        -signal.SIGTERM, "the signal was dropped\n", "")
-
-
-def test_a_worker_whose_parent_was_killed_prints_no_trace():
-    """torch's thread in a worker that hands out file descriptors meets a closed connection."""
-    done = subprocess.run([sys.executable, "-c", """
-import sys, common
-common._start_worker(0)
-for error in (ConnectionResetError("gone"), EOFError("gone"), ValueError("told")):
-    sys.excepthook(type(error), error, None)
-"""], cwd=ROOT, text=True, capture_output=True)
-    assert (done.returncode, done.stderr.strip()) == (0, "ValueError: told")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_worker_that_is_left_does_not_hold_up_the_end():
-    """A loader that an error left in the middle: its workers do not hear multiprocessing's SIGTERM."""
-    done = subprocess.run([sys.executable, "-c", """
-import multiprocessing, time
-from support.command_line import main
-def leave(args):
-    global worker
-    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=[600], daemon=True)
-    worker.start()
-main(leave, lambda: None)
-"""], cwd=ROOT, timeout=60)
-    assert done.returncode == 0
+    filelock.FileLock(last[0].parent / ".lock", timeout=0).acquire().lock.release()

@@ -3,7 +3,6 @@ import argparse
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 
@@ -83,11 +82,6 @@ def test_a_broken_image_is_named(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(common.UserError, match="class02/1.png"):
         common.load_dataset(str(tmp_path / "d"))
-
-
-def test_unknown_dataset():
-    with pytest.raises(common.UserError, match="unknown dataset 'birds'.*glyphs"):
-        common.load_dataset("birds")
 
 
 # ---------------------------------------------------------------------------- the loader
@@ -232,16 +226,6 @@ def test_download(published, tmp_path, monkeypatch):
     assert common.load_weights(backbone, "bn_inception") == digest            # found, not fetched
 
 
-def test_a_pickle_that_runs_code_is_refused(tmp_path):
-    class Evil:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "owned"),)
-    torch.save({"paper": "jrd", "config": Evil()}, tmp_path / "last.pt")
-    with pytest.raises(common.UserError, match="cannot load"):
-        common.read_checkpoint(tmp_path / "last.pt")
-    assert not (tmp_path / "owned").exists()
-
-
 # ---------------------------------------------------------------------------- files and folders
 def test_atomic_leaves_the_old_file_when_writing_fails(tmp_path):
     path = tmp_path / "x.json"
@@ -251,12 +235,20 @@ def test_atomic_leaves_the_old_file_when_writing_fails(tmp_path):
     assert json.loads(path.read_text()) == [1] and os.listdir(tmp_path) == ["x.json"]
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", None])
+@pytest.mark.parametrize("content", ["", "garbage", "other", "hostile"])
 def test_checkpoints_that_are_none(tmp_path, content):
+    """Nothing in them runs."""
+    class Hostile:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
     path = tmp_path / "last.pt"
-    torch.save({"a": 1}, path) if content is None else path.write_bytes(content)
+    if content in ("other", "hostile"):
+        torch.save({"a": 1} if content == "other" else {"config": Hostile()}, path)
+    else:
+        path.write_text(content)
     with pytest.raises(common.UserError, match="last.pt"):
         common.read_checkpoint(path)
+    assert not (tmp_path / "ran").exists()
 
 
 def run_of(tmp_path, *arguments):
@@ -287,18 +279,6 @@ def test_a_folder_with_other_settings_is_refused(tmp_path):
     (run.folder / "config.json").write_text("{")
     with pytest.raises(common.UserError, match="not the settings of a run"):
         run_of(tmp_path)
-
-
-def test_settings_that_came_while_another_process_trained_are_refused(tmp_path):
-    late = run_of(tmp_path)                        # made before there was a folder
-    with run_of(tmp_path) as run:
-        config = json.loads((run.folder / "config.json").read_text())
-    files.write_json(run.folder / "config.json", config | {"alpha": 2.0})
-    with pytest.raises(common.UserError, match="alpha"):
-        late.__enter__()
-    files.write_json(run.folder / "config.json", config)
-    with late:                                     # and the lock was given back
-        pass
 
 
 def test_a_checkpoint_of_another_version_is_refused(tmp_path):
@@ -350,20 +330,14 @@ def test_finish_may_be_called_twice(tmp_path):
         assert run.result == first and first["best on test"]["epoch"] == 1
 
 
-def test_what_a_killed_process_was_writing_goes(tmp_path):
+def test_what_a_killed_process_was_writing_goes_when_it_is_a_day_old(tmp_path):
     with run_of(tmp_path) as run:
-        gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
-                              stdout=subprocess.PIPE, text=True).stdout.strip()
-        here = socket.gethostname()
-        stale, old, alive, elsewhere = (run.folder / f".last.pt.{who}.part" for who in (
-            f"{here}.{gone}", "elsewhere.1", f"{here}.{os.getppid()}", "elsewhere.2"))
-        for part in (stale, old, alive, elsewhere):
+        old, new = run.folder / ".last.pt.1.part", run.folder / ".last.pt.2.part"
+        for part in (old, new):
             part.write_text("half")
         os.utime(old, (0, 0))
     with run_of(tmp_path):
-        assert not stale.exists() and not old.exists()
-        assert alive.exists() and elsewhere.exists(), "another process may be writing them"
-        assert (run.folder / "config.json").exists()
+        assert not old.exists() and new.exists(), "another process may be writing it"
 
 
 def test_a_loss_that_is_not_finite_stops_with_step_parts_and_checkpoint(tmp_path):

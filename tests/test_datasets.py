@@ -1,4 +1,5 @@
 """The real datasets in miniature copies of their layouts, broken copies of them, and the cache."""
+import contextlib
 import errno
 import gc
 import json
@@ -6,7 +7,6 @@ import os
 import pickle
 import shutil
 import signal
-import socket
 import time
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import common
 import dml_da
 import jrd
 import mdr
-from support import images, layouts
+from support import identity, images, layouts
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -373,7 +373,7 @@ def files(tmp_path, monkeypatch):
 
 
 def cached(files, tmp_path):
-    sources = layouts.sources("d", tmp_path / "d", files.paths)
+    sources = identity.digest_of(map(str, files.paths), files.paths, "st_size", "st_mtime_ns")
     return images.cache_images(files, sources, "toy-train", tmp_path / ".cache")
 
 
@@ -383,17 +383,19 @@ def assert_same(found, files):
         assert torch.equal(got, want) and got.dtype == torch.uint8 and got.stride() == want.stride()
 
 
-@pytest.mark.parametrize("prefix", [None, HALVE])
+@pytest.mark.parametrize("prefix", [None, HALVE, v2.Resize(11, antialias=True)])
 def test_the_cache_holds_what_the_files_give_and_decodes_once(prefix, files, tmp_path, capsys,
                                                               monkeypatch):
+    """Images of one shape and of several."""
     found = cached(files(prefix), tmp_path)
-    size = 7 * 3 * 10 * 12 if prefix else sum(3 * (20 + i) * (30 - i) for i in range(7))
     assert ".images: 7 images\n" in capsys.readouterr().out
+    assert (found.whole() is None) == (prefix != HALVE)
+    size = sum(3 * h * w for h, w in found.shapes)
     assert [p.stat().st_size for p in (tmp_path / ".cache").glob("*.images")] == [size]
     assert_same(found, files(prefix))
     files.decoded()
     with monkeypatch.context() as patch:                      # a finished cache needs no writing
-        patch.setattr(images, "lock", None)
+        patch.setattr(images, "_builder", None)
         assert_same(cached(files(prefix), tmp_path), found)
     assert files.decoded() == 0 and capsys.readouterr().out == ""
     copied = pickle.dumps(found)
@@ -467,47 +469,49 @@ def test_a_killed_build_leaves_nothing_that_is_taken_for_a_cache(files, tmp_path
         assert ended(in_a_child(lambda: cached(some, tmp_path))) == -signal.SIGKILL
     assert [p.suffix for p in (tmp_path / ".cache").iterdir() if p.suffix != ".lock"] == [".part"]
     assert_same(cached(some, tmp_path), some)
-    assert not list((tmp_path / ".cache").glob(".*.part")), "the killed process's part is gone"
 
 
-def test_a_prefix_that_keeps_the_aspect_ratio(files, tmp_path):
-    """Unequal shapes: what each image has become is noted, not foreseen."""
-    prefix = v2.Resize(11, antialias=True)
-    found = cached(files(prefix), tmp_path)
-    assert len(set(found.shapes)) > 1
-    assert_same(found, files(prefix))
-    assert_same(cached(files(prefix), tmp_path), files(prefix))
-
-
-def test_machines_whose_locks_do_not_reach_each_other(files, tmp_path, monkeypatch):
-    """Three build one cache at once and none knows of the others: each reads whole images, while
-    the others replace the file, and after it."""
+@pytest.mark.parametrize("locks", [True, False])
+def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, capfd):
+    """Three processes: one builds and the others wait.  Or their locks do not reach each other, as
+    on two machines: then each reads whole images, while the others replace the file."""
     real = images.decode
-    monkeypatch.setattr(images, "lock", lambda *_, **__: None)
     monkeypatch.setattr(images, "decode", lambda path: time.sleep(0.02) or real(path))
+    if not locks:
+        monkeypatch.setattr(images, "_builder", lambda data: contextlib.nullcontext())
     some = files()
     want = [images.to_tensor(None, real(path)) for path in some.paths]
+    files.decoded()
 
     def build():
-        for _ in range(20):
+        for _ in range(10):
             assert_same([*cached(some, tmp_path)], want)
-    children = []
-    for number in range(3):
-        monkeypatch.setattr(socket, "gethostname", lambda number=number: f"node{number}")
-        children.append(in_a_child(build))
-        time.sleep(0.05)
+    children = [in_a_child(build) for _ in range(3)]
     assert [ended(child) for child in children] == [0, 0, 0]
     assert_same([*cached(some, tmp_path)], want)
+    out = capfd.readouterr().out
+    assert not locks or out.count("building the cache") == 1
+    assert ("waiting for another process" in out) == locks
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks(number, files, tmp_path, monkeypatch):
+def test_a_file_system_without_locks(files, tmp_path, monkeypatch):
     """Lustre without the flock option says ENOSYS: that is no reason to do without a cache."""
     import fcntl
 
     def flock(*_):
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     monkeypatch.setattr(fcntl, "flock", flock)
+    assert_same(cached(files(), tmp_path), files())
+
+
+def test_a_full_disk(files, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "ascontiguousarray", full)
+        with pytest.raises(common.UserError, match="cannot write .*No space left.*--no-cache"):
+            cached(files(), tmp_path)
+    assert not list((tmp_path / ".cache").glob(".*.part"))
     assert_same(cached(files(), tmp_path), files())
 
 
@@ -522,39 +526,6 @@ def test_the_papers_datasets_are_trusted_by_their_names(mini, tmp_path, monkeypa
     assert not [path for path in looks if path.suffix == ".jpg"]
 
 
-def test_two_at_once_build_one_cache(files, tmp_path, monkeypatch, capfd):
-    real = images.decode
-    monkeypatch.setattr(images, "decode", lambda path: time.sleep(0.05) or real(path))
-    some = files()
-
-    def build():
-        assert_same([*cached(some, tmp_path)], want)
-    want = [images.to_tensor(None, real(path)) for path in some.paths]
-    files.decoded()
-    children = [in_a_child(build) for _ in range(3)]
-    assert [ended(child) for child in children] == [0, 0, 0]
-    assert files.decoded() == 7
-    out = capfd.readouterr().out
-    assert out.count("building the cache") == 1 and "waiting for another process" in out
-
-
-def test_no_room(files, tmp_path, monkeypatch):
-    def full(_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    usage = shutil.disk_usage(tmp_path)._replace(free=1234)
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda path: usage)
-        with pytest.raises(common.UserError, match="needs about 0.00 GB more and .* has 0.00 GB f"):
-            cached(files(), tmp_path)
-    assert files.decoded() == 2, "it noticed after the first images"
-    with monkeypatch.context() as patch:                    # somebody else fills the disk meanwhile
-        patch.setattr(np, "ascontiguousarray", full)
-        with pytest.raises(common.UserError, match="cannot write .*No space left.*--no-cache"):
-            cached(files(), tmp_path)
-    assert not list((tmp_path / ".cache").glob(".*.part"))
-    assert_same(cached(files(), tmp_path), files())
-
-
 def test_a_place_that_cannot_be_written(files, tmp_path):
     (tmp_path / ".cache").write_text("in the way")
     with pytest.raises(common.UserError, match="cannot write the cache .*--no-cache"):
@@ -562,46 +533,6 @@ def test_a_place_that_cannot_be_written(files, tmp_path):
 
 
 # ---------------------------------------------------------------------------- through the scripts
-@pytest.fixture
-def album(tmp_path):
-    """A folder of photographs of all kinds: sizes, greyscale, CMYK, palette, transparent."""
-    draws = np.random.RandomState(0)
-    for c, modes in enumerate((["RGB", "L", "CMYK"], ["RGB"], ["P", "RGBA"], ["L", "CMYK"])):
-        for i, mode in enumerate(modes):
-            size = (60 + 40 * i + c, 90 - 15 * i, 3)
-            suffix = "png" if mode in ("P", "RGBA") else "jpg"
-            path = tmp_path / "album" / f"c{c}" / f"{i}.{suffix}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(draws.randint(0, 256, size, np.uint8)).convert(mode).save(path)
-    return tmp_path / "album"
-
-
-def loaded(script, cfg, cache, workers):
-    """-> an epoch of training batches, and the seen and the test images."""
-    cfg.workers = workers
-    train_prefix, augment, test = script.transforms(cfg)
-    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test, cache)
-    loader = common.train_loader(data.train, augment, lambda epoch: [[2, 0], [3, 1]], cfg, "cpu")
-    parts = [x for batch in loader(3) for x in batch]
-    return type(data.train.images), parts + [x for split in (data.seen, data.test)
-                                             for x in split.images]
-
-
-@pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
-def test_cached_and_uncached_batches_are_the_same_bits(script, album, tmp_path):
-    cfg = script.parse_args(["--dataset", str(album), "--data-root", str(tmp_path)])
-    kind, plain = loaded(script, cfg, cache=False, workers=0)
-    assert kind is images.ImageFiles and not (tmp_path / ".cache").exists()
-    for workers in (0, 1):
-        kind, fast = loaded(script, cfg, cache=True, workers=workers)
-        assert kind is images.CachedImages
-        assert len(fast) == len(plain) == 2 * 2 + 4 + 4
-        assert all(torch.equal(a, b) for a, b in zip(fast, plain))
-    assert plain[2].shape[1:] == (3, cfg.size if script is mdr else 224, 224)
-    made = [p.name.rsplit("-", 1)[0] for p in (tmp_path / ".cache").glob("*.images")]
-    assert sorted(name.split("-")[2] for name in made) == ["test", "train", "train"]
-
-
 TRAININGS = [
     (jrd, "cub", "--backbone bn_inception --batch 3"),
     (mdr, "inshop", "--backbone bn_inception --batch 3 --iterations 1"),
@@ -623,11 +554,3 @@ def test_an_epoch_on_a_miniature_copy(script, layout, flags, mini, tmp_path, cap
     splits = json.loads((folder / "config.json").read_text())["splits"]
     assert splits == {part: list(counts) for part, counts in MINI[name].items()}
     assert ("NMI" in found["last epoch"]) == (name != "inshop")
-
-
-def test_the_cache_lies_under_the_data_root(mini, tmp_path, monkeypatch):
-    """--data-root, else $DML_DATA."""
-    name, _ = mini("cub")
-    monkeypatch.setenv("DML_DATA", str(tmp_path))
-    common.load_dataset(name, test=HALVE)
-    assert len(list(Path(tmp_path, ".cache").glob("cub-*.images"))) == 3

@@ -75,7 +75,7 @@ def test_versions_that_compute_the_same_are_not_other_code(monkeypatch, tmp_path
     ("jrd.py", r'help="Table 4"', 'help="kernels"'),                                # the options
     ("support/command_line.py", r"finite int or float", "finite number"),
     ("common.py", "the network's embeddings are not finite", "not finite"),         # a message
-    ("eval.py", "pretrained backbone", "before training"),                          # a table
+    ("support/tables.py", "pretrained backbone", "before training"),                # a table
     ("support/images.py", "cannot read the image", "no image"),
     ("support/runs.py", "self.started, self.first", "self.first, self.started"),
     ("support/layouts.py", "left out beside train", "set aside beside train")])      # a remark
@@ -104,7 +104,7 @@ def other_code(monkeypatch):
     monkeypatch.setattr(runs, "code_of", lambda paper: code)
 
 
-def test_a_finished_run_of_other_code_is_not_shown(run, monkeypatch, capsys):
+def test_a_run_of_other_code_is_neither_shown_nor_continued(run, monkeypatch, capsys):
     run()
     assert "is finished" in run()
     other_code(monkeypatch)
@@ -114,20 +114,15 @@ def test_a_finished_run_of_other_code_is_not_shown(run, monkeypatch, capsys):
                                 "differs; --name LABEL puts this run beside it, --again in its "
                                 "place")
     assert "last epoch" not in capsys.readouterr().out
+    (run.folder / "result.json").rename(run.folder / "result")
+    state = (run.folder / "last.pt").read_bytes()
+    with pytest.raises(common.UserError, match="holds a run begun with other code: jrd.jrs"):
+        run()
+    assert (run.folder / "last.pt").read_bytes() == state
     assert "run " + str(run.folder.with_name("jrd-glyphs-epochs2-my-idea-s0")) in run(
         "--name", "my-idea")
     assert "is finished" not in run("--again")
     assert "is finished" in run()
-
-
-def test_an_unfinished_run_of_other_code_is_not_continued(run, monkeypatch):
-    run()
-    (run.folder / "result.json").unlink()
-    state = (run.folder / "last.pt").read_bytes()
-    other_code(monkeypatch)
-    with pytest.raises(common.UserError, match="holds a run begun with other code: jrd.jrs"):
-        run()
-    assert (run.folder / "last.pt").read_bytes() == state
 
 
 def test_a_run_from_before_there_were_fingerprints_is_accepted(run, monkeypatch):
@@ -150,13 +145,6 @@ def test_damaged_fields_end_in_one_line_or_are_accepted(field, value, run):
         run()
     except common.UserError as error:
         assert "\n" not in str(error)
-
-
-@pytest.mark.parametrize("name", ["a b", "../x", "", "-x", "λ", "a/b"])
-def test_names_that_no_folder_can_have(name, capsys):
-    with pytest.raises(SystemExit):
-        jrd.parse_args([f"--name={name}"])
-    assert "must be letters, digits" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------- images
@@ -208,7 +196,8 @@ def test_eval_says_that_images_are_not_those_of_the_run(photos, tmp_path, capsys
     assert "note:" not in capsys.readouterr().out
     (moved / "class00").rename(moved / "zebra")
     evaluation.main(evaluation.parse_args(arguments + ["--export", str(tmp_path / "e.npz")]))
-    assert "note: these are not the images of the run: train, test differ" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "note: these are not the images of the run: train, test differ" in out
     with np.load(tmp_path / "e.npz") as file:
         assert [str(file["classes"][label]) for label in file["labels"]] == [
             path.split("/")[0] for path in file["paths"]]
@@ -235,8 +224,8 @@ def test_a_comparison_names_the_functions_that_differ(run, monkeypatch, tmp_path
     run()
     other_code(monkeypatch)
     run("--name", "my-idea")
-    said = tables.compare(tmp_path / "runs", "jrd-glyphs-epochs2-my-idea", "jrd-glyphs-epochs2")
-    assert said.endswith("The code differs in jrd.jrs.")
+    message = tables.compare(tmp_path / "runs", "jrd-glyphs-epochs2-my-idea", "jrd-glyphs-epochs2")
+    assert message.endswith("The code differs in jrd.jrs.")
 
 
 def test_the_plan_counts_runs_of_other_code(run, monkeypatch, tmp_path, capsys):

@@ -9,11 +9,10 @@ from conftest import ROOT
 
 PAPERS = ("jrd", "mdr", "dml_da")
 FLOORS = [  # each imports from those above it in this list, report/ from itself too
-    ["support.files"], ["support.command_line", "support.identity"],
-    ["support.layouts", "support.images", "support.ranks", "support.npz",
-     "support.tables", "support.memory"],
-    ["support.glyphs", "support.query"], ["support.runs"], ["support.datasets"],
-    ["support.prepare"], ["common"], ["eval"], PAPERS, ["report"]]
+    ["support.files"], ["support.command_line", "support.identity", "support.tables"],
+    ["support.layouts", "support.images", "support.ranks"],
+    ["support.glyphs", "support.embeddings"], ["support.runs"], ["support.datasets"],
+    ["common"], ["eval"], PAPERS, ["report"]]
 FLOOR = {module: i for i, floor in enumerate(FLOORS) for module in floor}
 PRODUCT = sorted([*ROOT.glob("*.py"), *ROOT.glob("support/*.py"), *ROOT.glob("report/*.py")])
 

@@ -115,13 +115,6 @@ def test_every_silent_point_and_erratum_of_the_docstring_is_here(script):
             assert re.search(rf"\b{number}\b", source), number
 
 
-def test_every_deviation_has_a_place_and_a_test():
-    listed = [row for row in rows(parts()["Deviations"]) if re.fullmatch(r"D\d+", row[0])]
-    assert [row[0] for row in listed] == [f"D{i + 1}" for i in range(len(listed))] and listed
-    for row in listed:
-        assert names(row[2]) and names(row[3]), row
-
-
 def test_the_example_of_a_new_regularizer_works(tmp_path):
     """docs/extending.md's first section, put into a copy of dml_da.py where it says, trains and
     agrees; test_extending.py runs the other."""

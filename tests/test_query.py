@@ -14,7 +14,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import ROOT, make_folder
-from support import glyphs, query
+from support import embeddings, glyphs
 from support.images import decode, to_tensor
 
 PAGE = (ROOT / "docs" / "use.md").read_text(encoding="utf-8")
@@ -51,7 +51,8 @@ def table(text):
         if line.startswith("query "):
             rows = found.setdefault(line.removeprefix("query "), [])
         elif re.match(r" +\d+ ", line):
-            _, distance, kind, image = re.split(r"\s{2,}|(?<=\d) (?=[ \d])", line.strip(), maxsplit=3)
+            _, distance, kind, image = re.split(r"\s{2,}|(?<=\d) (?=[ \d])", line.strip(),
+                                                maxsplit=3)
             rows.append((float(distance), kind, image))
     return found
 
@@ -136,7 +137,7 @@ def test_embeddings_are_kept_while_nothing_changes(checkpoint, tmp_path, monkeyp
     PIL.Image.new("RGB", (50, 50)).save(folder / "class00" / "0.png")
     assert images_embedded() == [1, 4] and images_embedded() == [1]
     with monkeypatch.context() as patch:
-        patch.setattr(query, "code_of", lambda paper: "other")
+        patch.setattr(embeddings, "code_of", lambda paper: "other")
         assert images_embedded() == [1, 4]
     assert images_embedded() == [1, 4] and images_embedded() == [1]
     state = torch.load(own, weights_only=True)
@@ -172,9 +173,9 @@ def test_the_end_of_a_training_keeps_the_embeddings(script, tmp_path, monkeypatc
 def test_the_nearest_by_hand():
     entries = [("a", "x", None), ("b", "x", None), ("c", "y", None)]
     searched = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
-    found = query.nearest_entries(torch.zeros(1, 2), searched, entries, 3)
+    found = embeddings.nearest_entries(torch.zeros(1, 2), searched, entries, 3)
     assert found == [[(0.0, entries[1]), (0.0, entries[2]), (5.0, entries[0])]]     # ties in order
-    assert len(query.nearest_entries(torch.zeros(2, 2), searched, entries, 2)[1]) == 2
+    assert len(embeddings.nearest_entries(torch.zeros(2, 2), searched, entries, 2)[1]) == 2
 
 
 def test_a_class_is_the_first_sub_folder(tmp_path):
@@ -183,34 +184,27 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
     make_folder(tmp_path / ".cache", [1])
     (tmp_path / "notes.txt").write_text("no image")
     PIL.Image.new("RGB", (4, 4)).save(tmp_path / "lone.JPG")
-    found = [(name, kind) for name, kind, _ in query.folder_entries(tmp_path)]
+    found = [(name, kind) for name, kind, _ in embeddings.folder_entries(tmp_path)]
     assert found == [(str(tmp_path / "class00" / "0.png"), "class00"),
                      (str(tmp_path / "deep" / "under" / "class00" / "0.png"), "deep"),
                      (str(tmp_path / "lone.JPG"), "–")]
 
 
 # ---------------------------------------------------------------------------- the sheet
-def test_the_sheet_shows_images_as_they_are(tmp_path):
-    """Two large images reduced to 192, one of 100 × 80 as it is, one of 20 × 30 three times."""
-    draw = np.random.RandomState(0)
-    sizes = {"wide": (400, 200), "tall": (96, 384), "own": (100, 80), "small": (20, 30)}
-    for name, (width, height) in sizes.items():
-        pixels = draw.randint(0, 256, (height, width, 3), dtype=np.uint8)
-        PIL.Image.fromarray(pixels).save(tmp_path / f"{name}.png")
-    shown = {name: query._thumbnail(tmp_path / f"{name}.png") for name in sizes}
-    assert {name: image.size for name, image in shown.items()} == {
-        "wide": (192, 96), "tall": (48, 192), "own": (100, 80), "small": (60, 90)}
-    own, small = (np.asarray(PIL.Image.open(tmp_path / f"{name}.png")) for name in ("own", "small"))
-    assert (np.asarray(shown["own"]) == own).all()
-    assert (np.asarray(shown["small"])[1::3, 1::3] == small).all()
+def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
+    """A wide image as wide as the space, a tall one as tall, framed; a name that is too long is
+    cut."""
+    PIL.Image.new("RGB", (256, 128), "blue").save(tmp_path / "wide.png")
+    tall = torch.zeros(3, 60, 30, dtype=torch.uint8)
+    row = [(tmp_path / "wide.png", ["a name that is much too long to stand below it"], "red"),
+           (tall, ["tall"], "lime")]
+    embeddings.draw_sheet(tmp_path / "sheet.png", [row, row[:1]])
+    sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png").convert("RGB")).astype(int)
 
-    row = [(tmp_path / f"{name}.png", [name, "a name that is much too long to stand below it"],
-            "black") for name in sizes]
-    query.draw_found(tmp_path / "sheet.png", [row, row[:1]])
-    sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png"))
-    windows = np.lib.stride_tricks.sliding_window_view(sheet, (80, 100, 3))[:, :, 0]
-    at = np.argwhere((windows[:, :, 0, 0] == own[0, 0]).all(-1))
-    assert any((windows[y, x] == own).all() for y, x in at), "the image itself is on the sheet"
+    def size(colour):
+        rows, columns = np.nonzero((sheet[:140] == colour).all(-1))
+        return np.ptp(columns) + 1, np.ptp(rows) + 1
+    assert size((0, 0, 255)) == (128, 64) and size((0, 255, 0))[1] == 128 + 6
     assert list(tmp_path.glob(".*")) == []
 
 
@@ -222,7 +216,7 @@ def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, capsys):
     with PIL.Image.open(tmp_path / name) as sheet:
         assert sheet.format == ("PNG" if name.endswith("png") else "JPEG")
         width, height = sheet.size
-        assert 300 < width < 400 and 240 < height < 400             # three columns, two lines
+        assert (width, height) == (3 * 140, 2 * (140 + 2 * 15))     # a query and two images, twice
 
 
 # ---------------------------------------------------------------------------- mistakes
@@ -238,7 +232,7 @@ def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, capsys):
     ("{run} --query", "expected at least one argument"),
     ("{run} --query {tmp}/p.png --top 0", "--top: 0 must be >= 1"),
     ("{run} --query {tmp}/p.png --to {tmp}/sheet.txt", "must end in .png or .jpg"),
-    ("{run} --query {tmp}/p.png --to {tmp}/no/sheet.png", "sheet.png' cannot be written: no folder "),
+    ("{run} --query {tmp}/p.png --to {tmp}/no/sheet.png", "sheet.png' cannot be written: no f"),
     ("{run} --gallery {tmp}", "--gallery does nothing without --query"),
     ("{run} --to a.png", "--to does nothing without --query"),
     ("{run} --top 3", "--top does nothing without --query"),

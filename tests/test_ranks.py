@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.spatial.distance import cdist
 
-from eval import positive_places
+from conftest import positive_places
 from support import ranks
 
 
@@ -42,54 +42,26 @@ def threads(request):
 
 
 # ---------------------------------------------------------------------------- places
-@pytest.mark.parametrize("block", [1, 32, 64, 100, 1024])
 @pytest.mark.parametrize("n, d, classes", [
     (300, 3, 10), (257, 4, 40), (129, 2, 3), (50, 4, 50), (64, 3, 1), (1, 3, 1), (2, 1, 1),
     (33, 1, 2)])
-def test_first_places_are_those_of_the_definition(n, d, classes, block, threads):
+def test_first_places_are_those_of_the_definition(n, d, classes, threads):
     x, y = whole_numbers(n, d, classes)
     assert n < 100 or ties(x, y, x, y) > n / 10
     want = firsts(positive_places(x, y))
     for dtype in (torch.float32, torch.float64):
-        assert ranks.first_places(x.to(dtype), y, block=block).tolist() == want
+        assert ranks.first_places(x.to(dtype), y).tolist() == want
 
 
-@pytest.mark.parametrize("block", [32, 64, 1024])
 @pytest.mark.parametrize("n, m, classes", [(150, 201, 20), (201, 40, 25), (1, 300, 5), (90, 1, 2)])
-def test_first_places_in_a_gallery(n, m, classes, block, threads):
+def test_first_places_in_a_gallery(n, m, classes, threads):
     """Every query also lies in the gallery, as far as there is room; some classes are missing."""
     x, y = whole_numbers(n, 3, classes, seed=1)
     g, gy = whole_numbers(m, 3, max(1, classes - 2), seed=2)
     both = min(n, m) // 2
     g[:both], gy[:both] = x[:both], y[:both]
     assert n < 100 or ties(x, y, g, gy) > 0
-    want = firsts(positive_places(x, y, g, gy))
-    assert ranks.first_places(x, y, g, gy, block).tolist() == want
-
-
-def test_blocks_that_are_not_kept_are_computed_again(monkeypatch):
-    """Where nothing may be kept between the two passes the places are the same."""
-    x, y = whole_numbers(700, 5, 4, seed=3)
-    want = firsts(positive_places(x, y))
-    products, calls = ranks._products, []
-    monkeypatch.setattr(ranks, "_products", lambda *a: calls.append(1) or products(*a))
-    assert ranks.first_places(x, y, block=32).tolist() == want
-    assert len(calls) == 22 * 23 / 2                    # each pair of the 22 blocks once
-    monkeypatch.setattr(ranks, "KEPT", 0)
-    calls.clear()
-    assert ranks.first_places(x, y, block=32).tolist() == want
-    assert 22 * 23 / 2 < len(calls) < 22 * 23
-
-
-def test_places_of_floating_point_numbers():
-    """Distances that differ by more than rounding: blocks, halves and threads change nothing."""
-    draw = torch.Generator().manual_seed(0)
-    y = torch.randint(0, 30, (900,), generator=draw)
-    x = torch.randn(30, 16, generator=draw).double()[y] + 2 * torch.randn(900, 16, generator=draw)
-    want = firsts(positive_places(x, y))
-    assert len(set(want)) > 20
-    for block in (32, 256, 1024):
-        assert ranks.first_places(x, y, block=block).tolist() == want
+    assert ranks.first_places(x, y, g, gy).tolist() == firsts(positive_places(x, y, g, gy))
 
 
 def test_duplicates_far_apart_in_the_matrix_tie_exactly():
@@ -101,8 +73,7 @@ def test_duplicates_far_apart_in_the_matrix_tie_exactly():
     first, stranger = (y == 0).nonzero()[:2, 0], (y == 29).nonzero()[0, 0]
     x[first[1]] = x[first[0]].clone()
     x[stranger] = x[first[0]].clone()
-    for block in (64, 1024, 4096):
-        assert ranks.first_places(x, y, block=block)[first].tolist() == [2, 2]
+    assert ranks.first_places(x, y)[first].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("n, m, classes", [(300, None, 10), (150, 201, 20), (64, None, 1),

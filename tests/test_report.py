@@ -524,8 +524,8 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     run = argparse.Namespace(cfg=argparse.Namespace(data_root=None, dataset=str(tmp_path)))
     for name in names:
         pictures.PIL.Image.new("RGB", (120, 80)).save(tmp_path / name)
-    sheets, draw = [], pictures.query.draw_found
-    monkeypatch.setattr(pictures.query, "draw_found",
+    sheets, draw = [], pictures.query.draw_sheet
+    monkeypatch.setattr(pictures.query, "draw_sheet",
                         lambda path, rows: (sheets.append(rows), draw(path, rows)))
     for unseen, seen, kind in ((2, 0, "unseen"), (0, 2, "seen")):
         pictures.draw_nearest(tmp_path / "sheet.png", run, tmp_path / "best.pt", unseen, seen)

@@ -1,0 +1,183 @@
+"""Embeddings and the images behind them: .npz files, the images nearest to a photo, a sheet.
+
+An entry (name, class, source) stands for an image: name is its path, source that path, or the
+uint8 tensor (3, h, w) of an image that has no file.
+"""
+import argparse
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import torch
+from PIL import ImageDraw, ImageFont, ImageOps
+from torchvision.transforms.v2.functional import to_pil_image
+
+from support.command_line import output
+from support.files import UserError, atomic, digest, load_torch, reason, sha256
+from support.identity import code_of, digest_of
+from support.images import decode
+from support.layouts import COUNTS, SMALLER, find_dataset, images_below
+
+UNKNOWN = "–"                                           # the class of an image in no sub-folder
+SIDE, GAP, TEXT, LINE = 128, 6, 12, 15                  # of a sheet, in pixels
+
+
+# ---------------------------------------------------------------------------- .npz files
+def load_npz(path):
+    """An .npz of embeddings -> keyword arguments for judge.  UserError if it is not one."""
+    try:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise ValueError("it holds one array, no .npz of several")
+        with content:
+            arrays = {key: content[key] for key in content.files}
+    except Exception as error:                  # np.load fails in a dozen ways on a damaged file
+        raise UserError(f"cannot read {path}: {reason(error)}")
+    wanted = ["embeddings", "labels"]
+    if "gallery" in arrays or "gallery_labels" in arrays:
+        wanted += ["gallery", "gallery_labels"]
+    if missing := [key for key in wanted if key not in arrays]:
+        raise UserError(f"{path} lacks the arrays {', '.join(missing)}")
+    label_keys = [key for key in wanted if key.endswith("labels")]
+    for key in wanted:
+        if arrays[key].dtype.kind not in ("iuU" if key in label_keys else "iuf"):
+            what = "whole numbers or texts, one a class" if key in label_keys else "numbers"
+            raise UserError(f"{path}: {key} must be {what}, not {arrays[key].dtype}")
+    if any(arrays[key].dtype.kind == "U" for key in label_keys):        # texts become numbers
+        texts = {key: arrays[key].astype(str) for key in label_keys}
+        names = np.unique(np.concatenate([labels.ravel() for labels in texts.values()]))
+        arrays |= {key: np.searchsorted(names, labels) for key, labels in texts.items()}
+    inputs = {}
+    for key in wanted:
+        kind = np.float64 if arrays[key].dtype == np.float64 else np.float32
+        array = arrays[key].astype(np.int64 if key in label_keys else kind)
+        inputs["test" if key == "embeddings" else key] = torch.from_numpy(array)
+    return inputs
+
+
+def names_of(data):
+    """The paths and the class names of the images, as --export writes them beside their labels:
+    labels are the places of their classes in `classes`."""
+    arrays = {}
+    for prefix, split in (("", data.test), ("gallery_", data.gallery), ("seen_", data.seen)):
+        if split is not None:
+            arrays[f"{prefix}classes"] = np.array(split.classes)
+            if split.files:
+                arrays[f"{prefix}paths"] = np.array(split.files)
+    return arrays
+
+
+# ---------------------------------------------------------------------------- which images
+def folder_entries(folder):
+    """A folder of images, in sub-folders or not -> entries, the class a sub-folder's name.
+
+    UserError: no such folder, no image in it.
+    """
+    folder, entries = Path(folder), []
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}")
+    for path in images_below(folder):
+        inside = path.relative_to(folder).parts
+        entries.append((str(path), inside[0] if len(inside) > 1 else UNKNOWN, path))
+    if not entries:
+        raise UserError(f"{folder} has no images")
+    return entries
+
+
+def split_entries(split, dataset, root):
+    """A common.Split of load_dataset(dataset, root) -> entries"""
+    names = [split.classes[label] for label in split.labels.tolist()]
+    if split.files is None:
+        return [(f"image {i}", name, split.images[i]) for i, name in enumerate(names)]
+    own = SMALLER.get(dataset, dataset)
+    folder = find_dataset(own, root) if own in COUNTS else Path(own)
+    return [(str(folder / file), name, folder / file) for file, name in zip(split.files, names)]
+
+
+def searched_entries(data, dataset, root):
+    """What a query is searched in: the test images and the gallery of a Data -> entries"""
+    return [entry for split in (data.test, data.gallery) if split is not None
+            for entry in split_entries(split, dataset, root)]
+
+
+def kept_embeddings(checkpoint, paper, entries, compute):
+    """compute() -> (n, d), the embeddings of the entries; they are kept in searched.pt beside the
+    checkpoint, and computed anew if checkpoint, code or images have changed.
+
+    Images without files are not kept, nor is anything if the folder cannot be written.
+    """
+    names, _, paths = zip(*entries)
+    if any(map(torch.is_tensor, paths)):
+        return compute()
+    file = Path(checkpoint).with_name("searched.pt")
+    key = digest(sha256(checkpoint), code_of(paper), torch.__version__,
+                 digest_of(names, paths, "st_size", "st_mtime_ns"))
+    with contextlib.suppress(UserError, KeyError, TypeError):
+        state = load_torch(file)
+        if state["key"] == key:
+            return state["embeddings"]
+    x = compute().cpu()
+    with contextlib.suppress(OSError), atomic(file, "wb") as opened:
+        torch.save({"key": key, "embeddings": x}, opened)
+    return x
+
+
+def nearest_entries(x, searched, entries, top):
+    """-> for each row of x the `top` entries nearest to it, [(distance, entry), ...].
+
+    x (q, d), searched (n, d), the embeddings of the n entries.  Euclidean distances of differences,
+    not of inner products, so that equal embeddings are at 0; in a tie the first in the list.
+    """
+    distances = torch.cdist(x, searched, compute_mode="donot_use_mm_for_euclid_dist")   # (q, n)
+    distances, places = (part[:, :top].tolist() for part in distances.sort(dim=1, stable=True))
+    return [[(distance, entries[i]) for distance, i in zip(*row)]
+            for row in zip(distances, places)]
+
+
+# ---------------------------------------------------------------------------- what people see
+def print_nearest(query, nearest):
+    """The images nearest to a query as an aligned table."""
+    wide = max(len("class"), *(len(kind) for _, (_, kind, _) in nearest))
+    print(f"\nquery {query}\n{'distance':>12}  {'class':<{wide}}  image")
+    for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
+        print(f"{place:>3} {distance:8.4f}  {kind:<{wide}}  {name}")
+
+
+def sheet_row(query, nearest):
+    """A query and the images nearest to it as a row of draw_sheet."""
+    cells = [(Path(query), ["query", Path(query).name], "black")]
+    for distance, (_, kind, source) in nearest:
+        cells.append((source, ["" if kind == UNKNOWN else kind, f"{distance:.4f}"], "dimgray"))
+    return cells
+
+
+def picture_file(text):
+    """An argparse type: the name of a file that Pillow can write as a picture."""
+    if PIL.Image.registered_extensions().get(Path(text).suffix.lower()) not in PIL.Image.SAVE:
+        raise argparse.ArgumentTypeError(f"'{text}' must end in .png or .jpg")
+    return output()(text)
+
+
+def draw_sheet(path, rows):
+    """A picture of images, a line of them for each of rows: [(source, lines of text, colour), ...].
+
+    colour: of the frame and the text.
+    """
+    font, height = ImageFont.load_default(TEXT), max(len(cell[1]) for row in rows for cell in row)
+    across, down = SIDE + 2 * GAP, SIDE + 2 * GAP + LINE * height
+    sheet = PIL.Image.new("RGB", (across * max(map(len, rows)), down * len(rows)), "white")
+    pen = ImageDraw.Draw(sheet)
+    for line, row in enumerate(rows):
+        for column, (source, lines, colour) in enumerate(row):
+            image = to_pil_image(source) if torch.is_tensor(source) else decode(source)
+            image = ImageOps.expand(ImageOps.contain(image, (SIDE, SIDE)), 3, colour)
+            left, top = GAP + column * across, GAP + line * down
+            sheet.paste(image, (left, top))
+            for i, words in enumerate(lines):
+                while font.getlength(words) > SIDE:                     # cut to fit
+                    words = words[:-1]
+                pen.text((left, top + SIDE + 8 + i * LINE), words, colour, font)
+    path = Path(path)
+    with atomic(path, "wb") as file:
+        sheet.save(file, PIL.Image.registered_extensions()[path.suffix.lower()])
