@@ -94,8 +94,9 @@ def first_places(x, labels, gallery=None, gallery_labels=None):
     left = _left(F.pad(gallery, (0, 0, 0, missing)))                    # (m, d)
     half, labels = x.square().sum(1) / 2, labels.to(x.device)           # ‖a‖²/2, (n,)
     size = 64 if x.device.type == "cpu" else max(1, PART // len(gallery))
+    places = torch.empty(len(x), dtype=torch.long, device=x.device)
 
-    def places(start):
+    def count(start):
         part = slice(start, start + size)
         s = _products(left, x[part])                                            # (m, b)
         s.sub_(gallery_half[:, None] + half[part])                              # -‖a - b‖²/2
@@ -104,10 +105,11 @@ def first_places(x, labels, gallery=None, gallery_labels=None):
         same = gallery_labels[:, None] == labels[part]
         nearest = s.masked_fill(~same, -torch.inf).amax(0)                      # (b,)
         before = (s.masked_fill_(same, -torch.inf) >= nearest).sum(0)
-        return torch.where(nearest == -torch.inf, NOWHERE, 1 + before)
+        places[part] = torch.where(nearest == -torch.inf, NOWHERE, 1 + before)
 
     with _side_by_side(x.device) as each:
-        return torch.cat(list(each(places, range(0, len(x), size)))).cpu()
+        list(each(count, range(0, len(x), size)))
+    return places.cpu()
 
 
 def positive_places(x, labels, gallery, gallery_labels, R):
