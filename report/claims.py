@@ -14,9 +14,6 @@ from report.tables import interval, markdown, reading
 
 PAPER_OF = {"J": "jrd", "M": "mdr", "D": "dml_da"}
 BOUNDED = "no larger than"
-# All that these need has DECIDING seeds on glyphs.
-HEADLINE_CLAIMS = ("J1", "J2", "J3", "J4", "M1", "M3", "M5", "M7", "M8", "D1", "D2", "D3", "D7",
-                   "D8")
 
 
 # ---------------------------------------------------------------------------- inequalities
@@ -137,28 +134,23 @@ class NotRun(Exception):
     """Why a figure is not there: 'not run', or that the stand-in has no such row."""
 
 
-def figure(paper, dataset, args, seed, flags, metric):
-    """What one seed of a setting has.  NotRun if it has no finished run."""
-    flags = flags_on(dataset, paper, flags)
-    if flags is None:
-        raise NotRun(STAND_INS[dataset])
-    run = training(paper, dataset, flags, seed, args.out, args.weights)
-    if not run.result:
-        raise NotRun("not run")
-    return reading(run, metric)
-
-
 def in_each_seed(paper, inequality, dataset, args, seeds):
     """What must be above 0 -> its value in each seed that has its runs, or why there is none."""
+    def figure(flags, metric):
+        """What the seed of a setting has.  NotRun if it has no finished run."""
+        own_flags = flags_on(dataset, paper, flags)
+        if own_flags is None:
+            raise NotRun(STAND_INS[dataset])
+        run = training(paper, dataset, own_flags, seed, args.out, args.weights)
+        if not run.result:
+            raise NotRun("not run")
+        return reading(run, metric)
+
     values, reason = [], "not run"
     for seed in seeds:
-        v = functools.partial(figure, paper, dataset, args, seed)
         try:
-            if callable(inequality):
-                values.append(inequality(v))
-            else:
-                values.append(sum(weight * v(flags, metric)
-                                  for weight, flags, metric in inequality))
+            values.append(inequality(figure) if callable(inequality) else
+                          sum(weight * figure(*of) for weight, *of in inequality))
         except NotRun as error:
             reason = str(error)
     return values or reason
@@ -272,10 +264,10 @@ Holm-adjusted: the verdict at a family-wise error rate of 5%, by Holm's procedur
 two-sided paired t-tests.  The family is all {family} inequalities of this ledger with two seeds or \
 more.  A difference that several claims need counts in each."""
 LEDGER_ON_GLYPHS = f"""\
-What {DECIDING} seeds leave undecided of a headline claim ({', '.join(HEADLINE_CLAIMS)}) is *no larger \
-than* the upper end of its interval, which is not adjusted.  Their number was fixed before they ran, \
-but five seeds of most settings had been seen in an earlier list.  {THREE_TIMES.capitalize()}: the \
-next rate of the search's grid, for every claim that needs headline settings alone."""
+What {DECIDING} seeds leave undecided is *no larger than* the upper end of its interval, which is not \
+adjusted.  Their number was fixed before they ran, but five seeds of most settings had been seen in \
+an earlier list.  {THREE_TIMES.capitalize()}: the next rate of the search's grid, for every claim \
+that needs headline settings alone."""
 
 
 def ledger_lines(by_claim, family, dataset):

@@ -76,8 +76,8 @@ class Experiment(NamedTuple):
 
 
 RETRIEVAL = ("MAP@R", "NMI", "seen R@1")
-# Seeds on glyphs of every row that a headline claim needs (claims.HEADLINE_CLAIMS), fixed before
-# they are run and the same for all of them, whatever the first seeds say.
+# Seeds on glyphs of every row that a headline claim needs, fixed before they ran and the same for all
+# of them, whatever the first seeds say.
 DECIDING = 10
 # Not here: t-SNE of embeddings (MDR Fig. 5, DML-DA Fig. 1a-c, 5 and 7-9), of runs that Tables 1a and I
 # have.  Such pictures did not tell one method from another.
@@ -222,11 +222,6 @@ def partial(args):
     return bool(args.paper or args.table or args.quick)
 
 
-def table_name(text):
-    """An argparse type: 'Table I', 'Fig. 3a', 'figure 4', ... -> i, fig3a, fig4"""
-    return re.sub(r"^table|[\s.]", "", text.lower()).replace("figure", "fig")
-
-
 def add_selection(parser):
     """The flags that say which runs are meant; those that are not given are None."""
     add = parser.add_argument
@@ -234,7 +229,7 @@ def add_selection(parser):
         help="glyphs: in miniature; cub128: CUB at 128 × 128; real: all of the papers' (default "
         "of --list, --plan)")
     add("--paper", choices=list(SCRIPTS))
-    add("--table", type=table_name, help="1, 2a, I, fig4, ...")
+    add("--table", type=str.lower, help="1, 2a, I, fig4, ...")
     add("--seeds", type=command_line.number(int, 1), help="runs per row (5; on glyphs 10 for the "
         "headline claims, 3 in sweeps; on cub128 3)")
     add("--quick", action="store_const", const=True, help="three methods, their baselines, on "

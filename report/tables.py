@@ -252,9 +252,11 @@ def seeds_of(out, name, file="result.json"):
     """name: a setting, one of its runs, or that run's folder -> {seed: run folder} of all its runs
     that have the file.  UserError: there are none."""
     settings, name = folders_of(out, file), Path(name).name
-    for setting in (name, re.sub(r"-s\d+$", "", name)):
-        if setting in settings:
-            return settings[setting]
+    setting, _, seed = name.rpartition("-s")
+    if seed in settings.get(setting, {}):
+        return settings[setting]
+    if name in settings:
+        return settings[name]
     kind = "run" if file == "log.jsonl" else "finished run"
     known = ", ".join(settings) or "none"
     raise common.UserError(f"no {kind} {name} under {out}: there are {known}")
