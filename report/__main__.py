@@ -34,11 +34,9 @@ from support.runs import commit, versions
 
 PICTURES = {"sweep": draw_sweep, "epochs": draw_epochs, "levels": draw_levels}
 NOT_THE_PAPERS = """\
-> **Not the papers' protocol.** CUB-200-2011 with the papers' split (classes 1-100 train, 101-200 \
-test), but at 128 × 128, with SqueezeNet 1.1 (weights, by SHA-256: {weights}), searched learning \
-rates and schedules of our own; docs/cub128.md has the protocol.  Experiments that a paper has on \
-other datasets alone are here on these images too.  The papers' figures beside ours are theirs on \
-CUB.  Compare differences between rows, not absolute scores."""
+> **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with SqueezeNet \
+1.1 (weights, by SHA-256: {weights}) and schedules of our own: docs/cub128.md.  The papers' figures \
+are theirs on CUB.  Compare differences between rows, not absolute scores."""
 
 
 # ---------------------------------------------------------------------------- the report

@@ -31,9 +31,7 @@ def for_figures():
 
 
 def panels(n, width=4.4, height=3.4, columns=3):
-    """-> figure, n axes in rows of `columns`.  UserError if there is nothing to draw yet."""
-    if not n:
-        raise common.UserError("what it compares has not run yet")
+    """-> figure, n axes in rows of `columns`"""
     with for_figures():
         import matplotlib
         matplotlib.use("Agg")
@@ -103,22 +101,17 @@ def draw_curves(path, curves_in, sweep=False):
 
 def draw_sweep(path, rows, get):
     """A panel per dataset and metric, a curve per series: means over the seeds that every point
-    has.  UserError: no series has the three points of a curve."""
-    values_of = {}                          # {(panel, series): [(x, values of the seeds)]}
+    has.  UserError: a point has none."""
+    seeds = min(len(get(row)) for row in rows)
+    if not seeds:
+        raise common.UserError("not every value has run")
+    curves_in = {}
     for metric in EXPERIMENTS[rows[0].key].columns:
         for row in rows:
             series, symbol, x = row.name
             panel = (NAMES[row.dataset], symbol, AXES.get(metric, metric))
-            if values := readings(get(row), metric):
-                values_of.setdefault((panel, series), []).append((x, values))
-    curves_in = {}
-    seeds = min((len(values) for points in values_of.values() for _, values in points), default=0)
-    for (panel, series), points in values_of.items():
-        if len(points) > 2:
-            curves = curves_in.setdefault(panel, {})
-            curves[series] = [(x, values[:seeds]) for x, values in points]
-    if not curves_in:
-        raise common.UserError("fewer than three values have run, which is no curve")
+            curve = curves_in.setdefault(panel, {}).setdefault(series, [])
+            curve.append((x, readings(get(row)[:seeds], metric)))
     draw_curves(path, curves_in, sweep=True)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import common
 from eval import confidence_interval
-from report.experiments import EXPERIMENTS, NAMES, STAND_INS, Row, photographs, read_log, runs_of
+from report.experiments import EXPERIMENTS, NAMES, STAND_INS, photographs, read_log, runs_of
 from support.identity import other_code, other_images
 from support.runs import other_settings, read_config, read_result
 
@@ -150,7 +150,7 @@ def cells(row, args, most):
         values = readings(runs, metric, row)
         mean, std = mean_and_std(values)
         if not any(run.result for run in runs):     # else None: DML-DA's α without DML-DA
-            mean = "not run" if runs else STAND_INS.get(row.dataset, "not reimplemented")
+            mean = "not run" if runs else STAND_INS[row.dataset]
         best, best_std = mean_and_std(readings(runs, metric, row, "best on test"))
         before, _ = mean_and_std(readings(runs, metric, row, "pretrained backbone"))
         csv_rows.append({
@@ -170,23 +170,14 @@ def same_protocol(dataset):
     return dataset not in STAND_INS
 
 
-def others(rows):
-    """Rows, without flags, of the other papers' methods in a table; none on glyphs and cub128."""
-    key, dataset = rows[0].key, rows[0].dataset
-    own = {label(row) for row in rows}
-    names = papers_rows(key, dataset)[dataset] if same_protocol(dataset) else ()
-    return [Row(key, name, dataset, None, 0) for name in names if name not in own]
-
-
 def paper_table(rows, args, most):
     """A table on one dataset, metrics across as in the paper -> Markdown lines, CSV rows.
 
     Below a row's figures in the paper stand ours, the difference, and the best epoch on test.
-    Other papers' rows stand first.
     """
     metrics = metrics_of(rows[0].key, rows[0].dataset)
     lines, csv_rows = [["", "", *metrics]], []
-    for row in [*others(rows), *rows]:
+    for row in rows:
         figures = cells(row, args, most)
         below = [*paper_lines(row, metrics), *our_lines(row, figures)]
         names = [f"**{label(row)}**"] + [""] * len(below)
@@ -202,8 +193,7 @@ def paper_lines(row, metrics):
         entries = rows.get(label(row), {})
         if entries:
             first = next(iter(entries.values()))
-            who = "paper" if first["reported_by"] == "this paper" else "quoted"
-            who += "" if same_protocol(row.dataset) else f", {NAMES[dataset]}"
+            who = "paper" if same_protocol(row.dataset) else f"paper, {NAMES[dataset]}"
             who += " ± std" if "std" in first else " ± 95% interval" if "ci95" in first else ""
             lines.append([who, *(published(entries.get(metric, {})) for metric in metrics)])
     return lines
@@ -213,8 +203,7 @@ def our_lines(row, figures):
     """figures: a row's cells -> lists of cells, one below the other"""
     n = max(cell["seeds"] for cell in figures)
     if not n:
-        why = figures[0]["ours"]
-        return [] if why == "not reimplemented" else [[why, *("–" for _ in figures)]]
+        return [[figures[0]["ours"], *("–" for _ in figures)]]
     ours, differences, best = [], [], []
     for cell in figures:
         digits, mean, in_paper = digits_of(cell["metric"]), cell["ours"], cell["paper's figure"]

@@ -62,14 +62,6 @@ def test_the_list_names_the_interpreter_that_run_all_would_take(checkout):
     assert not (checkout.folder / ".venv").exists()
 
 
-def test_a_mistake_in_what_is_listed_is_one_line(checkout):
-    for words, message in ((["--table", "9"], "nothing to run for --dataset real --table 9"),
-                           (["--datset", "cub"], "unrecognized arguments: --datset cub (is --d")):
-        done = checkout(*words, "--list", VIRTUAL_ENV="active")
-        assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
-        assert f"python -m report: {message}" in done.stderr
-
-
 # ---------------------------------------------------------------------------- weights and caches
 @pytest.fixture
 def prepare(tmp_path, monkeypatch, capfd):

@@ -99,13 +99,6 @@ def test_formulas_survive_markdown(page):
         assert not eaten, formula
 
 
-def test_anchors_are_those_of_github():
-    for title, want in (("JRD (`jrd.py`)", "jrd-jrdpy"), ("What it means?", "what-it-means"),
-                        ("Eq. 14-16: MMD², JMMD", "eq-14-16-mmd-jmmd"),
-                        ("`a_b` - [c](d.md) Ü", "a_b---c-ü")):
-        assert anchor(title) == want
-
-
 # ---------------------------------------------------------------------------- commands
 # What is defined before a block: every command goes to `note`, which writes its words down, in one
 # line and so in one piece: the commands of a pipeline write at the same time.
@@ -140,11 +133,6 @@ def commands(script, folder):
     assert bash.returncode == 0 and not bash.stderr, bash.stderr
     return [line.replace("\36", "\n").split("\37")
             for line in notes.read_text(encoding="utf-8").split("\n")[:-1]]
-
-
-def test_commands_of_a_pipeline_are_kept_apart(tmp_path):
-    found = commands("\n".join(["a 'x\ny' | b '' | c"] * 100), tmp_path)
-    assert sorted(found) == sorted([["a", "x\ny"], ["b", ""], ["c"]] * 100)
 
 
 def accepted(words):
@@ -258,9 +246,3 @@ def test_each_exercise_changes_one_line(script):
         assert f"-{name}" in re.search(r"--compare .*", exercise)[0]
 
 
-@pytest.mark.parametrize("script", LECTURES)
-def test_a_lecture_has_a_lectures_length_and_a_small_picture(script):
-    page, _ = lecture(script)
-    assert 1200 <= len(re.findall(r"\w+", prose(page))) <= 3000
-    picture, = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
-    assert (ROOT / "docs" / "lectures" / picture).stat().st_size < 150_000
