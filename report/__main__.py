@@ -51,7 +51,8 @@ def header(args, rows):
     """From what the report was made, and by what."""
     runs = all_runs(rows, args)
     done = [run for run in runs if run.result]
-    lines = [f"# Report on {'the papers’ datasets' if args.dataset == 'real' else args.dataset}", ""]
+    datasets = "the papers' datasets" if args.dataset == "real" else args.dataset
+    lines = [f"# Report on {datasets}", ""]
     if args.dataset == "cub128":
         hashes = sorted({run.config["weights_sha256"] for run in done})
         lines += [NOT_THE_PAPERS.format(weights=", ".join(hashes) or "no run is finished"), ""]

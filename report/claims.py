@@ -248,8 +248,11 @@ def judged(claim, args, seeds):
 
 def ledger(args, seeds):
     """-> Markdown lines, CSV rows"""
-    by_claim = {claim: judged(claim, args, seeds) for claim in CLAIMS
-                if args.paper in (None, PAPER_OF[claim[0]])}
+    by_claim = {}
+    for claim in CLAIMS:
+        if args.paper in (None, PAPER_OF[claim[0]]):
+            if rows := judged(claim, args, seeds):
+                by_claim[claim] = rows
     csv_rows = [row for rows in by_claim.values() for row in rows]
     family = adjust(csv_rows)
     return ["## Claims", "", *ledger_lines(by_claim, family, args.dataset), ""], csv_rows
