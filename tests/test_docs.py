@@ -4,7 +4,6 @@ import importlib
 import re
 import shlex
 import subprocess
-import timeit
 
 import pytest
 
@@ -179,17 +178,6 @@ def test_commands_are_understood(page, tmp_path, capsys):
                 accepted(words)
             except (AssertionError, SystemExit, OSError, common.UserError) as error:
                 pytest.fail(f"{shlex.join(words)}: {capsys.readouterr().err or error}")
-
-
-def test_timings_run(capsys):
-    """docs/methods.md's commands of timeit print a figure."""
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    timings = re.findall(r"python -m timeit.*?(?=\npython|\n```)", page, re.DOTALL)
-    for command in timings:
-        words = shlex.split(command.replace("\\\n", " "))
-        assert timeit.main(["-n", "1", "-r", "1", *words[3:]]) is None
-        assert "1 loop" in capsys.readouterr().out
-    assert timings
 
 
 def test_commands_are_found(tmp_path):
