@@ -34,9 +34,9 @@ from support.runs import commit, versions
 
 PICTURES = {"sweep": draw_sweep, "epochs": draw_epochs, "levels": draw_levels}
 NOT_THE_PAPERS = """\
-> **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with SqueezeNet \
-1.1 (weights, by SHA-256: {weights}) and schedules of our own: docs/cub128.md.  The papers' figures \
-are theirs on CUB.  Compare differences between rows, not absolute scores."""
+> **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
+SqueezeNet 1.1 (weights, by SHA-256: {weights}) and schedules of our own: docs/cub128.md.  The \
+papers' figures are theirs on CUB.  Compare differences between rows, not absolute scores."""
 
 
 # ---------------------------------------------------------------------------- the report
@@ -67,8 +67,8 @@ def header(args, rows):
     packages = ", ".join(f"{name} {version}" for name, version in versions().items())
     command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
     return [*lines, f"{made}.  Report: commit {short(commit() or 'none')}, {packages}; made by "
-            f"`{command}`.  tables.csv and claims.csv have its numbers, and the command of each row "
-            "(with --seed 0, 1, ...).", "",
+            f"`{command}`.  tables.csv and claims.csv have its numbers and, with --seed 0, 1, ..., "
+            "the command of each row.", "",
             f"Shares in %, mean ± standard deviation over seeds, last epoch.  {CHOSEN}  In "
             "figures: 95% Student-t intervals over seeds, if there are three or more; in sweeps "
             "mean ± standard deviation of the seeds that all points have.", ""]

@@ -259,18 +259,18 @@ def ledger(args, seeds):
 
 
 LEDGER = """\
-Each claim is one inequality or several.  An inequality is a difference within a seed, in points of \
-R@1 unless it names another metric, with its 95% Student-t interval over seeds.  Above 0: *holds*; \
-below 0: *does not hold*; else *undecided*.
+Each claim is one inequality or several.  An inequality is a difference within a seed, in points \
+of R@1 unless it names another metric, with its 95% Student-t interval over seeds.  Above 0: \
+*holds*; below 0: *does not hold*; else *undecided*.
 
-Holm-adjusted: the verdict at a family-wise error rate of 5%, by Holm's procedure on the p-values of \
-two-sided paired t-tests.  The family is all {family} inequalities of this ledger with two seeds or \
-more.  A difference that several claims need counts in each."""
+Holm-adjusted: the verdict at a family-wise error rate of 5%, by Holm's procedure on the p-values \
+of two-sided paired t-tests.  The family is all {family} inequalities of this ledger with two \
+seeds or more.  A difference that several claims need counts in each."""
 LEDGER_ON_GLYPHS = f"""\
-What {DECIDING} seeds leave undecided is *no larger than* the upper end of its interval, which is not \
-adjusted.  Their number was fixed before they ran, but five seeds of most settings had been seen in \
-an earlier list.  {THREE_TIMES.capitalize()}: the next rate of the search's grid, for every claim \
-that needs headline settings alone."""
+What {DECIDING} seeds leave undecided is *no larger than* the upper end of its interval, which is \
+not adjusted.  Their number was fixed before they ran, but five seeds of most settings had been \
+seen in an earlier list.  {THREE_TIMES.capitalize()}: the next rate of the search's grid, for \
+every claim that needs headline settings alone."""
 
 
 def ledger_lines(by_claim, family, dataset):

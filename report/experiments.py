@@ -76,11 +76,10 @@ class Experiment(NamedTuple):
 
 
 RETRIEVAL = ("MAP@R", "NMI", "seen R@1")
-# Seeds on glyphs of every row that a headline claim needs, fixed before they ran and the same for all
-# of them, whatever the first seeds say.
+# Seeds on glyphs of every row that a headline claim needs: fixed before they ran, the same for all.
 DECIDING = 10
-# Not here: t-SNE of embeddings (MDR Fig. 5, DML-DA Fig. 1a-c, 5 and 7-9), of runs that Tables 1a and I
-# have.  Such pictures did not tell one method from another.
+# Not here: t-SNE of embeddings (MDR Fig. 5, DML-DA Fig. 1a-c, 5 and 7-9), of the runs of Tables 1a
+# and I.  Such pictures did not tell one method from another.
 EXPERIMENTS = {     # (paper, table or figure): what to run
     ("jrd", "1"): Experiment(
         "Recall@K; AMSoftmax is α = 0, not in the paper's table", "cub cars sop", DECIDING,

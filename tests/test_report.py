@@ -86,7 +86,8 @@ def out(tmp_path):
 @pytest.fixture(scope="module")
 def everything():
     return {dataset: experiments.all_runs(rows_of("--dataset", dataset, "--seeds", 1),
-                                          under("runs")) for dataset in ("real", "glyphs", "cub128")}
+                                          under("runs"))
+            for dataset in ("real", "glyphs", "cub128")}
 
 
 @pytest.mark.parametrize("dataset", ["real", "glyphs", "cub128"])
@@ -357,7 +358,7 @@ def test_figures_from_logs_and_results(out, tmp_path):
 
 
 def test_pictures_of_what_has_not_run_are_skipped(out, tmp_path, capsys):
-    """A sweep with two of its values.  What was drawn of it before goes; what a person put there stays."""
+    """A sweep with two of its values.  What was drawn before goes; what a person put there stays."""
     pytest.importorskip("matplotlib")
     args = arguments("--dataset", "glyphs", "--out", out)
     rows = [row for row in rows_of("--dataset", "glyphs")
