@@ -17,8 +17,6 @@ bash run_all.sh runs what is left and reports.
 
 Figures are last-epoch means ± standard deviations over seeds; what was not run says so.
 """
-import argparse
-import functools
 import re
 import shlex
 import sys
@@ -26,26 +24,19 @@ from pathlib import Path
 
 import common
 from report.claims import ledger
-from report.experiments import (EXPERIMENTS, NAMES, STAND_INS, add_selection, all_runs,
-                                functions_changed, partial, plan, runs_of, selected)
-from report.figures import (draw_epochs, draw_gains, draw_levels, draw_runs, draw_sweep,
-                            for_figures)
+from report.experiments import (EXPERIMENTS, NAMES, add_selection, all_runs, functions_changed,
+                                partial, plan, runs_of, selected)
+from report.figures import draw_epochs, draw_levels, draw_runs, draw_sweep, for_figures
 from report.pages import fill
-from report.pictures import (NoCheckpoint, draw_nearest, draw_sheet, draw_thumbnails,
-                             draw_tsne)
-from report.tables import CHOSEN, compare, table, paper_table, write_csv
+from report.pictures import draw_nearest
+from report.tables import CHOSEN, compare, paper_table, table, write_csv
 from support.runs import commit, versions
 
-PICTURES = {  # an experiment's picture: who draws it
-    "sheet": draw_sheet, "sweep": draw_sweep, "epochs": draw_epochs, "levels": draw_levels,
-    "gains": draw_gains, "classes": draw_tsne, "thumbnails": draw_thumbnails,
-    "ten classes": functools.partial(draw_tsne, classes=10)}
+PICTURES = {"sweep": draw_sweep, "epochs": draw_epochs, "levels": draw_levels}
 NOT_THE_PAPERS = """\
-> **Not the papers' protocol.** CUB-200-2011 with the papers' split (classes 1-100 train, 101-200 \
-test), but at 128 × 128, with SqueezeNet 1.1 (weights, by SHA-256: {weights}), searched learning \
-rates and schedules of our own; docs/cub128.md has the protocol.  Experiments that a paper has on \
-other datasets alone are here on these images too.  The papers' figures beside ours are theirs on \
-CUB.  Compare differences between rows, not absolute scores."""
+> **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
+SqueezeNet 1.1 (weights, by SHA-256: {weights}) and schedules of our own: docs/cub128.md.  The \
+papers' figures are theirs on CUB.  Compare differences between rows, not absolute scores."""
 
 
 # ---------------------------------------------------------------------------- the report
@@ -56,15 +47,15 @@ def heading(key):
     return f"{NAMES[paper]}, {number}: {EXPERIMENTS[key].title}"
 
 
-def short(commit):
-    """12 digits of a commit, with the '+' of files that were changed."""
-    return commit[:12] + commit[40:]
-
-
 def header(args, rows):
     """From what the report was made, and by what."""
     runs = all_runs(rows, args)
     done = [run for run in runs if run.result]
+    datasets = "the papers' datasets" if args.dataset == "real" else args.dataset
+    lines = [f"# Report on {datasets}", ""]
+    if args.dataset == "cub128":
+        hashes = sorted({run.config["weights_sha256"] for run in done})
+        lines += [NOT_THE_PAPERS.format(weights=", ".join(hashes) or "no run is finished"), ""]
     made = f"{len(done)} of {len(runs)} runs finished"
     if done:
         commits = {run.config["commit"] or "none" for run in done}
@@ -73,92 +64,73 @@ def header(args, rows):
     if other:
         made += (f" ({len(other)} of them by other code than this report's checkout: "
                  f"{functions_changed(other)} changed since)")
-    images = sum(run.images_left() for run in runs)
     packages = ", ".join(f"{name} {version}" for name, version in versions().items())
-    datasets = "the papers' datasets" if args.dataset == "real" else args.dataset
-    lines = [f"# Report on {datasets}", ""]
-    if args.dataset == "cub128":
-        hashes = sorted({run.config["weights_sha256"] for run in done})
-        lines += [NOT_THE_PAPERS.format(weights=", ".join(hashes) or "no run is finished"), ""]
     command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
-    return [
-        *lines, f"{made}; {images:,} training images to go.  Report: commit "
-        f"{short(commit() or 'none')}, {packages}; made by `{command}`, the same as numbers in "
-        "tables.csv and claims.csv.", "",
-        f"Shares in %, mean ± standard deviation over seeds, last epoch.  {CHOSEN}  In figures: "
-        "95% Student-t intervals over seeds, if there are three or more; in sweeps mean ± standard "
-        "deviation of the seeds that all points have.", ""]
+    return [*lines, f"{made}.  Report: commit {short(commit() or 'none')}, {packages}; made by "
+            f"`{command}`.  tables.csv and claims.csv have its numbers and, with --seed 0, 1, ..., "
+            "the command of each row.", "",
+            f"Shares in %, mean ± standard deviation over seeds, last epoch.  {CHOSEN}  In "
+            "figures: 95% Student-t intervals over seeds, if there are three or more; in sweeps "
+            "mean ± standard deviation of the seeds that all points have.", ""]
+
+
+def short(commit):
+    """12 digits of a commit, with the '+' of files that were changed."""
+    return commit[:12] + commit[40:]
 
 
 def write_report(rows, args, folder):
     """report.md, tables.csv, claims.csv and the figures -> the Markdown, names of the figures
 
-    notes.md in the folder, what a person has to say about the results, goes behind the claims.
+    What a person puts into the folder is shown too: notes.md behind the claims, and a sheet as the
+    picture of a table that has no other (jrd-1.png).
     """
     folder.mkdir(parents=True, exist_ok=True)
     most = max(row.seeds for row in rows)
     claim_lines, claim_rows = ledger(args, range(most))
-    lines, table_rows, drawn, skipped = header(args, rows) + claim_lines, [], [], {}
+    lines, table_rows, drawn = header(args, rows) + claim_lines, [], []
     if (folder / "notes.md").exists():
         lines += [(folder / "notes.md").read_text(encoding="utf-8").strip(), ""]
     for key in dict.fromkeys(row.key for row in rows):
-        lines += [f"## {heading(key)}", ""]
-        same_as = EXPERIMENTS[key].same_as
-        if same_as and args.dataset in STAND_INS:
-            lines += [f"On {args.dataset} the same as {heading(same_as)}", ""]
-            continue
         of_table = [row for row in rows if row.key == key]
-        picture = draw_picture(key, of_table, args, most, folder, skipped)
-        if picture:
-            lines += [f"![{heading(key)}]({picture})", ""]
-            drawn.append(picture)
+        lines += [f"## {heading(key)}", ""]
+        picture = folder / f"{'-'.join(key)}.png"
+        if EXPERIMENTS[key].picture and draw_picture(picture, of_table, args, most):
+            drawn.append(picture.name)
+        if picture.exists():
+            lines += [f"![{heading(key)}]({picture.name})", ""]
         for dataset in dict.fromkeys(row.dataset for row in of_table):
             on_dataset = [row for row in of_table if row.dataset == dataset]
             text, csv_rows = paper_table(on_dataset, args, most)
-            lines += [f"**{NAMES[dataset]}**", "", *text, "", *command_lines(csv_rows)]
+            lines += [f"**{NAMES[dataset]}**", "", *text, ""]
             table_rows += csv_rows
     write_csv(folder / "tables.csv", table_rows)
     write_csv(folder / "claims.csv", claim_rows)
     with common.atomic(folder / "report.md") as file:
         file.write("\n".join(lines).rstrip() + "\n")
-    for reason, names in skipped.items():
-        print(f"skipped {', '.join(names)}: {reason}", file=sys.stderr)
     return "\n".join(lines), drawn
 
 
-def command_lines(csv_rows):
-    """The commands of a table's rows -> Markdown lines"""
-    commands = {row["row"]: row["command"] for row in csv_rows if row["command"]}
-    return ["<details><summary>commands, each with --seed 0, 1, ...</summary>", "",
-            *(f"- {row}: `{command}`" for row, command in commands.items()), "", "</details>",
-            ""] if commands else []
-
-
-def draw_picture(key, rows, args, most, folder, skipped):
-    """-> the name of an experiment's picture, None if there is none
-
-    skipped, {reason: names}, is added to.  A picture of checkpoints that are gone is left as it is.
-    """
+def draw_picture(path, rows, args, most):
+    """Draw an experiment's picture anew -> whether there is one"""
     def get(row):
         return [run for run in runs_of(row, args, most) if run.result]
 
-    path = folder / f"{'-'.join(key)}.png"
-    if EXPERIMENTS[key].picture and any(get(row) for row in rows):
-        try:
-            PICTURES[EXPERIMENTS[key].picture](path, rows, get)
-            return path.name
-        except common.UserError as error:
-            if isinstance(error, NoCheckpoint) and path.exists():
-                skipped.setdefault(f"{error}; drawn before, and left so", []).append(path.name)
-                return path.name
-            skipped.setdefault(str(error), []).append(path.name)
     path.unlink(missing_ok=True)
+    try:
+        if any(get(row) for row in rows):
+            PICTURES[EXPERIMENTS[rows[0].key].picture](path, rows, get)
+    except common.UserError as error:
+        print(f"skipped {path.name}: {error}", file=sys.stderr)
+    return path.exists()
 
 
 # ---------------------------------------------------------------------------- command line
 def main(args):
     if args.sheet:
-        sheet(args)
+        path = Path(args.to or Path(args.sheet).with_name("sheet.png"))
+        draw_nearest(path, Path(args.sheet))
+        print(f"wrote {path}")
     elif args.fill:
         fill(args.fill)
     elif args.annotate:
@@ -182,18 +154,6 @@ def main(args):
         print(table(args.out))
 
 
-def sheet(args):
-    """--sheet: a picture of the images that a checkpoint finds."""
-    checkpoint = Path(args.sheet)
-    state = common.read_checkpoint(checkpoint)
-    path = Path(args.to or checkpoint.with_name("sheet.png"))
-    if path.suffix != ".png":
-        raise common.UserError(f"--to {path} must end in .png")
-    run = argparse.Namespace(paper=state["paper"], cfg=argparse.Namespace(**state["config"]))
-    draw_nearest(path, run, checkpoint)
-    print(f"wrote {path}")
-
-
 def make_report(rows, args):
     """Write the report and say so; a part of one is printed too."""
     name = "quick" if args.quick else args.dataset
@@ -201,7 +161,7 @@ def make_report(rows, args):
     folder = Path(args.to or Path(args.out, f"report-{name}"))
     text, drawn = write_report(rows, args, folder)
     if partial(args):
-        print(re.sub(r"(<details>.*?</details>|!\[.*?\))\s*", "", text, flags=re.DOTALL))
+        print(re.sub(r"!\[.*?\)\s*", "", text))
     print(f"wrote {folder}/report.md, " + ", ".join(["tables.csv", "claims.csv", *drawn]))
 
 

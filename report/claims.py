@@ -9,15 +9,11 @@ from scipy.special import stdtr
 
 from eval import confidence_interval
 from report.experiments import (DECIDING, LEVELS, LOSSES, NAMES, STAND_INS, THREE_TIMES,
-                                THREE_TIMES_IS, VARIANTS, datasets_asked, flags_on, partial,
-                                training)
+                                THREE_TIMES_IS, VARIANTS, datasets_asked, flags_on, training)
 from report.tables import interval, markdown, reading
 
 PAPER_OF = {"J": "jrd", "M": "mdr", "D": "dml_da"}
 BOUNDED = "no larger than"
-# All that these need has DECIDING seeds on glyphs.
-HEADLINE_CLAIMS = ("J1", "J2", "J3", "J4", "M1", "M3", "M5", "M7", "M8", "D1", "D2", "D3", "D7",
-                   "D8")
 
 
 # ---------------------------------------------------------------------------- inequalities
@@ -133,47 +129,28 @@ CLAIMS |= {f"{claim}, {THREE_TIMES}": at_three_times(claim)
            for claim in ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")}
 
 
-def beside(inequalities):
-    """A claim's inequalities on R@1 of unseen classes -> the same on MAP@R and NMI, but for those
-    that the claim has itself."""
-    companions = {}
-    for text, terms in inequalities.items():
-        if callable(terms) or any(metric != "R@1" for _, _, metric in terms):
-            continue
-        for metric in ("MAP@R", "NMI"):
-            name = f"{metric}, {text.removeprefix('R@1, ')}"
-            if name not in inequalities:
-                companions[name] = [(weight, flags, metric) for weight, flags, _ in terms]
-    return companions
-
-
 # ---------------------------------------------------------------------------- verdicts
 class NotRun(Exception):
     """Why a figure is not there: 'not run', or that the stand-in has no such row."""
 
 
-def figure(paper, dataset, args, seed, flags, metric):
-    """What one seed of a setting has.  NotRun if it has no finished run."""
-    flags = flags_on(dataset, paper, flags)
-    if flags is None:
-        raise NotRun(STAND_INS[dataset])
-    run = training(paper, dataset, flags, seed, args.out, args.weights)
-    if not run.result:
-        raise NotRun("not run")
-    return reading(run, metric)
-
-
 def in_each_seed(paper, inequality, dataset, args, seeds):
     """What must be above 0 -> its value in each seed that has its runs, or why there is none."""
+    def figure(flags, metric):
+        """What the seed of a setting has.  NotRun if it has no finished run."""
+        own_flags = flags_on(dataset, paper, flags)
+        if own_flags is None:
+            raise NotRun(STAND_INS[dataset])
+        run = training(paper, dataset, own_flags, seed, args.out, args.weights)
+        if not run.result:
+            raise NotRun("not run")
+        return reading(run, metric)
+
     values, reason = [], "not run"
     for seed in seeds:
-        v = functools.partial(figure, paper, dataset, args, seed)
         try:
-            if callable(inequality):
-                values.append(inequality(v))
-            else:
-                values.append(sum(weight * v(flags, metric)
-                                  for weight, flags, metric in inequality))
+            values.append(inequality(figure) if callable(inequality) else
+                          sum(weight * figure(*of) for weight, *of in inequality))
         except NotRun as error:
             reason = str(error)
     return values or reason
@@ -250,9 +227,9 @@ def adjust(rows):
 
 
 # ---------------------------------------------------------------------------- the ledger
-def judged(claim, inequalities, args, seeds):
-    """Inequalities of a claim on every dataset that is asked for -> CSV rows"""
-    sentence, datasets, _ = CLAIMS[claim]
+def judged(claim, args, seeds):
+    """The inequalities of a claim on every dataset that is asked for -> CSV rows"""
+    sentence, datasets, inequalities = CLAIMS[claim]
     name, rows = claim.partition(",")[0], []
     for dataset in datasets_asked(datasets, args.dataset):
         full = DECIDING if dataset == "glyphs" else math.inf
@@ -270,67 +247,62 @@ def judged(claim, inequalities, args, seeds):
 
 
 def ledger(args, seeds):
-    """-> Markdown lines, CSV rows.  A part of a report has the claims of its papers that the runs
-    decide."""
-    deciding, companions = {}, []                           # {claim: rows}, rows
-    for claim, (_, _, inequalities) in CLAIMS.items():
-        if args.paper not in (None, PAPER_OF[claim[0]]):
-            continue
-        rows = judged(claim, inequalities, args, seeds)
-        undecidable = partial(args) and not all(row["seeds"] for row in rows)
-        if rows and not undecidable:
-            deciding[claim] = rows
-            others = judged(claim, beside(inequalities), args, seeds)
-            companions += [row for row in others if row["seeds"]]
-    if not deciding:
-        return [], []
-    csv_rows = [row for rows in deciding.values() for row in rows]
-    lines = ledger_lines(deciding, companions, adjust(csv_rows), args)
-    return lines, [row | {"decides": "yes"} for row in csv_rows] + [
-        row | {"decides": "no"} for row in companions]
+    """-> Markdown lines, CSV rows"""
+    by_claim = {}
+    for claim in CLAIMS:
+        if args.paper in (None, PAPER_OF[claim[0]]):
+            if rows := judged(claim, args, seeds):
+                by_claim[claim] = rows
+    csv_rows = [row for rows in by_claim.values() for row in rows]
+    family = adjust(csv_rows)
+    return ["## Claims", "", *ledger_lines(by_claim, family, args.dataset), ""], csv_rows
 
 
-def cells_of(row):
-    """A judged inequality -> the cells that every table of them has"""
-    mean, half = row.get("estimate", math.nan), row.get("half-width", math.nan)
-    number = "–" if math.isnan(mean) else f"{round(mean, 3) + 0:+.3f}"      # + 0: not -0.000
-    return [row["claim"], row["must be above 0"], NAMES[row["on"]], number, interval(mean, half, 3),
-            str(row["seeds"]), row["verdict"]]
+LEDGER = """\
+Each claim is one inequality or several.  An inequality is a difference within a seed, in points \
+of R@1 unless it names another metric, with its 95% Student-t interval over seeds.  Above 0: \
+*holds*; below 0: *does not hold*; else *undecided*.
+
+Holm-adjusted: the verdict at a family-wise error rate of 5%, by Holm's procedure on the p-values \
+of two-sided paired t-tests.  The family is all {family} inequalities of this ledger with two \
+seeds or more.  A difference that several claims need counts in each."""
+LEDGER_ON_GLYPHS = f"""\
+What {DECIDING} seeds leave undecided is *no larger than* the upper end of its interval, which is \
+not adjusted.  Their number was fixed before they ran, but five seeds of most settings had been \
+seen in an earlier list.  {THREE_TIMES.capitalize()}: the next rate of the search's grid, for \
+every claim that needs headline settings alone."""
 
 
-def ledger_lines(deciding, companions, family, args):
-    """{claim: rows}, the rows beside them, the size of Holm's family -> Markdown lines"""
-    heads = ["claim", "must be above 0", "on", "estimate", "95% interval", "seeds"]
+def ledger_lines(by_claim, family, dataset):
+    """{claim: its judged inequalities}, the size of Holm's family -> Markdown lines
+
+    The tables have what has run; the other claims are named below them.
+    """
     short = [["claim", "", "verdict", "Holm-adjusted"]]
-    long, other = [[*heads, "verdict", "Holm-adjusted"]], [[*heads, "by the interval"]]
-    for claim, rows in deciding.items():
+    long = [["claim", "must be above 0", "on", "estimate", "95% interval", "seeds", "verdict",
+             "Holm-adjusted"]]
+    not_run = []
+    for claim, rows in by_claim.items():
+        if not any(row["seeds"] for row in rows):
+            not_run.append(claim)
+            continue
         alone = claim_verdict([row["verdict"] for row in rows])
         adjusted = claim_verdict([row["Holm-adjusted verdict"] for row in rows])
         short.append([claim, CLAIMS[claim][0], f"**{alone}**", adjusted])
-        long += [[*cells_of(row), row["Holm-adjusted verdict"]] for row in rows]
-    lines = ["## Claims", "", "Each claim is one inequality or several.  An inequality is a "
-             "difference within a seed, in points of R@1 unless it names another metric, with its "
-             "95% Student-t interval over seeds.  Above 0: *holds*; below 0: *does not hold*; else "
-             "*undecided*.", ""]
-    if family:
-        lines += ["Holm-adjusted: the verdict at a family-wise error rate of 5%, by Holm's "
-                  "procedure on the p-values of two-sided paired t-tests.  The family is all "
-                  f"{family} inequalities of this ledger with two seeds or more.  A difference "
-                  "that several claims need counts in each.", ""]
-    if args.dataset == "glyphs" and not args.quick and args.seeds is None:
-        lines += [f"The headline claims ({', '.join(HEADLINE_CLAIMS)}) are judged from {DECIDING} "
-                  "seeds.  The number is the same for every setting that they need, was fixed "
-                  "beforehand and does not depend on results.  (Five seeds of most settings had "
-                  "been seen, in runs of an earlier list, when it was fixed.)  A headline "
-                  "inequality that they leave undecided is *no larger than* the upper end of its "
-                  f"interval, which is not adjusted.  {THREE_TIMES.capitalize()}: the next rate of "
-                  "the search's grid, for every claim that needs headline settings alone.", ""]
-    lines += [*markdown(short), "", *markdown(long), ""]
-    if companions:
-        other += [cells_of(row) for row in companions]
-        lines += ["If a claim is about retrieval and its paper measured R@1: the same differences "
-                  "in MAP@R and NMI.  They decide no claim, because a claim is about what its "
-                  "paper measured, and they are not in Holm's family.  M5, D7, and M7 on training "
-                  "classes have none, because runs keep only R@1 of embeddings divided by their "
-                  "norm and of training classes.", "", *markdown(other), ""]
+        long += [cells_of(row) for row in rows]
+    lines = []
+    if len(short) > 1:
+        lines += [LEDGER.format(family=family), ""]
+        lines += [LEDGER_ON_GLYPHS, ""] if dataset == "glyphs" else []
+        lines += [*markdown(short), "", *markdown(long), ""]
+    if not_run:
+        lines.append(f"Not run: {', '.join(not_run)} (claims.csv has their inequalities).")
     return lines
+
+
+def cells_of(row):
+    """A judged inequality -> cells"""
+    mean, half = row.get("estimate", math.nan), row.get("half-width", math.nan)
+    number = "–" if math.isnan(mean) else f"{round(mean, 3) + 0:+.3f}"      # + 0: not -0.000
+    return [row["claim"], row["must be above 0"], NAMES[row["on"]], number, interval(mean, half, 3),
+            str(row["seeds"]), row["verdict"], row["Holm-adjusted verdict"]]

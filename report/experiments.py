@@ -8,17 +8,17 @@ import json
 import re
 import shlex
 import sys
-from collections import namedtuple
+from collections import Counter, namedtuple
 from pathlib import Path
 from typing import NamedTuple
 
 import dml_da
 import jrd
 import mdr
-from support import command_line, glyphs
+from support import command_line
 from support.files import UserError
 from support.identity import code_of, listed, other_code
-from support.layouts import COUNTS, SMALLER, read_dataset
+from support.layouts import SMALLER, read_dataset
 from support.runs import (other_settings, read_config, read_result, run_folder,
                           settings_of)
 
@@ -73,18 +73,17 @@ class Experiment(NamedTuple):
     columns: tuple = ("R@1",)   # metrics, unless paper_numbers.jsonl has a table of the paper
     beside: tuple = ()          # metrics that glyphs and cub128 have besides; no figure draws them
     picture: str = None         # who draws it: PICTURES of report/__main__.py
-    same_as: tuple = None       # the experiment that stands for it on glyphs and cub128
 
 
 RETRIEVAL = ("MAP@R", "NMI", "seen R@1")
-# Seeds on glyphs of every row that a headline claim needs (claims.HEADLINE_CLAIMS), fixed before
-# they are run and the same for all of them, whatever the first seeds say.
+# Seeds on glyphs of every row that a headline claim needs: fixed before they ran, the same for all.
 DECIDING = 10
+# Not here: t-SNE of embeddings (MDR Fig. 5, DML-DA Fig. 1a-c, 5 and 7-9), of the runs of Tables 1a
+# and I.  Such pictures did not tell one method from another.
 EXPERIMENTS = {     # (paper, table or figure): what to run
     ("jrd", "1"): Experiment(
         "Recall@K; AMSoftmax is α = 0, not in the paper's table", "cub cars sop", DECIDING,
-        JRD_AND_BASELINE, at_three_times("jrd", JRD_AND_BASELINE), beside=RETRIEVAL,
-        picture="sheet"),
+        JRD_AND_BASELINE, at_three_times("jrd", JRD_AND_BASELINE), beside=RETRIEVAL),
     ("jrd", "2"): Experiment(
         "which representations are joined; in ten parts (SOP: whole)", "cub cars sop", DECIDING,
         VARIANTS),
@@ -114,10 +113,9 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         picture="sweep"),
     ("mdr", "1a"): Experiment(
         "Recall@K", "cub cars", DECIDING, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"},
-        at_three_times("mdr", TRIPLET), beside=RETRIEVAL, picture="sheet"),
+        at_three_times("mdr", TRIPLET), beside=RETRIEVAL),
     ("mdr", "1b"): Experiment(
-        "Recall@K", "sop inshop", DECIDING, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"},
-        picture="sheet", same_as=("mdr", "1a")),
+        "Recall@K", "sop inshop", 5, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"}),
     ("mdr", "2a"): Experiment("backbones", "cub cars", 5, {
         name + mdr: f"--backbone {backbone}{flag}"
         for name, backbone in (("R18", "resnet18"), ("R50", "resnet50"), ("IBN", "bn_inception"))
@@ -142,17 +140,11 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
     ("mdr", "fig4"): Experiment(
         "norms of the test embeddings", "cub", DECIDING, TRIPLET, at_three_times("mdr", TRIPLET),
         columns=("norm mean", "norm cv"), picture="epochs"),
-    ("mdr", "fig5"): Experiment(
-        "centres of the test classes; points without names say nothing, so they are not drawn",
-        "cub", DECIDING, TRIPLET),
     ("mdr", "fig6"): Experiment("pairs at each level", "cub", DECIDING, {"Triplet+MDR": ""},
                                 picture="levels"),
     ("dml_da", "I"): Experiment(
         "NMI and Recall@K", "cars cub sop", DECIDING, PLAIN | ADAPTIVE,
-        at_three_times("dml_da", PLAIN | ADAPTIVE), beside=("MAP@R", "seen R@1", "D_avg mean"),
-        picture="sheet"),
-    ("dml_da", "fig1"): Experiment("ten training classes, t-SNE", "cars", DECIDING, FIG_1,
-                                   picture="ten classes"),
+        at_three_times("dml_da", PLAIN | ADAPTIVE), beside=("MAP@R", "seen R@1", "D_avg mean")),
     ("dml_da", "fig1d"): Experiment(
         "R@1 of train and test", "cars", DECIDING, FIG_1, at_three_times("dml_da", FIG_1),
         columns=("R@1", "seen R@1"), picture="epochs"),
@@ -164,29 +156,23 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         columns=tuple(f"R@{2 ** i}" for i in range(8)),
         beside=("alpha min", "alpha mean", "alpha max")),
     ("dml_da", "fig4"): Experiment(
-        "NMI that regularizers gain", "cars cub sop", 5,
+        "NMI with each regularizer", "cars cub sop", 5,
         PLAIN | {f"{name}+{kind}": f"{loss}{flag}" for name, loss in LOSSES.items()
                  for kind, flag in (("EN", " --regularizer en"), ("GOR", " --regularizer gor"),
                                     ("DA", ""))},
-        columns=("NMI",), picture="gains"),
-    ("dml_da", "fig5"): Experiment("all training classes, t-SNE", "cars", DECIDING,
-                                   PLAIN | ADAPTIVE, picture="classes"),
+        columns=("NMI",)),
     ("dml_da", "fig6"): Experiment(
         "NMI against λ", "cars", 3,
         {(f"DML-DA {name}", "λ", x): f"{loss} --lambda {x}" for name, loss in LOSSES.items()
          for x in (0.5, 2, 5, 7, 10, 15, 25)},
-        columns=("NMI",), beside=("D_avg mean",), picture="sweep"),
-    **{("dml_da", figure): Experiment(
-        "test images by t-SNE", dataset, DECIDING, {"DML-DA contrastive": ""}, picture="thumbnails",
-        same_as=None if figure == "fig8" else ("dml_da", "fig8"))
-       for figure, dataset in (("fig7", "cars"), ("fig8", "cub"), ("fig9", "sop"))}}
+        columns=("NMI",), beside=("D_avg mean",), picture="sweep")}
 HEADLINES = (("jrd", "1"), ("mdr", "1a"), ("dml_da", "I"))
 QUICK = {("jrd", "1"): tuple(JRD_AND_BASELINE), ("mdr", "1a"): tuple(TRIPLET),
          ("mdr", "fig3b"): tuple(TRIPLET), ("dml_da", "I"): ("Contrastive", "DML-DA contrastive")}
 
 
 # ---------------------------------------------------------------------------- glyphs and cub128
-# A stand-in has each experiment once, whatever the papers' datasets; what it says of rows that it
+# A stand-in has each experiment of the papers on CUB or Cars, once; what it says of rows that it
 # cannot have (other backbones, 256 × 256 images):
 STAND_INS = {"glyphs": "no miniature", "cub128": "not in cub128"}
 # Rates on cub128 that are not the preset's, {(paper, words among a row's flags): "--lr ..."}:
@@ -220,11 +206,10 @@ def name_on(dataset, name):
 
 def datasets_asked(datasets, asked):
     """Those of a paper's datasets that --dataset asks for; "glyphs": on glyphs alone."""
-    if datasets == "glyphs":
-        return ["glyphs"] if asked == "glyphs" else []
-    if asked in STAND_INS:
+    if asked in STAND_INS and re.search("cub|cars", datasets):
         return [asked]
-    return [dataset for dataset in datasets.split() if asked in ("real", dataset)]
+    return [dataset for dataset in datasets.split()
+            if asked == dataset or asked == "real" and dataset != "glyphs"]
 
 
 # ---------------------------------------------------------------------------- what is asked for
@@ -236,11 +221,6 @@ def partial(args):
     return bool(args.paper or args.table or args.quick)
 
 
-def table_name(text):
-    """An argparse type: 'Table I', 'Fig. 3a', 'figure 4', ... -> i, fig3a, fig4"""
-    return re.sub(r"^table|[\s.]", "", text.lower()).replace("figure", "fig")
-
-
 def add_selection(parser):
     """The flags that say which runs are meant; those that are not given are None."""
     add = parser.add_argument
@@ -248,7 +228,7 @@ def add_selection(parser):
         help="glyphs: in miniature; cub128: CUB at 128 × 128; real: all of the papers' (default "
         "of --list, --plan)")
     add("--paper", choices=list(SCRIPTS))
-    add("--table", type=table_name, help="1, 2a, I, fig4, ...")
+    add("--table", type=str.lower, help="1, 2a, I, fig4, ...")
     add("--seeds", type=command_line.number(int, 1), help="runs per row (5; on glyphs 10 for the "
         "headline claims, 3 in sweeps; on cub128 3)")
     add("--quick", action="store_const", const=True, help="three methods, their baselines, on "
@@ -339,21 +319,8 @@ class Training:
 
     @functools.cached_property
     def log(self):
-        """The rows of log.jsonl, one per epoch; metrics only in those of --eval-every."""
-        path = self.folder / "log.jsonl"
-        return read_log(path) if path.exists() or self.state == "finished" else []
-
-    def images_left(self):
-        """Training images still to process."""
-        done = {"finished": self.cfg.epochs, "begun": len(self.log)}.get(self.state, 0)
-        if getattr(self.cfg, "iterations", None):
-            per_epoch = self.cfg.iterations * self.cfg.batch
-        elif self.cfg.dataset == "glyphs":
-            classes, images_per_class = glyphs.GLYPHS["train"]
-            per_epoch = len(classes) * images_per_class
-        else:
-            per_epoch, _ = COUNTS[photographs(self.cfg.dataset)]["train"]
-        return (self.cfg.epochs - done) * per_epoch
+        """The rows of a finished run's log.jsonl; metrics only in those of --eval-every."""
+        return read_log(self.folder / "log.jsonl")
 
 
 training = functools.cache(Training)        # of the same arguments the same one
@@ -373,17 +340,10 @@ def runs_of(row, args, seeds=None):
 
 
 # ---------------------------------------------------------------------------- list and plan
-def priority(row):
-    """On cub128, where a list takes days: headlines 0, other tables and figures 1, sweeps 2."""
-    if row.dataset != "cub128" or row.key in HEADLINES:
-        return 0
-    return 2 if isinstance(row.name, tuple) else 1
-
-
 def all_runs(rows, args):
-    """Every training that the rows need, each once: by priority, then the first seed of all rows,
-    the second, ..."""
-    wanted = [(priority(row), seed, run)
+    """Every training that the rows need, each once: the headlines', then the others', of each the
+    first seed of all rows, the second, ..."""
+    wanted = [(row.key not in HEADLINES, seed, run)
               for row in rows for seed, run in enumerate(runs_of(row, args))]
     runs = {}
     for _, _, run in sorted(wanted, key=lambda entry: entry[:2]):
@@ -412,11 +372,10 @@ def plan(rows, args):
     """The plan on stderr, the commands that are left on stdout -> status, 1: some cannot start"""
     if args.weights not in (None, "random") and not Path(args.weights).is_file():
         raise UserError(f"--weights {args.weights}: no such file")
-    if Path(args.out).is_file():
-        raise UserError(f"--out {args.out} is a file, no folder")
     runs = all_runs(rows, args)
-    missing, states = missing_datasets(runs), [run.state for run in runs]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    missing = missing_datasets(runs)
+    states = Counter(run.state for run in runs)
+    counts = ", ".join(f"{n} {state}" for state, n in states.items())
     lines = [f"plan: {len(runs)} runs for {len({row.key for row in rows})} tables and figures, "
              + counts]
     other = [run for run in runs if run.other_code and run.state == "finished"]
@@ -425,10 +384,6 @@ def plan(rows, args):
         lines.append(f"  {len(other)} of the finished runs are of other code than this "
                      f"({functions_changed(other)} changed since): {what}")
     left = [run for run in runs if run.state != "finished" or args.again and run.other_code]
-    for dataset in dict.fromkeys(run.cfg.dataset for run in left):
-        images = [run.images_left() for run in left if run.cfg.dataset == dataset]
-        line = f"  {dataset}: {len(images)} runs, {sum(images):,} training images"
-        lines.append(line + (", cannot start" if dataset in missing else ""))
     lines += [f"  {run.folder} holds other settings: delete it to train anew"
               for run in left if run.state == "stale"]
     print("\n".join([*lines, *missing.values()]), file=sys.stderr, flush=True)

@@ -9,12 +9,12 @@ import numpy as np
 
 import common
 from eval import confidence_interval
-from report.experiments import EXPERIMENTS, LOSSES, NAMES
-from report.tables import PERCENT, logged, reading, readings
+from report.experiments import EXPERIMENTS, NAMES
+from report.tables import PERCENT, logs_of, readings
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKS, LINES, HATCHES = "os^Dv*PX<>hpd8", ("-", "--", "-.", ":"), ("", "//", "..")
+MARKS, LINES, HATCHES = "os^Dv*PX<>hpd8", ("-", "--", "-.", ":"), ("", "//")
 AXES = {"loss": "training loss", "R@1": "R@1 on test classes (%)",
         "seen R@1": "R@1 on training classes (%)", "NMI": "NMI (%)", "lambda": "λ",
         "norm mean": "mean of ‖e‖ (log scale)", "norm cv": "coefficient of variation of ‖e‖"}
@@ -31,9 +31,7 @@ def for_figures():
 
 
 def panels(n, width=4.4, height=3.4, columns=3):
-    """-> figure, n axes in rows of `columns`.  UserError if there is nothing to draw yet."""
-    if not n:
-        raise common.UserError("what it compares has not run yet")
+    """-> figure, n axes in rows of `columns`"""
     with for_figures():
         import matplotlib
         matplotlib.use("Agg")
@@ -103,22 +101,17 @@ def draw_curves(path, curves_in, sweep=False):
 
 def draw_sweep(path, rows, get):
     """A panel per dataset and metric, a curve per series: means over the seeds that every point
-    has.  UserError: no series has the three points of a curve."""
-    values_of = {}                          # {(panel, series): [(x, values of the seeds)]}
+    has.  UserError: a point has none."""
+    seeds = min(len(get(row)) for row in rows)
+    if not seeds:
+        raise common.UserError("not every value has run")
+    curves_in = {}
     for metric in EXPERIMENTS[rows[0].key].columns:
         for row in rows:
             series, symbol, x = row.name
             panel = (NAMES[row.dataset], symbol, AXES.get(metric, metric))
-            if values := readings(get(row), metric):
-                values_of.setdefault((panel, series), []).append((x, values))
-    curves_in = {}
-    seeds = min((len(values) for points in values_of.values() for _, values in points), default=0)
-    for (panel, series), points in values_of.items():
-        if len(points) > 2:
-            curves = curves_in.setdefault(panel, {})
-            curves[series] = [(x, values[:seeds]) for x, values in points]
-    if not curves_in:
-        raise common.UserError("fewer than three values have run, which is no curve")
+            curve = curves_in.setdefault(panel, {}).setdefault(series, [])
+            curve.append((x, readings(get(row)[:seeds], metric)))
     draw_curves(path, curves_in, sweep=True)
 
 
@@ -155,7 +148,7 @@ def draw_runs(path, out, names):
     """
     if Path(path).suffix not in (".png", ".svg"):
         raise common.UserError(f"--to {path} must end in .png or .svg")
-    runs_by_name = {name: logged(out, name) for name in names}
+    runs_by_name = {name: logs_of(out, name) for name in names}
     curves_in = {}
     for metric in ("loss", "R@1", "seen R@1"):
         for name, runs in runs_by_name.items():
@@ -167,57 +160,24 @@ def draw_runs(path, out, names):
 
 
 # ---------------------------------------------------------------------------- bars
-def draw_bars(path, bars_in, y_label, x_label="", text=None):
-    """bars_in: {title: {series: {x: values of the seeds}}}: means with 95% intervals."""
-    figure, axes = panels(len(bars_in))
-    for axis, (title, groups) in zip(axes, bars_in.items()):
-        places = list(dict.fromkeys(x for bars in groups.values() for x in bars))
-        width = 0.8 / len(groups)
-        for i, (series, bars) in enumerate(groups.items()):
-            mean, half = intervals(bars.values())
-            shift = (i - (len(groups) - 1) / 2) * width
-            drawn = axis.bar([places.index(x) + shift for x in bars], mean, 0.93 * width,
-                             yerr=half, capsize=3, label=series, color=COLOURS[i],
-                             hatch=HATCHES[i], edgecolor="white")
-            if text:
-                axis.bar_label(drawn, fmt=text, padding=4)
-        axis.axhline(0, color="black", lw=0.8)
-        axis.margins(y=0.12)
-        axis.set_xticks(range(len(places)), places)
-        axis.set(title=title, ylabel=y_label, xlabel=x_label)
-    save(figure, path, axes)
-
-
-def draw_gains(path, rows, get):
-    """DML-DA Fig. 4: NMI over that of the plain loss, within a seed."""
-    nmi = {(row.dataset, row.name.lower()): {run.cfg.seed: reading(run, "NMI") for run in get(row)}
-           for row in rows}
-    bars_in = {}
-    for dataset in dict.fromkeys(row.dataset for row in rows):
-        for kind in ("EN", "GOR", "DA"):
-            for loss in LOSSES:
-                plain = nmi[dataset, loss.lower()]
-                regularized = nmi[dataset, f"{loss}+{kind}".lower()]
-                gains = [regularized[seed] - plain[seed] for seed in regularized if seed in plain]
-                if gains:
-                    bars_in.setdefault(NAMES[dataset], {}).setdefault(kind, {})[loss] = gains
-    draw_bars(path, bars_in, "NMI gained (points)")
-
-
 def draw_levels(path, rows, get):
-    """MDR Fig. 6: the shares of positive and of negative pairs at each level, the last that the
-    log has."""
-    bars_in = {}
-    for row in rows:
+    """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch that
+    has them, means over the seeds with 95% intervals; a panel per dataset."""
+    rows = [row for row in rows if get(row)]
+    figure, axes = panels(len(rows))
+    for axis, row in zip(axes, rows):
         logs = [[line for line in run.log if "levels" in line][-1] for run in get(row)]
-        if not logs:
-            continue
-        levels = np.mean([log["levels"] for log in logs], 0)            # over the seeds
-        names = [f"level {i}\n({s:+.2f})" for i, s in enumerate(levels, 1)]
-        groups = bars_in[NAMES[row.dataset]] = {}
-        for kind in ("positive", "negative"):
-            shares = zip(*(log[f"{kind} pairs by level"] for log in logs))      # a tuple per level
-            groups[f"{kind} pairs"] = {name: [100 * share for share in seeds]
-                                       for name, seeds in zip(names, shares)}
-    draw_bars(path, bars_in, "share of the pairs (%)", "level (learned value, in σ* from μ*)",
-              "%.0f")
+        levels = np.mean([log["levels"] for log in logs], 0)
+        for i, kind in enumerate(("positive pairs", "negative pairs")):
+            of_seeds = 100 * np.array([log[f"{kind} by level"] for log in logs])
+            mean, half = intervals(of_seeds.T)
+            places = np.arange(len(levels)) + (i - 0.5) * 0.4
+            bars = axis.bar(places, mean, 0.37, yerr=half, capsize=3, label=kind, color=COLOURS[i],
+                            hatch=HATCHES[i], edgecolor="white")
+            axis.bar_label(bars, fmt="%.0f", padding=4)
+        axis.margins(y=0.12)
+        axis.set_xticks(range(len(levels)),
+                        [f"level {i}\n({s:+.2f})" for i, s in enumerate(levels, 1)])
+        axis.set(title=NAMES[row.dataset], ylabel="share of the pairs (%)",
+                 xlabel="level (learned value, in σ* from μ*)")
+    save(figure, path, axes)

@@ -39,14 +39,6 @@ def cells_of(line):
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def number(text):
-    """A cell of a CSV file as a number, None if it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def of_a_claim(row, head):
     """What stands below a head in a row of claims.csv"""
     if head == "estimate" and row["estimate"]:
@@ -65,10 +57,10 @@ def of_a_table(rows, head):
     kind, metric = re.fullmatch(r"(best |paper's |pretrained |)(.*?)\*?", head).groups()
     row = {row["metric"]: row for row in rows}[metric]
     figure, std = COLUMNS[kind]
-    mean = number(row[figure])
-    if mean is None or kind == "paper's ":
+    if not row[figure][:1].isdigit() or kind == "paper's ":     # 'not run', nothing, as printed
         return row[figure] or "–"
-    return mean_std_text(mean, number(row[std]) if std else None, digits_of(metric))
+    std = float(row[std]) if std and row[std] else None
+    return mean_std_text(float(row[figure]), std, digits_of(metric))
 
 
 def filled(path, table):

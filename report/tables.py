@@ -13,7 +13,7 @@ from pathlib import Path
 
 import common
 from eval import confidence_interval
-from report.experiments import EXPERIMENTS, NAMES, STAND_INS, Row, photographs, read_log, runs_of
+from report.experiments import EXPERIMENTS, NAMES, STAND_INS, photographs, read_log, runs_of
 from support.identity import other_code, other_images
 from support.runs import other_settings, read_config, read_result
 
@@ -143,33 +143,25 @@ def markdown(rows):
 
 # ---------------------------------------------------------------------------- a paper's table
 def cells(row, args, most):
-    """What stands in each column of a row -> a CSV row (dict) per metric; `text` and `best` are
-    those of the Markdown table."""
+    """A row's figures -> a CSV row (dict) per metric"""
     runs, csv_rows = runs_of(row, args, most), []
     in_paper = papers_rows(row.key, row.dataset).get(photographs(row.dataset), {})
     for metric in metrics_of(row.key, row.dataset):
-        entry = in_paper.get(label(row), {}).get(metric, {})
-        values, best = readings(runs, metric, row), readings(runs, metric, row, "best on test")
-        before, _ = mean_and_std(readings(runs, metric, row, "pretrained backbone"))
-        (mean, std), (best_mean, best_std) = mean_and_std(values), mean_and_std(best)
-        difference = None
-        if entry and values and same_protocol(row.dataset):
-            difference = mean - entry["value"]
+        values = readings(runs, metric, row)
+        mean, std = mean_and_std(values)
         if not any(run.result for run in runs):     # else None: DML-DA's α without DML-DA
-            mean = "not run" if runs else STAND_INS.get(row.dataset, "not reimplemented")
-        digits = digits_of(metric)
+            mean = "not run" if runs else STAND_INS[row.dataset]
+        best, best_std = mean_and_std(readings(runs, metric, row, "best on test"))
+        before, _ = mean_and_std(readings(runs, metric, row, "pretrained backbone"))
         csv_rows.append({
             "paper": row.key[0], "table": row.key[1], "row": label(row),
-            "dataset": row.dataset, "metric": metric, "reported by": entry.get("reported_by"),
-            "paper's figure": entry.get("value"), "paper's std": entry.get("std"),
-            "paper's 95% interval": entry.get("ci95"), "ours": mean, "our std": std,
-            "seeds": len(values), "difference": difference,
-            "best on test, not to report": best_mean,
-            "million images to run": sum(r.images_left() for r in runs[:row.seeds]) / 1e6,
+            "dataset": row.dataset, "metric": metric,
+            "paper's figure": in_paper.get(label(row), {}).get(metric, {}).get("value"),
+            "ours": mean, "our std": std, "seeds": len(values),
+            "best on test, not to report": best, "best on test's std": best_std,
+            "before training": before,
             "command": re.sub(r" --seed 0| --out \S+", "", runs[0].command) if runs else None,
-            "rate": runs[0].cfg.lr if runs else None, "best on test's std": best_std,
-            "before training": before, "text": spread(values, digits),
-            "best": spread(best, digits)})
+            "rate": runs[0].cfg.lr if runs else None})
     return csv_rows
 
 
@@ -178,23 +170,14 @@ def same_protocol(dataset):
     return dataset not in STAND_INS
 
 
-def others(rows):
-    """Rows, without flags, of the other papers' methods in a table; none on glyphs and cub128."""
-    key, dataset = rows[0].key, rows[0].dataset
-    own = {label(row) for row in rows}
-    names = papers_rows(key, dataset)[dataset] if same_protocol(dataset) else ()
-    return [Row(key, name, dataset, None, 0) for name in names if name not in own]
-
-
 def paper_table(rows, args, most):
     """A table on one dataset, metrics across as in the paper -> Markdown lines, CSV rows.
 
     Below a row's figures in the paper stand ours, the difference, and the best epoch on test.
-    Other papers' rows stand first.
     """
     metrics = metrics_of(rows[0].key, rows[0].dataset)
     lines, csv_rows = [["", "", *metrics]], []
-    for row in [*others(rows), *rows]:
+    for row in rows:
         figures = cells(row, args, most)
         below = [*paper_lines(row, metrics), *our_lines(row, figures)]
         names = [f"**{label(row)}**"] + [""] * len(below)
@@ -210,38 +193,35 @@ def paper_lines(row, metrics):
         entries = rows.get(label(row), {})
         if entries:
             first = next(iter(entries.values()))
-            who = "paper" if first["reported_by"] == "this paper" else "quoted"
-            who += "" if same_protocol(row.dataset) else f", {NAMES[dataset]}"
+            who = "paper" if same_protocol(row.dataset) else f"paper, {NAMES[dataset]}"
             who += " ± std" if "std" in first else " ± 95% interval" if "ci95" in first else ""
             lines.append([who, *(published(entries.get(metric, {})) for metric in metrics)])
     return lines
 
 
 def our_lines(row, figures):
-    """figures: a row's cells -> lists of cells, one below the other; none of others' methods."""
+    """figures: a row's cells -> lists of cells, one below the other"""
     n = max(cell["seeds"] for cell in figures)
-    if row.flags is None:
-        why = STAND_INS.get(row.dataset)
-        return [[why, *("–" for _ in figures)]] if why else []
     if not n:
-        price = f"{row.seeds} runs, {figures[0]['million images to run']:,.1f} million images"
-        return [[price, *("not run" for _ in figures)]]
-    lines = [[f"**ours**, last epoch, n = {n}", *(f"**{cell['text']}**" for cell in figures)]]
-    if any(cell["difference"] is not None for cell in figures):
-        lines.append(["difference", *(
-            "–" if cell["difference"] is None else
-            f"{cell['difference']:+.{digits_of(cell['metric'])}f}" for cell in figures)])
-    if any(cell["best"] != "–" for cell in figures):
-        lines.append(["best on test*", *(cell["best"] for cell in figures)])
-    return lines
+        return [[figures[0]["ours"], *("–" for _ in figures)]]
+    ours, differences, best = [], [], []
+    for cell in figures:
+        digits, mean, in_paper = digits_of(cell["metric"]), cell["ours"], cell["paper's figure"]
+        ours.append(f"**{mean_std_text(mean, cell['our std'], digits)}**")
+        comparable = same_protocol(row.dataset) and None not in (mean, in_paper)
+        differences.append(f"{mean - in_paper:+.{digits}f}" if comparable else "–")
+        best.append(mean_std_text(cell["best on test, not to report"], cell["best on test's std"],
+                                  digits))
+    lines = [[f"**ours**, last epoch, n = {n}", *ours], ["difference", *differences],
+             ["best on test*", *best]]
+    return [line for line in lines if {*line[1:]} != {"–"}]
 
 
 def write_csv(path, rows):
     """Rows (dicts) -> a CSV file with every column that any of them has."""
-    columns = dict.fromkeys(column for row in rows for column in row)
-    columns = [column for column in columns if column not in ("text", "best")]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
     with common.atomic(path) as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -257,28 +237,25 @@ def folders_of(out, file):
     return settings
 
 
-def finished(out):
-    """{setting: {seed: folder}} of the finished runs.  UserError: there are none."""
-    settings = folders_of(out, "result.json")
-    if not settings:
-        raise common.UserError(f"no finished run under {out}")
-    return settings
-
-
-def logged(out, name):
-    """The run of a folder that has a name, or its seeds of that setting -> [Namespace(log=rows)].
-
-    UserError: there is none; a log that cannot be read.
-    """
-    settings = folders_of(out, "log.jsonl")
+def seeds_of(out, name, file="result.json"):
+    """name: a setting, one of its runs, or that run's folder -> {seed: run folder} of all its runs
+    that have the file.  UserError: there are none."""
+    settings, name = folders_of(out, file), Path(name).name
     setting, _, seed = name.rpartition("-s")
-    folders = settings.get(name, {}).values()
     if seed in settings.get(setting, {}):
-        folders = [settings[setting][seed]]
-    if not folders:
-        raise common.UserError(f"no run {name} under {out}: there are "
-                               + (", ".join(settings) or "none"))
-    return [argparse.Namespace(log=read_log(folder / "log.jsonl")) for folder in folders]
+        return settings[setting]
+    if name in settings:
+        return settings[name]
+    kind = "run" if file == "log.jsonl" else "finished run"
+    known = ", ".join(settings) or "none"
+    raise common.UserError(f"no {kind} {name} under {out}: there are {known}")
+
+
+def logs_of(out, name):
+    """The logs of a setting, or of the one run that has the name -> [Namespace(log=rows)]"""
+    folders = seeds_of(out, name, "log.jsonl").values()
+    own = [folder for folder in folders if folder.name == Path(name).name]
+    return [argparse.Namespace(log=read_log(folder / "log.jsonl")) for folder in own or folders]
 
 
 def table(out):
@@ -289,13 +266,15 @@ def table(out):
                ("seen R@1", "last epoch", "seen R@1"), ("MAP@R", "last epoch", "MAP@R"),
                ("NMI", "last epoch", "NMI")]
     rows = [["run", "seeds", *(head for head, _, _ in columns)]]
-    for name, folders in finished(out).items():
+    for name, folders in folders_of(out, "result.json").items():
         results = [read_result(folder / "result.json") for folder in folders.values()]
         row = [name, str(len(results))]
         for _, part, metric in columns:
             row.append(spread([100 * result[part][metric] for result in results
                                if metric in result[part]]))
         rows.append(row)
+    if len(rows) == 1:
+        raise common.UserError(f"no finished run under {out}")
     return "\n".join([*markdown(rows), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}"])
 
 
@@ -303,23 +282,17 @@ def compare(out, one, other):
     """Two settings of a folder side by side, last epoch, and their differences within a seed, as
     Markdown; then the settings and the functions in which they differ.
 
-    one, other: names of runs or their folders, with or without -s0.
+    one, other: names of settings, or of one of their runs or its folder.
     """
-    settings = finished(out)
-    one, other = (name if name in settings else re.sub(r"-s\d+$", "", name)
-                  for name in (Path(one).name, Path(other).name))
-    for name in (one, other):
-        if name not in settings:
-            raise common.UserError(f"no finished run {name}-s0, ... under {out}: there are "
-                                   + ", ".join(settings))
-    folders = settings[one], settings[other]
+    folders = [seeds_of(out, name) for name in (one, other)]
     configs = [read_config(next(iter(of_seed.values()))) or {} for of_seed in folders]
     refuse_other_images(one, other, *configs)
     seeds = [seed for seed in folders[0] if seed in folders[1]]
     if not seeds:
         raise common.UserError(f"{one} and {other} have no seed in common")
     first, second = ([last_figures(of_seed[seed]) for seed in seeds] for of_seed in folders)
-    rows = [["last epoch", one, other, "difference", "95% interval"]]
+    settings = [re.sub(r"-s\d+$", "", of_seed[seeds[0]].name) for of_seed in folders]
+    rows = [["last epoch", *settings, "difference", "95% interval"]]
     for metric in first[0]:
         if all(metric in figures for figures in first + second):
             rows.append(compared(metric, *([f[metric] for f in side] for side in (first, second))))
@@ -331,10 +304,9 @@ def compare(out, one, other):
 def last_figures(folder):
     """A run's last epoch: what its result has in %, then what its log has, lists one by one."""
     result = read_result(folder / "result.json")["last epoch"]
-    (run,) = logged(folder.parent, folder.name)
     figures = {metric: 100 * result[metric] for metric in ("R@1", "MAP@R", "NMI", "seen R@1")
                if metric in result}
-    for name, value in run.log[-1].items():
+    for name, value in read_log(folder / "log.jsonl")[-1].items():
         if name in ("epoch", "lr", "images/s", "seconds", *figures) or PERCENT.fullmatch(name):
             continue
         if isinstance(value, list):

@@ -23,7 +23,6 @@ POSIX_ONLY = {  # tests, and fixtures of tests, of what Windows has not: why
     "test_a_cache_that_does_not_fit_is_replaced": "replacing of a file that is mapped",
     "test_a_stopped_run_continues_to_the_same_bits": "end by a signal",
     "test_an_old_python_is_refused_before_anything_is_made": "bash",
-    "test_sigterm_to_every_process_of_a_job": "end by a signal",
     "test_commands_are_understood": "bash", "test_commands_are_found": "bash",
     "checkout": "bash", "gpus_seen": "bash", "run_all": "bash"}
 

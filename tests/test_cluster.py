@@ -1,20 +1,16 @@
 """A cluster's needs: the list of commands where nothing is installed, weights and caches ahead of a
-job array, several GPUs, a scheduler's SIGTERM."""
-import importlib
+job array, several GPUs."""
 import os
-import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
 
-import filelock
 import pytest
 import torch
 
 import common
-from conftest import ROOT, make_folder
+from conftest import ROOT
 from support import files, images, layouts
 from test_datasets import MINI, make_cub
 
@@ -60,14 +56,6 @@ def test_the_list_names_the_interpreter_that_run_all_would_take(checkout):
                           " --alpha 0 --lr 1e-3 --lr-proxies 0.1")], done.stderr
     assert " --dataset cub " in checkout(*words, VIRTUAL_ENV="active").stdout   # the papers' own
     assert not (checkout.folder / ".venv").exists()
-
-
-def test_a_mistake_in_what_is_listed_is_one_line(checkout):
-    for words, message in ((["--table", "9"], "nothing to run for --dataset real --table 9"),
-                           (["--datset", "cub"], "unrecognized arguments: --datset cub (is --d")):
-        done = checkout(*words, "--list", VIRTUAL_ENV="active")
-        assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
-        assert f"python -m report: {message}" in done.stderr
 
 
 # ---------------------------------------------------------------------------- weights and caches
@@ -184,24 +172,3 @@ def test_nothing_changes_where_there_is_nothing_to_share(answer, status, jobs, e
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     want = env.get("CUDA_VISIBLE_DEVICES", "all")
     assert gpus_seen(answer, status, jobs, **env) == [want] * 6
-
-
-# ---------------------------------------------------------------------------- SIGTERM
-def test_sigterm_to_every_process_of_a_job(tmp_path):
-    """A scheduler's signal reaches the loader's workers too: still one line, the status of a
-    process that it ended, and a lock that is free."""
-    make_folder(tmp_path / "photos", [12] * 4, side=50)
-    words = ["mdr.py", "--dataset", str(tmp_path / "photos"), "--backbone", "small", "--epochs",
-             "99", "--batch", "8", "--workers", "2", "--out", str(tmp_path / "runs")]
-    process = subprocess.Popen([sys.executable, *words], cwd=ROOT, text=True,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                               start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    while not (last := list(tmp_path.glob("runs/*/last.pt"))):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGTERM)
-    stderr = process.communicate()[1].strip()
-    assert process.returncode == -signal.SIGTERM
-    assert stderr.startswith("stopped: ") and stderr.count("\n") == 0
-    assert stderr.endswith("To continue: " + shlex.join(["python", *words]))
-    filelock.FileLock(last[0].parent / ".lock", timeout=0).acquire().lock.release()

@@ -4,7 +4,6 @@ import importlib
 import re
 import shlex
 import subprocess
-import timeit
 
 import pytest
 
@@ -99,13 +98,6 @@ def test_formulas_survive_markdown(page):
         assert not eaten, formula
 
 
-def test_anchors_are_those_of_github():
-    for title, want in (("JRD (`jrd.py`)", "jrd-jrdpy"), ("What it means?", "what-it-means"),
-                        ("Eq. 14-16: MMD², JMMD", "eq-14-16-mmd-jmmd"),
-                        ("`a_b` - [c](d.md) Ü", "a_b---c-ü")):
-        assert anchor(title) == want
-
-
 # ---------------------------------------------------------------------------- commands
 # What is defined before a block: every command goes to `note`, which writes its words down, in one
 # line and so in one piece: the commands of a pipeline write at the same time.
@@ -140,11 +132,6 @@ def commands(script, folder):
     assert bash.returncode == 0 and not bash.stderr, bash.stderr
     return [line.replace("\36", "\n").split("\37")
             for line in notes.read_text(encoding="utf-8").split("\n")[:-1]]
-
-
-def test_commands_of_a_pipeline_are_kept_apart(tmp_path):
-    found = commands("\n".join(["a 'x\ny' | b '' | c"] * 100), tmp_path)
-    assert sorted(found) == sorted([["a", "x\ny"], ["b", ""], ["c"]] * 100)
 
 
 def accepted(words):
@@ -191,17 +178,6 @@ def test_commands_are_understood(page, tmp_path, capsys):
                 accepted(words)
             except (AssertionError, SystemExit, OSError, common.UserError) as error:
                 pytest.fail(f"{shlex.join(words)}: {capsys.readouterr().err or error}")
-
-
-def test_timings_run(capsys):
-    """docs/methods.md's commands of timeit print a figure."""
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    timings = re.findall(r"python -m timeit.*?(?=\npython|\n```)", page, re.DOTALL)
-    for command in timings:
-        words = shlex.split(command.replace("\\\n", " "))
-        assert timeit.main(["-n", "1", "-r", "1", *words[3:]]) is None
-        assert "1 loop" in capsys.readouterr().out
-    assert timings
 
 
 def test_commands_are_found(tmp_path):
@@ -258,9 +234,3 @@ def test_each_exercise_changes_one_line(script):
         assert f"-{name}" in re.search(r"--compare .*", exercise)[0]
 
 
-@pytest.mark.parametrize("script", LECTURES)
-def test_a_lecture_has_a_lectures_length_and_a_small_picture(script):
-    page, _ = lecture(script)
-    assert 1200 <= len(re.findall(r"\w+", prose(page))) <= 3000
-    picture, = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
-    assert (ROOT / "docs" / "lectures" / picture).stat().st_size < 150_000

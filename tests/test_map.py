@@ -88,18 +88,6 @@ def test_every_equation_stands_here_with_code_and_a_test(script):
     assert numbers == list(range(1, EQUATIONS[script] + 1))
 
 
-def test_formulas_are_balanced():
-    """What a host would show as a red error instead of the formula."""
-    formulas = re.findall(r"```math\n(.*?)\n```", PAGE, re.DOTALL)
-    formulas += re.findall(r"\$`(.+?)`\$", PAGE)
-    assert len(formulas) > 40
-    for formula in formulas:
-        bare = re.sub(r"\\[{}]", "", formula)
-        assert bare.count("{") == bare.count("}") and "$" not in bare, formula
-        assert formula.count(r"\left") == formula.count(r"\right"), formula
-        assert re.findall(r"\\begin\{(\w+)\}", formula) == re.findall(r"\\end\{(\w+)\}", formula)
-
-
 @pytest.mark.parametrize("script", EQUATIONS)
 def test_every_silent_point_and_erratum_of_the_docstring_is_here(script):
     """... and a silent point is marked again in the script, if it acts there."""

@@ -47,7 +47,7 @@ def table(file, heads, *lines):
 
 
 @pytest.mark.parametrize("file, heads, before, after", [
-    ("t.csv", ["", "table", "row", "seeds", "command", "R@1", "best R@1*", "pretrained R@1"],
+    ("t.csv", ["*of*", "table", "row", "seeds", "command", "R@1", "best R@1*", "pretrained R@1"],
      [["mine", "jrd 1", "JRD", "", "old", "1.0", "2.0 ± 3.0", ""],
       ["mine", "jrd 1", "AMSoftmax", "", "", "", "", ""]],
      [["mine", "jrd 1", "JRD", "5", "`python jrd.py`", "53.8 ± 0.6", "54.6 ± 0.2", "46.9"],
@@ -56,7 +56,7 @@ def table(file, heads, *lines):
      [["mdr 1a", "Triplet", "cars", "88.5"]]),
     ("c.csv", ["claim", "must be above 0", "estimate", "seeds", "verdict", "Holm-adjusted"],
      [["J1", "JRD - AMSoftmax", "", "", "", ""], ["J2", "JRD - MRD", "", "", "", ""]],
-     [["J1", "JRD - AMSoftmax", "-0.25 (-0.75 to +0.25)", "20", "no larger than 0.26", "undecided"],
+     [["J1", "JRD - AMSoftmax", "-0.25 [-0.75, +0.25]", "20", "no larger than 0.26", "undecided"],
       ["J2", "JRD - MRD", "–", "0", "not run", "not run"]])])
 def test_a_marked_table_is_filled(file, heads, before, after, csv_files):
     assert pages.with_tables(table(file, heads, *before)) == table(file, heads, *after)
