@@ -129,6 +129,18 @@ CLAIMS |= {f"{claim}, {THREE_TIMES}": at_three_times(claim)
            for claim in ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")}
 
 
+def beside(inequalities):
+    """A claim's differences in R@1 of unseen classes -> the same in MAP@R and NMI, but for those
+    that the claim has itself."""
+    companions = {}
+    for text, terms in inequalities.items():
+        if not callable(terms) and {metric for _, _, metric in terms} == {"R@1"}:
+            for metric in ("MAP@R", "NMI"):
+                name = f"{metric}, {text.removeprefix('R@1, ')}"
+                companions[name] = [(weight, flags, metric) for weight, flags, _ in terms]
+    return {name: terms for name, terms in companions.items() if name not in inequalities}
+
+
 # ---------------------------------------------------------------------------- verdicts
 class NotRun(Exception):
     """Why a figure is not there: 'not run', or that the stand-in has no such row."""
@@ -227,9 +239,9 @@ def adjust(rows):
 
 
 # ---------------------------------------------------------------------------- the ledger
-def judged(claim, args, seeds):
-    """The inequalities of a claim on every dataset that is asked for -> CSV rows"""
-    sentence, datasets, inequalities = CLAIMS[claim]
+def judged(claim, inequalities, args, seeds):
+    """Inequalities of a claim on every dataset that is asked for -> CSV rows"""
+    sentence, datasets, _ = CLAIMS[claim]
     name, rows = claim.partition(",")[0], []
     for dataset in datasets_asked(datasets, args.dataset):
         full = DECIDING if dataset == "glyphs" else math.inf
@@ -248,14 +260,19 @@ def judged(claim, args, seeds):
 
 def ledger(args, seeds):
     """-> Markdown lines, CSV rows"""
-    by_claim = {}
-    for claim in CLAIMS:
+    by_claim, companions = {}, []
+    for claim, (_, _, inequalities) in CLAIMS.items():
         if args.paper in (None, PAPER_OF[claim[0]]):
-            if rows := judged(claim, args, seeds):
+            if rows := judged(claim, inequalities, args, seeds):
                 by_claim[claim] = rows
+                companions += judged(claim, beside(inequalities), args, seeds)
     csv_rows = [row for rows in by_claim.values() for row in rows]
-    family = adjust(csv_rows)
-    return ["## Claims", "", *ledger_lines(by_claim, family, args.dataset), ""], csv_rows
+    family, companions = adjust(csv_rows), [row for row in companions if row["seeds"]]
+    lines = ledger_lines(by_claim, family, args.dataset)
+    if companions:
+        heads = ["claim", "must be above 0", "on", "estimate", "95% interval", "seeds", "verdict"]
+        lines += [BESIDE, "", *markdown([heads, *(cells_of(row)[:-1] for row in companions)])]
+    return ["## Claims", "", *lines, ""], csv_rows + companions
 
 
 LEDGER = """\
@@ -266,6 +283,8 @@ of R@1 unless it names another metric, with its 95% Student-t interval over seed
 Holm-adjusted: the verdict at a family-wise error rate of 5%, by Holm's procedure on the p-values \
 of two-sided paired t-tests.  The family is all {family} inequalities of this ledger with two \
 seeds or more.  A difference that several claims need counts in each."""
+BESIDE = """\
+The same differences in MAP@R and NMI.  They decide no claim and are not in Holm's family."""
 LEDGER_ON_GLYPHS = f"""\
 What {DECIDING} seeds leave undecided is *no larger than* the upper end of its interval, which is \
 not adjusted.  Their number was fixed before they ran, but five seeds of most settings had been \
@@ -305,4 +324,4 @@ def cells_of(row):
     mean, half = row.get("estimate", math.nan), row.get("half-width", math.nan)
     number = "–" if math.isnan(mean) else f"{round(mean, 3) + 0:+.3f}"      # + 0: not -0.000
     return [row["claim"], row["must be above 0"], NAMES[row["on"]], number, interval(mean, half, 3),
-            str(row["seeds"]), row["verdict"], row["Holm-adjusted verdict"]]
+            str(row["seeds"]), row["verdict"], row.get("Holm-adjusted verdict", "–")]
