@@ -9,10 +9,8 @@ to CUB: useful as it comes, better when fine-tuned, and easily overfitted.
 import time
 
 import numpy as np
-import PIL.Image
 import torch
 import torch.nn as nn
-import torchvision
 from torchvision.transforms import v2
 from tqdm import tqdm
 
@@ -134,12 +132,3 @@ def pretrain(path=WEIGHTS):
     with atomic(path, "wb") as file:
         torch.save(network.state_dict(), file)
     print(f"wrote {path}, SHA-256 {sha256(path)} (what is expected: {SHA256})")
-
-
-def sheet(path):
-    """Draw eight images of ten test classes, a class a row."""
-    images, labels = glyphs("test")
-    rows = torch.cat([images[labels == c][:8] for c in range(10)])
-    picture = torchvision.utils.make_grid(rows, nrow=8, padding=0)             # (3, 360, 288)
-    v2.functional.to_pil_image(picture).resize((864, 1080), PIL.Image.NEAREST).save(path)
-    print(f"wrote {path}")

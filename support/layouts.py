@@ -4,15 +4,13 @@ Each reader gives {"train", "test" and perhaps "gallery": [(path, class)]}.  Not
 images themselves.
 """
 import collections
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import PIL.Image
+import scipy.io
 
-from support.files import UserError, sha256
+from support.files import UserError, reason, sha256
 from support.identity import listed
 
 SPLITS = {"train", "test", "val", "valid", "validation"}   # of others' folders: no names of classes
@@ -40,18 +38,7 @@ SOURCES = {  # the folders (the first one is advised) under the data root, and w
                "DeepFashion, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html (52,712 images; no "
                "checksum is published), unpacked to {}")}
 
-CAUSES = {  # images in all or in a split: where such a count comes from
-    "cub": {5994: "the training half of train_test_split.txt, the closed-set split: the papers "
-                  "split by class",
-            5794: "the test half of train_test_split.txt, the closed-set split: the papers split "
-                  "by class",
-            6033: "CUB-200 of 2010, the predecessor of CUB-200-2011"},
-    "cars": {8144: "cars_train alone, half of the closed-set split: the papers pool cars_train and "
-                   "cars_test and split by class",
-             8041: "cars_test alone, half of the closed-set split: the papers pool cars_train and "
-                   "cars_test and split by class"},
-    "inshop": {25881: "a list that lost its first line, the number of rows: then its first image "
-                      "is taken for the header"}}
+CLOSED_SET = {"cub": (5994, 5794), "cars": (8144, 8041)}    # images in the halves of that split
 
 
 def read_dataset(name, root):
@@ -120,53 +107,38 @@ def hidden(name):
     return name.startswith(".") or name == "__MACOSX"
 
 
+def files_below(folder):
+    """The files below a folder that are for people; in order."""
+    return sorted((path for path in folder.rglob("*") if path.is_file()
+                   and not any(map(hidden, path.relative_to(folder).parts))),
+                  key=lambda path: path.as_posix())
+
+
 def images_below(folder):
     """The files below a folder that Pillow reads, by their names; in order."""
     read = {suffix for suffix, kind in PIL.Image.registered_extensions().items()
             if kind in PIL.Image.OPEN}
-    return sorted((path for path in folder.rglob("*") if path.suffix.lower() in read
-                   and not any(map(hidden, path.relative_to(folder).parts)) and path.is_file()),
-                  key=lambda path: path.as_posix())
+    return [path for path in files_below(folder) if path.suffix.lower() in read]
 
 
 def remarks(folder, splits):
     """What a user should know about a folder of their own, a sentence each."""
-    used = {path for rows in splits.values() for path, _ in rows}
-    split = is_split(folder)
-    empty, others, sentences = [], [], []
-    for top in [folder / part for part in splits] if split else [folder]:
-        for entry in _sub_folders(top):
-            files = {path for path in entry.rglob("*") if path.is_file()
-                     and not any(map(hidden, path.relative_to(entry).parts))}
-            if not files & used:
-                empty.append(entry.relative_to(folder))
-            others += [path.relative_to(folder) for path in sorted(files - used)]
+    paths = {part: [path for path, _ in rows] for part, rows in splits.items()}
+    used, sentences = set(sum(paths.values(), [])), []
+    left_out = [path.relative_to(folder) for path in files_below(folder) if path not in used]
+    if left_out:
+        sentences.append(f"left out: {len(left_out)} files, {listed(left_out)}")
     count = collections.Counter(name for _, name in splits["train"])
     single = [name for name, images in count.items() if images == 1]
     if single:
         sentences.append(f"training classes with a single image, so without a positive pair: "
                          f"{len(single)}, {listed(single)}")
-    names = [entry.name for entry in _sub_folders(folder)]
-    beside = [name for name in names if split and name not in splits]
-    taken = [name for name in names if not split and name.lower() in SPLITS]
-    if beside:
-        sentences.append(f"left out beside train and test: {listed(beside)}")
-    if taken:
-        sentences.append(f"{listed(taken)}: taken for a class, as all sub-folders are unless there "
-                         "are train/ and test/")
-    if empty:
-        sentences.append(f"left out, for they have no images: {len(empty)} folders, "
-                         f"{listed(empty)}")
-    if others:
-        sentences.append(f"left out, for they are no images: {len(others)} files, {listed(others)}")
-    trained = {sha256(path): path for path, _ in splits["train"]}
-    tested = [path for part, rows in splits.items() if part != "train" for path, _ in rows]
-    copies = [path for path in tested if sha256(path) in trained]
+    trained = {sha256(path): path.relative_to(folder) for path in paths.pop("train")}
+    copies = [f"{path.relative_to(folder)} is {trained[sha256(path)]}"
+              for path in sum(paths.values(), []) if sha256(path) in trained]
     if copies:
-        original = trained[sha256(copies[0])].relative_to(folder)
         sentences.append(f"{len(copies)} images of test are in train too, byte for byte: "
-                         f"{copies[0].relative_to(folder)} is {original}"
-                         + (", ..." if len(copies) > 1 else ""))
+                         f"{listed(copies, 1)}")
     return sentences
 
 
@@ -191,16 +163,18 @@ def _verify(name, folder, splits):
     """UserError if the splits have other counts than expected, or name files that do not exist."""
     counts = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
     if counts != COUNTS[name]:
-        images = [n for n, _ in counts.values()]
-        causes = [CAUSES[name][n] for n in [sum(images), *images] if n in CAUSES.get(name, {})]
-        causes.append("an archive that is incomplete or another one")
+        images = {n for n, _ in counts.values()}
+        images.add(sum(images))
+        cause = "an archive that is incomplete or another one"
+        if images & {*CLOSED_SET.get(name, ())}:
+            cause = "half of the closed-set split: the papers pool both halves and split by class"
         parts = []
         for part, (images, classes) in COUNTS[name].items():
             n, c = counts.get(part, (0, 0))
             parts.append(f"{part} has {n:,} images of {c:,} classes, expected {images:,} of "
                          f"{classes:,}")
         raise UserError(f"{name} in {folder} is not the one of the papers: " + "; ".join(parts)
-                        + f"; likely cause: {causes[0]}")
+                        + f"; likely cause: {cause}")
     paths = [path for rows in splits.values() for path, _ in rows]
     missing = _absent(paths)
     if missing:
@@ -240,7 +214,8 @@ def _either(path, other):
 def _cub(folder):
     """CUB-200-2011: classes 1-100 train, 101-200 test."""
     if not (folder / "images.txt").exists() and (folder / "lists").exists():
-        raise UserError(f"{folder} has no images.txt but lists: " + CAUSES["cub"][6033])
+        raise UserError(f"{folder} has no images.txt but lists: "
+                        "CUB-200 of 2010, the predecessor of CUB-200-2011")
     class_of = dict(_rows(folder / "image_class_labels.txt", int, int))
     splits = {"train": [], "test": []}
     for i, path in _rows(folder / "images.txt", int, str):
@@ -249,15 +224,6 @@ def _cub(folder):
         splits["train" if class_of[i] <= 100 else "test"].append(
             (folder / "images" / path, Path(path).parent.name))
     return splits
-
-
-# In a process of its own: there are damaged files on which SciPy's reader crashes (segfault).
-READ_MAT = """
-import json, sys, scipy.io
-with open(sys.argv[1], "rb") as file:
-    table = scipy.io.loadmat(file, squeeze_me=True)["annotations"]
-print(json.dumps([(str(name), int(c)) for name, c in zip(table[sys.argv[2]], table["class"])]))
-"""
 
 
 def _cars(folder):
@@ -273,13 +239,13 @@ def _cars(folder):
     for images, path, field in lists:
         if not path.exists():
             raise UserError(f"no {path} (nor {folder}/cars_annos.mat): a half-extracted archive?")
-        reader = subprocess.run([sys.executable, "-c", READ_MAT, path, field], capture_output=True,
-                                text=True, encoding="utf-8", errors="replace")
-        if reader.returncode:
-            lines = reader.stderr.strip().splitlines() or [f"the reader died, {reader.returncode}"]
+        try:
+            table = scipy.io.loadmat(path, squeeze_me=True)["annotations"]
+            rows = [(str(name), int(c)) for name, c in zip(table[field], table["class"])]
+        except Exception as error:          # loadmat fails in a dozen ways on a damaged file
             raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
-                            + lines[-1])
-        for name, c in json.loads(reader.stdout):
+                            + reason(error))
+        for name, c in rows:
             splits["train" if c <= 98 else "test"].append((images / name, c))
     return splits
 
