@@ -30,17 +30,13 @@ class Parser(argparse.ArgumentParser):
     def describe(self, defaults, presets, implied_defaults):
         """Add to the help of each option its default, and who has another one."""
         defaults = SHARED | defaults
-        others = list(presets.items())
+        others = [*presets.items()]
         others += [(choice, values) for (_, choice), values in implied_defaults.items()]
         for action in self._actions:
-            default = defaults.get(action.dest)
-            if default is False or action.dest in ("weights", "data_root", "workers"):
-                continue
-            words = [] if default is None else [f"default {plain(default)}"]
-            for who, values in others:
-                value = values.get(action.dest, default)
-                if value != default:
-                    words.append(f"{who} {'by its size' if value is None else plain(value)}")
+            values = [("default", defaults.get(action.dest))]
+            values += [(who, chosen[action.dest]) for who, chosen in others if action.dest in chosen]
+            words = [f"{who} {plain(value)}" for who, value in values
+                     if value is not None and value is not False]
             if words:
                 action.help = f"{action.help or ''} ({'; '.join(words)})".strip()
 
@@ -76,11 +72,11 @@ def label(text):
     return text
 
 
-def output(suffix=""):
+def output(*suffixes):
     """An argparse type: a file that can be written, so far as can be seen before the work."""
     def parse(text):
-        if not text.endswith(suffix):
-            raise argparse.ArgumentTypeError(f"'{text}' must end in {suffix}")
+        if suffixes and not text.lower().endswith(suffixes):
+            raise argparse.ArgumentTypeError(f"'{text}' must end in {' or '.join(suffixes)}")
         if Path(text).is_dir():
             raise argparse.ArgumentTypeError(f"'{text}' cannot be written: it is a folder")
         if not Path(text).absolute().parent.is_dir():

@@ -91,7 +91,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     identity = {part: sources(rows, "st_size")[:12] for part, rows in splits.items()}
     if val:
         classes = sorted({c for _, c in splits["train"]})
-        held_out = classes[first_held_out(len(classes), val):]
+        held_out = {*classes[first_held_out(len(classes), val):]}
         splits["val"] = [row for row in splits["train"] if row[1] in held_out]
         splits["train"] = [row for row in splits["train"] if row[1] not in held_out]
 

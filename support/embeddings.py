@@ -1,4 +1,4 @@
-"""Embeddings and the images behind them: .npz files, the images nearest to a photo, a sheet.
+"""Embeddings and the images behind them: .npz files, the images nearest to a photo, a picture.
 
 An entry (name, class, source) stands for an image: name is its path, source that path, or the
 uint8 tensor (3, h, w) of an image that has no file.

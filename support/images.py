@@ -35,7 +35,6 @@ class ImageFiles:
 
     cache, sources: the path of their cache but for the end of its name, a digest of the files.
     """
-    cached = False
 
     def __init__(self, paths, prefix, cache=None, sources=None):
         self.paths, self.prefix, self.cache, self.sources = paths, prefix, cache, sources
@@ -69,7 +68,6 @@ CACHE_FORMAT, CHUNK = 2, 256               # CHUNK: images in memory at once whi
 
 class CachedImages:
     """Indexable images from a cache file: uint8 (3, h, w), in PIL's memory layout, h × w × 3."""
-    cached = True
 
     def __init__(self, path, shapes):
         self.path, self.shapes, self.starts = path, shapes, _starts(shapes)

@@ -13,7 +13,6 @@ import scipy.io
 from support.files import UserError, reason, sha256
 from support.identity import listed
 
-SPLITS = {"train", "test", "val", "valid", "validation"}   # of others' folders: no names of classes
 SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
 COUNTS = {  # images and classes of each split; with other counts nothing trains
     "cub": {"train": (5864, 100), "test": (5924, 100)},
@@ -59,7 +58,7 @@ def read_dataset(name, root):
 def _own_folder(folder):
     """A sub-folder per class: the first half of them (by name) trains, the second half tests, as
     the papers do.  Or train/ and test/, and perhaps gallery/, each with a sub-folder per class."""
-    if is_split(folder):
+    if (folder / "train").is_dir() and (folder / "test").is_dir():
         parts = {part: _classes(folder / part) for part in ("train", "test", "gallery")
                  if (folder / part).is_dir()}
         for part, classes in parts.items():
@@ -74,15 +73,11 @@ def _own_folder(folder):
     else:
         classes = _classes(folder)
         if len(classes) < 4:
-            also = " (or train/ and test/, and perhaps gallery/, by these names)" if {
-                name.lower() for name in classes} & SPLITS else ""
             raise UserError(f"{folder} has {len(classes) or 'no'} sub-folders with images: it "
-                            "needs one a class and at least 4, of which half train and half test"
-                            + also)
-        names = list(classes)
-        half = len(names) // 2
-        parts = {"train": {name: classes[name] for name in names[:half]},
-                 "test": {name: classes[name] for name in names[half:]}}
+                            "needs one a class and at least 4, of which half train and half test "
+                            "(or train/ and test/, and perhaps gallery/, by these names)")
+        classes, half = [*classes.items()], len(classes) // 2
+        parts = {"train": dict(classes[:half]), "test": dict(classes[half:])}
     for name, paths in parts["test"].items():
         if len(paths) < 2 and "gallery" not in parts:
             raise UserError(f"{paths[0].parent} has one image: a test class needs two, "
@@ -91,14 +86,12 @@ def _own_folder(folder):
             for part, classes in parts.items()}
 
 
-def is_split(folder):
-    """Whether train/ and test/ say what is which; a class may have one of the names."""
-    return (folder / "train").is_dir() and (folder / "test").is_dir()
-
-
 def _classes(folder):
-    """{name of a sub-folder: its images}, those without any left out"""
-    images = {path.name: images_below(path) for path in _sub_folders(folder)}
+    """{name of a sub-folder: its images}, those without any left out; sorted by their letters'
+    codes, which is the same order on every system"""
+    folders = sorted((path for path in folder.iterdir() if path.is_dir() and not hidden(path.name)),
+                     key=lambda path: path.name)
+    images = {path.name: images_below(path) for path in folders}
     return {name: paths for name, paths in images.items() if paths}
 
 
@@ -140,13 +133,6 @@ def remarks(folder, splits):
         sentences.append(f"{len(copies)} images of test are in train too, byte for byte: "
                          f"{listed(copies, 1)}")
     return sentences
-
-
-def _sub_folders(folder):
-    """The folders in a folder that are for people; sorted by their letters' codes, which is the
-    same order on every system."""
-    return [path for path in sorted(folder.iterdir(), key=lambda path: path.name)
-            if path.is_dir() and not hidden(path.name)]
 
 
 def find_dataset(name, root):
@@ -214,8 +200,8 @@ def _either(path, other):
 def _cub(folder):
     """CUB-200-2011: classes 1-100 train, 101-200 test."""
     if not (folder / "images.txt").exists() and (folder / "lists").exists():
-        raise UserError(f"{folder} has no images.txt but lists: "
-                        "CUB-200 of 2010, the predecessor of CUB-200-2011")
+        raise UserError(f"{folder} has no images.txt but lists: CUB-200 of 2010, the predecessor of "
+                        "CUB-200-2011")
     class_of = dict(_rows(folder / "image_class_labels.txt", int, int))
     splits = {"train": [], "test": []}
     for i, path in _rows(folder / "images.txt", int, str):

@@ -16,7 +16,6 @@ import torchvision
 from tqdm import tqdm
 
 from support.command_line import RUNTIME_ONLY, device, plain
-from support.embeddings import kept_embeddings, searched_entries
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, load_torch, read_json, reason,
                            remove_leftovers, write_json)
 from support.identity import code_of, listed, other_code, other_images
@@ -116,36 +115,35 @@ class Run:
         parent = next(path for path in self.folder.absolute().parents if path.exists())
         if not parent.is_dir():
             raise UserError(f"cannot write {self.folder}: {parent} is a file")
-        if not os.access(parent, os.W_OK):
-            raise UserError(f"cannot write {self.folder}: {parent} is not to be written to")
         old = None if self.cfg.again else read_config(self.folder)
         if old is None:
             return
-        ways = "--name LABEL puts this run beside it, --again in its place"
         splits = other_images(old.get("images"), self.config["images"])
-        if splits:
-            raise UserError(f"{self.folder} holds a run on other images: {splits} differ; {ways}")
-        differ = other_settings(old, self.config)
-        if differ:
-            words = ", ".join(f"{k} (there {a!r}, now {b!r})" for k, (a, b) in differ.items())
-            raise UserError(f"{self.folder} holds a run with other settings: {words}; {ways}")
+        settings = [f"{name} (there {there!r}, now {now!r})" for name, (there, now)
+                    in other_settings(old, self.config).items()]
         functions = other_code(old.get("code"), self.config["code"])
-        if functions:
-            kind = "a finished run" if (self.folder / "result.json").exists() else "a run begun"
-            raise UserError(f"{self.folder} holds {kind} with other code: {listed(functions)} "
-                            f"{'differ' if len(functions) > 1 else 'differs'}; {ways}")
+        if splits:
+            what = f"on other images: {splits} differ"
+        elif settings:
+            what = f"with other settings: {', '.join(settings)}"
+        elif functions:
+            verb = "differ" if len(functions) > 1 else "differs"
+            what = f"with other code: {listed(functions)} {verb}"
+        else:
+            return
+        raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside it, "
+                        "--again in its place")
 
     def _header(self, data, weights):
         where = device(self.cfg)
-        kind = f"{torch.get_num_threads()} threads"
-        if where.type == "cuda":
-            kind = torch.cuda.get_device_name(where)
+        kind = torch.cuda.get_device_name(where) if where.type == "cuda" else \
+            f"{torch.get_num_threads()} threads"
         print(f"{self.paper} on {data.name} · {where} ({kind}) · torch {torch.__version__}")
-        gallery = f" · gallery {data.gallery}" if data.gallery else ""
-        shared = data.shared_classes()
-        known = f"{len(shared):,} of them in train (closed-set retrieval)" if shared else \
+        shared = len(data.shared_classes())
+        known = f"{shared:,} of them in train (closed-set retrieval)" if shared else \
             "none of them in train"
         held_out = f" · held out {data.val}" if data.val else ""
+        gallery = f" · gallery {data.gallery}" if data.gallery else ""
         print(f"train {data.train}{held_out} · test {data.test}, {known}{gallery}")
         if data.val and len(data.val.classes) < FEW:
             print(f"note: R@1 among {len(data.val.classes)} held-out classes hardly tells one "
@@ -326,7 +324,7 @@ class Run:
     def finish(self, last, data=None, parts=None):
         """Write result.json: last epoch, best on test labelled as such, pretrained backbone.
 
-        parts: the embeddings of data, as common.embeddings has them, kept for eval.py --query.
+        data and parts go unused: the scripts' calls have them, and are part of the fingerprint.
         """
         best, chosen = self.best(self.ks[0]), self.best("val R@1")
         result = {"last epoch": {"epoch": len(self.history), **last},
@@ -338,10 +336,6 @@ class Run:
                 k: chosen[k] for k in ("epoch", "val R@1", *self.ks)}
         write_json(self.folder / "result.json", result)
         self._save("last.pt", self._state() | {"optimizer": None})      # two thirds of the file
-        if data is not None:
-            x = torch.cat([parts[name] for name in ("test", "gallery") if name in parts])
-            entries = searched_entries(data, self.cfg.dataset, self.cfg.data_root)
-            kept_embeddings(self.folder / "last.pt", self.paper, entries, lambda: x)
 
 
 def versions():
