@@ -33,7 +33,7 @@ from scipy.special import entr, stdtrit       # scipy.stats would add a second t
 import common
 from support import ranks
 from support.embeddings import (draw_sheet, folder_entries, load_npz, names_of, nearest_entries,
-                                print_nearest, searched_entries, sheet_row)
+                                print_nearest, sheet_row, split_entries)
 from support.images import decode, to_tensor
 from support.tables import final_table, show            # noqa: F401  final_table is the scripts'
 
@@ -322,19 +322,19 @@ def search(args):
     """
     photos = [decode(path) for path in args.query]        # what cannot be read is said first
     if args.gallery:
-        entries, data = folder_entries(args.gallery), None
+        entries = folder_entries(args.gallery)
         network, cfg = common.load(args.file, args.device)
     else:
         network, cfg, data = rebuild(args.file, args)
-        entries = searched_entries(data, cfg.dataset, cfg.data_root)
+        splits = [split for split in (data.test, data.gallery) if split is not None]
+        entries = sum((split_entries(split, cfg.dataset, cfg.data_root) for split in splits), [])
     transform = importlib.import_module(cfg.paper).transforms(cfg)[2]
-    sets = [torch.stack([to_tensor(transform, photo) for photo in photos])]
-    if data:
-        sets += [split.images for split in (data.test, data.gallery) if split is not None]
-    else:
-        sets.append(common.ImageFiles([path for _, _, path in entries], transform))
-    x, *y = [common.embed(network.embed, common.Split(images, None, None), cfg).cpu()
-             for images in sets]
+    if args.gallery:
+        files = common.ImageFiles([path for _, _, path in entries], transform)
+        splits = [common.Split(files, None, None)]
+    photos = torch.stack([to_tensor(transform, photo) for photo in photos])
+    x, *y = [common.embed(network.embed, split, cfg).cpu()
+             for split in (common.Split(photos, None, None), *splits)]
     y = torch.cat(y)
     if args.l2norm:
         x, y = F.normalize(x), F.normalize(y)

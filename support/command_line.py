@@ -2,11 +2,9 @@
 import argparse
 import contextlib
 import ctypes
-import functools
 import math
 import os
 import re
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -34,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         others += [(choice, values) for (_, choice), values in implied_defaults.items()]
         for action in self._actions:
             values = [("default", defaults.get(action.dest))]
-            values += [(who, chosen[action.dest]) for who, chosen in others if action.dest in chosen]
+            values += [(who, own[action.dest]) for who, own in others if action.dest in own]
             words = [f"{who} {plain(value)}" for who, value in values
                      if value is not None and value is not False]
             if words:
@@ -201,7 +199,9 @@ def device(cfg):
 
     UserError: no such device, or one that is neither a CPU nor CUDA's.
     """
-    name = automatic_device() if cfg.device == "auto" else cfg.device
+    name = cfg.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         if torch.device(name).type in ("cpu", "cuda"):
             return torch.empty(0, device=name).device
@@ -209,20 +209,6 @@ def device(cfg):
         raise UserError(f"--device {name}: {reason(error)}")
     raise UserError(f"--device {name}: nothing here was made for it (docs/platforms.md); use "
                     "--device cpu")
-
-
-@functools.cache
-def automatic_device():
-    """cuda if torch can use a GPU, else cpu.  Says so if there is a GPU all the same; torch itself
-    warns of a driver that is too old."""
-    if torch.cuda.is_available():
-        return "cuda"
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    if shutil.which("nvidia-smi") and not hidden:
-        built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
-        print(f"note: --device auto takes the CPU: torch {torch.__version__}, built {built}, finds "
-              "no GPU, though NVIDIA's driver is installed", file=sys.stderr)
-    return "cpu"
 
 
 def cores():

@@ -1,16 +1,18 @@
 """The datasets as the scripts see them: splits of images and labels, held-out classes, caches."""
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torchvision.transforms import v2
+from tqdm import tqdm
 
 from support import glyphs
-from support.command_line import data_root
+from support.command_line import cores, data_root
 from support.files import UserError, digest
 from support.identity import digest_of
-from support.images import ImageFiles, cache_images, faults, to_tensor
+from support.images import ImageFiles, cache_images, fault, to_tensor
 from support.layouts import COUNTS, SMALLER, read_dataset, remarks
 
 
@@ -62,17 +64,14 @@ class Data:
 def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     """A dataset by name, or a folder of one's own -> Data.
 
-    A folder has a sub-folder per class, of which the first half (by name) trains and the second
-    half tests; or train/ and test/, and perhaps gallery/, each with a sub-folder per class.
     root: the folder that holds the datasets (default: data_root()) and their cache, `.cache`.
     train, test: the deterministic first part of the transform of training and of test images (the
     rest is random and belongs to the loader); None leaves images as they are.
     cache: keep what that part makes of each image; the tensors are the same without.  None: not
     yet, Data.prepare(cache) does it.
     val: the share of the training classes, the last by name, to hold out.
-    UserError: unknown name; a dataset that is missing, half-extracted or not of the expected
-    counts; a folder without sub-folders or with too few; a test class of one image; an image that
-    cannot be read while the cache is built; no room for the cache.
+    UserError: what read_dataset refuses; an image that cannot be read while the cache is built; no
+    room for the cache; too few classes for val.
     """
     if name == "glyphs":
         return _load_glyphs(train, test, val)
@@ -118,8 +117,8 @@ def first_held_out(classes, share):
     would be left to either."""
     first = round(classes * (1 - share))
     if not 2 <= first <= classes - 2:
-        raise UserError(f"--val {share:g} of {classes} training classes leaves {first} to train and "
-                        f"{classes - first} held out: each needs two")
+        raise UserError(f"--val {share:g} of {classes} training classes leaves {first} to train "
+                        f"and {classes - first} held out: each needs two")
     return first
 
 
@@ -156,11 +155,12 @@ def check(name, root):
     if name not in COUNTS:
         for remark in remarks(folder, splits):
             print(f"note: {remark}")
-    paths, unreadable = [path for rows in splits.values() for path, _ in rows], 0
-    for fault in faults(paths):
-        print(fault, flush=True)
-        unreadable += 1
-    if unreadable:
-        raise UserError(f"{unreadable:,} of {len(paths):,} images in {folder} cannot be read: "
+    paths = [path for rows in splits.values() for path, _ in rows]
+    with ThreadPoolExecutor(cores()) as pool:
+        faults = [*filter(None, tqdm(pool.map(fault, paths), "checking images", len(paths),
+                                     unit="image", leave=False, disable=None))]
+    if faults:
+        print(*faults, sep="\n", flush=True)
+        raise UserError(f"{len(faults):,} of {len(paths):,} images in {folder} cannot be read: "
                         "unpack it again")
     print(f"{folder}: {len(paths):,} images, all can be read")

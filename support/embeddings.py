@@ -91,12 +91,6 @@ def split_entries(split, dataset, root):
     return [(str(folder / file), name, folder / file) for file, name in zip(split.files, names)]
 
 
-def searched_entries(data, dataset, root):
-    """What a query is searched in: the test images and the gallery of a Data -> entries"""
-    return [entry for split in (data.test, data.gallery) if split is not None
-            for entry in split_entries(split, dataset, root)]
-
-
 def nearest_entries(x, searched, entries, top):
     """-> for each row of x the `top` entries nearest to it, [(distance, entry), ...].
 

@@ -100,11 +100,6 @@ WEIGHTS = ROOT / "support" / "glyphs_backbone.pth"
 SHA256 = "a2d35efeb963d00da00eb25a3cb02c123ce8129421c8d1072b9456e4d7a83086"         # of that file
 
 
-def normalize(images):
-    """uint8 (B, 3, h, w) -> what the small backbone takes, -1 to 1"""
-    return (images.float() - 127.5) / 127.5
-
-
 def pretrain(path=WEIGHTS):
     """Train SmallNet as a classifier of the 400 pretraining glyphs and save it."""
     torch.manual_seed(0)
@@ -121,7 +116,8 @@ def pretrain(path=WEIGHTS):
         for chosen in tqdm(batches, leave=False, disable=None):
             x = torch.stack([augmented(images[i], SMALL_TRANSFORMS[1], 0, epoch, i)
                              for i in chosen])
-            loss = nn.functional.cross_entropy(head(network(normalize(x))), labels[chosen])
+            x = (x.float() - 127.5) / 127.5                             # -1 to 1
+            loss = nn.functional.cross_entropy(head(network(x)), labels[chosen])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

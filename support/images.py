@@ -49,17 +49,12 @@ class ImageFiles:
         """None: they are not in memory (CachedImages.whole)."""
 
 
-def faults(paths):
-    """Read every image -> what is wrong with each that cannot be read"""
-    def fault(path):
-        try:
-            decode(path)
-        except UserError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(cores()) as pool:
-        yield from filter(None, tqdm(pool.map(fault, paths), "checking images", total=len(paths),
-                                     unit="image", leave=False, disable=None))
+def fault(path):
+    """What is wrong with an image file that cannot be read, else None"""
+    try:
+        decode(path)
+    except UserError as error:
+        return str(error)
 
 
 # ---------------------------------------------------------------------------- the cache
@@ -109,22 +104,11 @@ def cache_images(files):
     if shapes is None:
         try:
             data.parent.mkdir(parents=True, exist_ok=True)
-            with _builder(data):
+            with filelock.FileLock(data.with_suffix(".lock")):     # one builds, others wait
                 shapes = _cache_shapes(data, files) or _build_cache(files, data)
         except OSError as error:
             raise UserError(f"cannot write the cache {data}: {error}; --no-cache does without it")
     return CachedImages(data, shapes)
-
-
-def _builder(data):
-    """A lock, acquired: one process builds a cache and others wait.  It only saves work; the cache
-    is right without it too."""
-    lock = filelock.FileLock(data.with_suffix(".lock"))
-    try:
-        return lock.acquire(timeout=0)
-    except filelock.Timeout:
-        print(f"waiting for another process that builds {data}", flush=True)
-        return lock.acquire()
 
 
 def _cache_shapes(data, files):

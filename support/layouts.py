@@ -41,8 +41,12 @@ CLOSED_SET = {"cub": (5994, 5794), "cars": (8144, 8041)}    # images in the halv
 
 
 def read_dataset(name, root):
-    """-> its folder, {"train", "test" and perhaps "gallery": [(path, class)]}; load_dataset's
-    errors, but for what is in the images."""
+    """A dataset by name, or a folder of one's own -> its folder, {"train", "test" and perhaps
+    "gallery": [(path, class)]}.
+
+    UserError: unknown name; a dataset that is missing, half-extracted or not of the expected
+    counts; a folder without sub-folders or with too few; a test class of one image.
+    """
     name = SMALLER.get(name, name)
     if name in COUNTS:
         folder = find_dataset(name, root)
@@ -161,20 +165,14 @@ def _verify(name, folder, splits):
                          f"{classes:,}")
         raise UserError(f"{name} in {folder} is not the one of the papers: " + "; ".join(parts)
                         + f"; likely cause: {cause}")
+    # One look into each folder: on a network's file system 300,000 at single files take minutes.
     paths = [path for rows in splits.values() for path, _ in rows]
-    missing = _absent(paths)
+    folders = {path.parent for path in paths}
+    there = {folder: {*os.listdir(folder)} if folder.is_dir() else {} for folder in folders}
+    missing = [path for path in paths if path.name not in there[path.parent]]
     if missing:
         raise UserError(f"{len(missing):,} of the {len(paths):,} images of {name} are missing, "
                         f"{missing[0]} first: a half-extracted archive? unpack it again")
-
-
-def _absent(paths):
-    """Those of the paths that do not exist.  One look into each folder: on a network's file system
-    300,000 looks at single files take minutes."""
-    there = {}
-    for folder in dict.fromkeys(path.parent for path in paths):
-        there[folder] = set(os.listdir(folder)) if folder.is_dir() else set()
-    return [path for path in paths if path.name not in there[path.parent]]
 
 
 def _rows(path, *kinds, header=0):
@@ -200,8 +198,8 @@ def _either(path, other):
 def _cub(folder):
     """CUB-200-2011: classes 1-100 train, 101-200 test."""
     if not (folder / "images.txt").exists() and (folder / "lists").exists():
-        raise UserError(f"{folder} has no images.txt but lists: CUB-200 of 2010, the predecessor of "
-                        "CUB-200-2011")
+        raise UserError(f"{folder} has no images.txt but lists: CUB-200 of 2010, the predecessor "
+                        "of CUB-200-2011")
     class_of = dict(_rows(folder / "image_class_labels.txt", int, int))
     splits = {"train": [], "test": []}
     for i, path in _rows(folder / "images.txt", int, str):

@@ -301,7 +301,8 @@ def test_judge_reports_everything():
             recall_at_k(x[p], y[p], [k])[k] for p in stratified_parts(y))
     first = [places[0] for places in positive_places(x, y)]
     for label, hits in result["hits"].items():
-        assert hits == "".join("01"[int(first[i] == 1)] for i in np.flatnonzero(np.asarray(y) == int(label)))
+        own = np.flatnonzero(y == int(label))
+        assert hits == "".join(str(int(first[i] == 1)) for i in own)
     assert result["MAP@R"] == map_at_r(x, y)
     assert result["NMI"] == nmi(kmeans(torch.tensor(x), 8, 0), y)
     assert result["seen R@1"] == recall_at_k(seen, ys, [1])[1] != recall_at_k(seen, ys, [2])[2]

@@ -1,4 +1,4 @@
-"""Windows, macOS, old interpreters and old drivers, as far as Linux can play them.
+"""Windows, macOS and old interpreters, as far as Linux can play them.
 
 Each test plays one thing; tests/simulated plays most of Windows at once, for any test:
 PYTHONPATH=tests/simulated python -m pytest -q tests
@@ -178,26 +178,6 @@ def test_other_devices_are_refused_before_anything_is_read(script, name, tmp_pat
     assert end.value.code == 2 and out == "" and err.count("\n") == 1
     assert err.startswith(f"script.py: --device {name}: ")
     assert err.endswith("(docs/platforms.md); use --device cpu\n")
-
-
-@pytest.mark.parametrize("driver, cuda, hidden, message", [
-    (True, None, None, "built without CUDA, finds no GPU, though NVIDIA's driver is installed"),
-    (True, "13.2", None, "built for CUDA 13.2, finds no GPU, though NVIDIA's driver is installed"),
-    (True, "13.2", "", ""), (True, "13.2", "-1", ""), (False, "13.2", None, "")])
-def test_auto_says_once_why_it_takes_no_gpu(driver, cuda, hidden, message, monkeypatch, capfd):
-    """Not where there is no driver, nor where the GPU is hidden on purpose."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if hidden is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(shutil, "which", lambda name: "/bin/nvidia-smi" if driver else None)
-    command_line.automatic_device.cache_clear()
-    for _ in range(3):
-        assert common.device(argparse.Namespace(device="auto")).type == "cpu"
-    command_line.automatic_device.cache_clear()
-    stderr = capfd.readouterr().err
-    assert stderr.count("note: --device auto takes the CPU") == bool(message) and message in stderr
 
 
 # ---------------------------------------------------------------------------- oldest versions
