@@ -24,15 +24,6 @@ import mdr
 from support import identity, images, layouts
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads that wait for each other take ten times as long when other work has the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # ---------------------------------------------------------------------------- miniature copies
 MINI = {"cub": {"train": (3, 2), "test": (4, 2)}, "cars": {"train": (3, 2), "test": (4, 2)},
         "sop": {"train": (3, 2), "test": (4, 2)},
@@ -281,7 +272,7 @@ def test_wrong_counts_name_the_known_cause(name, make, argument, message, tmp_pa
         common.load_dataset(name, tmp_path)
 
 
-def told(function, capfd, monkeypatch):
+def ended_with(function, capfd, monkeypatch):
     """-> exit status, stdout and stderr of a script's main."""
     monkeypatch.setattr("sys.argv", ["script.py"])
     with pytest.raises(SystemExit) as stop:
@@ -297,7 +288,7 @@ def test_check_lists_every_corrupt_image(mini, tmp_path, capfd, monkeypatch):
     bad = sorted(folder.rglob("*.jpg"))[1:4:2]
     cut(bad[0])
     bad[1].write_bytes(b"")
-    status, out, err = told(lambda _: common.check(name, tmp_path), capfd, monkeypatch)
+    status, out, err = ended_with(lambda _: common.check(name, tmp_path), capfd, monkeypatch)
     assert all(str(path) in line for path, line in zip(bad, out.splitlines(), strict=True))
     assert status == 2
     assert err == f"script.py: 2 of 7 images in {folder} cannot be read: unpack it again\n"
@@ -313,7 +304,7 @@ def test_a_corrupt_image_stops_training_in_one_line(flags, mini, tmp_path, capfd
     cut(bad)
     cfg = jrd.parse_args(["--dataset", name, "--data-root", str(tmp_path), "--backbone",
                           "small", "--out", str(tmp_path / "runs"), *flags.split()])
-    status, _, err = told(lambda _: jrd.train(cfg), capfd, monkeypatch)
+    status, _, err = ended_with(lambda _: jrd.train(cfg), capfd, monkeypatch)
     assert status == 2 and err.startswith(f"script.py: cannot read the image {bad}: ")
     assert err.count("\n") == 1
     assert not (tmp_path / ".cache").exists() or "--no-cache" not in flags

@@ -14,14 +14,6 @@ import mdr
 from conftest import make_folder
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def train(tmp_path, capsys):
     """train(script, *flags): one epoch on tmp_path/photos -> its result, what it printed, its

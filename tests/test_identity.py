@@ -209,12 +209,10 @@ def test_a_comparison_of_different_test_images_is_refused(photos, tmp_path, caps
     with pytest.raises(common.UserError, match="were tested on different images"):
         tables.compare(tmp_path / "runs", "jrd-photos-epochs1-backbonesmall", "jrd-glyphs-epochs2")
     run("--name", "b")
-    config = run.folder.with_name("jrd-glyphs-epochs2-b-s0") / "config.json"
-    other = json.loads(config.read_text()) | {"images": {"test": "1"}}
-    config.write_text(json.dumps(other))
-    config = run.folder / "config.json"
-    other = json.loads(config.read_text()) | {"images": {"test": "2"}}
-    config.write_text(json.dumps(other))
+    for name, digest in (("jrd-glyphs-epochs2-b-s0", "1"), (run.folder.name, "2")):
+        config = run.folder.with_name(name) / "config.json"
+        other = json.loads(config.read_text()) | {"images": {"test": digest}}
+        config.write_text(json.dumps(other))
     with pytest.raises(common.UserError, match="different images .test differ.: their figures"):
         tables.compare(tmp_path / "runs", "jrd-glyphs-epochs2-b", "jrd-glyphs-epochs2")
 
