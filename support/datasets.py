@@ -82,12 +82,12 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     if not real:
         title = f"{own_name}-{digest(folder.resolve())[:8]}"
 
-    def sources(rows, *stats):
+    def names_and_digest(rows, *stats):
         paths = [path for path, _ in rows]
         names = [path.relative_to(folder).as_posix() for path in paths]
-        return digest_of(names, paths, *(() if real else stats))
+        return names, digest_of(names, paths, *(() if real else stats))
 
-    identity = {part: sources(rows, "st_size")[:12] for part, rows in splits.items()}
+    identity = {part: names_and_digest(rows, "st_size")[1][:12] for part, rows in splits.items()}
     if val:
         classes = sorted({c for _, c in splits["train"]})
         held_out = {*classes[first_held_out(len(classes), val):]}
@@ -96,14 +96,14 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
 
     def split(part, prefix):
         rows = splits[part]
-        in_one_list = ("test", "gallery") if part in ("test", "gallery") else (part,)
-        classes = sorted({c for other in in_one_list for _, c in splits.get(other, ())})
+        numbered_with = ("test", "gallery") if part in ("test", "gallery") else (part,)
+        classes = sorted({c for other in numbered_with for _, c in splits.get(other, ())})
         number_of = {c: i for i, c in enumerate(classes)}
         place = f"{title}-{part}" + (f"-{val:g}" if val and part in ("train", "val") else "")
-        images = ImageFiles([path for path, _ in rows], prefix, root / ".cache" / place,
-                            sources(rows, "st_size", "st_mtime_ns"))
-        return Split(images, torch.tensor([number_of[c] for _, c in rows]), [*map(str, classes)],
-                     [path.relative_to(folder).as_posix() for path, _ in rows])
+        names, sources = names_and_digest(rows, "st_size", "st_mtime_ns")
+        images = ImageFiles([path for path, _ in rows], prefix, root / ".cache" / place, sources)
+        labels = torch.tensor([number_of[c] for _, c in rows])
+        return Split(images, labels, [*map(str, classes)], names)
 
     data = Data(name if real else own_name, split("train", train), split("train", test),
                 *(split(part, test) if part in splits else None

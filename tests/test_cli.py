@@ -196,13 +196,6 @@ def test_eval_of_a_checkpoint_and_of_its_embeddings(trained, tmp_path):
     assert "R@5" in anybody.stdout and row.split()[3] in anybody.stdout
 
 
-def test_report_gives_mean_and_spread(trained):
-    out, _ = trained
-    done = python("-m", "report", "--out", out)
-    assert done.returncode == 0 and "jrd-glyphs-epochs4" in done.stdout
-    assert f"{100 * result(out, 'jrd-glyphs-epochs4-s0')['last epoch']['R@1']:.1f}" in done.stdout
-
-
 def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path):
     """Stopped after an epoch three times, in three ways: the weights of an undisturbed run."""
     out, _ = trained

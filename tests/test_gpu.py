@@ -65,16 +65,9 @@ def test_large_datasets_are_evaluated_every_tenth_epoch():
 
 
 @SCRIPTS
-def test_a_finished_run_has_no_optimizer(script, tmp_path, few_glyphs, capsys):
-    argv = ["--epochs", "1", "--out", str(tmp_path), "--val", "0.2"]
-    script.train(script.parse_args(argv))
+def test_a_finished_run_has_no_optimizer(script, tmp_path, few_glyphs):
+    script.train(script.parse_args(["--epochs", "1", "--out", str(tmp_path), "--val", "0.2"]))
     (folder,) = tmp_path.iterdir()
     for name in ("last.pt", "best.pt"):
         state = common.read_checkpoint(folder / name)
         assert state["optimizer"] is None and state["network"]
-    before, size = (folder / "result.json").read_text(), (folder / "last.pt").stat().st_size
-    capsys.readouterr()
-    script.train(script.parse_args(argv))                                   # only shows it
-    assert "is finished" in capsys.readouterr().out
-    assert (folder / "result.json").read_text() == before
-    assert (folder / "last.pt").stat().st_size == size
