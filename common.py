@@ -7,7 +7,6 @@
     to_device, features             --precision and channels_last
     load(checkpoint)                a trained network, ready to embed
     Run                             header, progress, log, atomic checkpoint, automatic resume
-    python common.py sheet          draws glyphs.png, a sheet of the embedded dataset
     python common.py pretrain       makes the small backbone's weights again (about a minute)
     python common.py check cub      reads every image of a dataset and lists those it cannot
     python common.py prepare cub    fetches weights and builds caches, ahead of a job array
@@ -31,7 +30,6 @@ from support.command_line import (Parser, add_shared_arguments, cores, data_root
                                   device, idle_shared, main, number, output, refuse_idle,
                                   settings)
 from support.datasets import Data, Split, check, iterations_for, load_dataset    # noqa: F401
-from support.embeddings import picture_file
 from support.files import (NonFiniteLoss, UserError, atomic, load_torch,          # noqa: F401
                            reason, sha256)
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
@@ -85,17 +83,13 @@ def send(device, *tensors):
 
 @torch.inference_mode()
 def embed(function, split, cfg):
-    """function(uint8 images on the device) for every image of a split -> (n, d) float32.
-
-    Cached images need no workers: to read one takes 0.3 ms, to start a process that imports torch
-    takes seconds, on macOS and Windows at every evaluation.
-    """
+    """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
     images, where = split.images, device(cfg)
     batch = 200 if where.type == "cuda" else 25         # a CPU is faster with what its cache holds
     whole = images if torch.is_tensor(images) else images.whole()
     batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
-        images, batch, num_workers=0 if images.cached else _workers(cfg, images),
-        pin_memory=where.type == "cuda", generator=torch.Generator())
+        images, batch, num_workers=_workers(cfg, images), pin_memory=where.type == "cuda",
+        generator=torch.Generator())
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
     x = torch.cat([function(part.to(where, non_blocking=True)).float() for part in bar])
     if not torch.isfinite(x).all():
@@ -281,17 +275,14 @@ def load_weights(backbone, name, source=None):
 def unwrapped(state, name):
     """The tensors of a weights file by the names that a backbone gives them; name: one of those."""
     for key in ("state_dict", "model"):
-        if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
+        state = state.get(key, state) if isinstance(state, dict) else {}
     if not isinstance(state, dict):
         return {}
     state = {str(key): value for key, value in state.items()}
-    prefixes = sorted((key.removesuffix(name) for key in state if key.endswith("." + name)),
-                      key=len)
-    if name not in state and prefixes:
-        state = {key.removeprefix(prefixes[0]): value for key, value in state.items()
-                 if key.startswith(prefixes[0])}
-    return state
+    prefixes = [key.removesuffix(name) for key in state if f".{key}".endswith(f".{name}")]
+    prefix = min(prefixes, key=len, default="")
+    return {key.removeprefix(prefix): value for key, value in state.items()
+            if key.startswith(prefix)}
 
 
 def load(checkpoint, device="cpu"):
@@ -343,12 +334,10 @@ def prepare(args):
 def parse_args(argv=None):
     parser = Parser("common.py", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for function, target, kind in ((glyphs.sheet, "glyphs.png", picture_file),
-                                   (glyphs.pretrain, glyphs.WEIGHTS, output())):
-        maker = commands.add_parser(function.__name__)
-        maker.add_argument("--to", metavar="FILE", default=target, type=kind,
-                           help=f"what to write (default: {target})")
-        maker.set_defaults(run=lambda args, function=function: function(args.to))
+    maker = commands.add_parser("pretrain")
+    maker.set_defaults(run=lambda args: glyphs.pretrain(args.to))
+    maker.add_argument("--to", metavar="FILE", default=glyphs.WEIGHTS, type=output(),
+                       help="what to write (default: %(default)s)")
     checker = commands.add_parser("check")
     checker.set_defaults(run=lambda args: check(args.dataset, args.data_root))
     checker.add_argument("dataset", help=f"{', '.join(COUNTS)}, or a folder of images")

@@ -32,9 +32,8 @@ from scipy.special import entr, stdtrit       # scipy.stats would add a second t
 
 import common
 from support import ranks
-from support.embeddings import (draw_sheet, folder_entries, kept_embeddings, load_npz, names_of,
-                                nearest_entries, picture_file, print_nearest, searched_entries,
-                                sheet_row)
+from support.embeddings import (draw_sheet, folder_entries, load_npz, names_of, nearest_entries,
+                                print_nearest, sheet_row, split_entries)
 from support.images import decode, to_tensor
 from support.tables import final_table, show            # noqa: F401  final_table is the scripts'
 
@@ -327,21 +326,16 @@ def search(args):
         network, cfg = common.load(args.file, args.device)
     else:
         network, cfg, data = rebuild(args.file, args)
-        entries = searched_entries(data, cfg.dataset, cfg.data_root)
-        searched = [split.images for split in (data.test, data.gallery) if split is not None]
+        splits = [split for split in (data.test, data.gallery) if split is not None]
+        entries = sum((split_entries(split, cfg.dataset, cfg.data_root) for split in splits), [])
     transform = importlib.import_module(cfg.paper).transforms(cfg)[2]
     if args.gallery:
-        searched = [common.ImageFiles([path for _, _, path in entries], transform)]
-
-    def embed(parts):
-        return torch.cat([common.embed(network.embed, common.Split(images, None, None), cfg).cpu()
-                          for images in parts])
-
-    x = embed([torch.stack([to_tensor(transform, photo) for photo in photos])])
-    if args.no_cache:
-        y = embed(searched)
-    else:
-        y = kept_embeddings(args.file, cfg.paper, entries, lambda: embed(searched))
+        files = common.ImageFiles([path for _, _, path in entries], transform)
+        splits = [common.Split(files, None, None)]
+    photos = torch.stack([to_tensor(transform, photo) for photo in photos])
+    x, *y = [common.embed(network.embed, split, cfg).cpu()
+             for split in (common.Split(photos, None, None), *splits)]
+    y = torch.cat(y)
     if args.l2norm:
         x, y = F.normalize(x), F.normalize(y)
     nearest = nearest_entries(x, y, entries, args.top or 5)
@@ -394,13 +388,13 @@ def parse_args(argv=None):
     parser.add_argument("--data-root", help="where the datasets are, if not where they were")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda")
     parser.add_argument("--no-cache", action="store_const", const=True,
-                        help="decode every image anew; with --query also embed them anew")
+                        help="decode every image anew")
     parser.add_argument("--query", metavar="PHOTO", nargs="+", help="print the images nearest to "
                         "each of these")
     parser.add_argument("--gallery", metavar="FOLDER", help="with --query: the images to search, "
                         "in sub-folders or not (default: the run's test images)")
     parser.add_argument("--top", type=common.number(int, 1), help="with --query: how many (5)")
-    parser.add_argument("--to", metavar="SHEET.png", type=picture_file,
+    parser.add_argument("--to", metavar="SHEET.png", type=common.output(".png", ".jpg"),
                         help="with --query: draw them too")
     args = parser.parse_args(argv)
     common.refuse_idle(parser, args, [

@@ -2,11 +2,9 @@
 import argparse
 import contextlib
 import ctypes
-import functools
 import math
 import os
 import re
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -30,17 +28,13 @@ class Parser(argparse.ArgumentParser):
     def describe(self, defaults, presets, implied_defaults):
         """Add to the help of each option its default, and who has another one."""
         defaults = SHARED | defaults
-        others = list(presets.items())
+        others = [*presets.items()]
         others += [(choice, values) for (_, choice), values in implied_defaults.items()]
         for action in self._actions:
-            default = defaults.get(action.dest)
-            if default is False or action.dest in ("weights", "data_root", "workers"):
-                continue
-            words = [] if default is None else [f"default {plain(default)}"]
-            for who, values in others:
-                value = values.get(action.dest, default)
-                if value != default:
-                    words.append(f"{who} {'by its size' if value is None else plain(value)}")
+            values = [("default", defaults.get(action.dest))]
+            values += [(who, own[action.dest]) for who, own in others if action.dest in own]
+            words = [f"{who} {plain(value)}" for who, value in values
+                     if value is not None and value is not False]
             if words:
                 action.help = f"{action.help or ''} ({'; '.join(words)})".strip()
 
@@ -76,11 +70,11 @@ def label(text):
     return text
 
 
-def output(suffix=""):
+def output(*suffixes):
     """An argparse type: a file that can be written, so far as can be seen before the work."""
     def parse(text):
-        if not text.endswith(suffix):
-            raise argparse.ArgumentTypeError(f"'{text}' must end in {suffix}")
+        if suffixes and not text.lower().endswith(suffixes):
+            raise argparse.ArgumentTypeError(f"'{text}' must end in {' or '.join(suffixes)}")
         if Path(text).is_dir():
             raise argparse.ArgumentTypeError(f"'{text}' cannot be written: it is a folder")
         if not Path(text).absolute().parent.is_dir():
@@ -205,7 +199,9 @@ def device(cfg):
 
     UserError: no such device, or one that is neither a CPU nor CUDA's.
     """
-    name = automatic_device() if cfg.device == "auto" else cfg.device
+    name = cfg.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         if torch.device(name).type in ("cpu", "cuda"):
             return torch.empty(0, device=name).device
@@ -213,20 +209,6 @@ def device(cfg):
         raise UserError(f"--device {name}: {reason(error)}")
     raise UserError(f"--device {name}: nothing here was made for it (docs/platforms.md); use "
                     "--device cpu")
-
-
-@functools.cache
-def automatic_device():
-    """cuda if torch can use a GPU, else cpu.  Says so if there is a GPU all the same; torch itself
-    warns of a driver that is too old."""
-    if torch.cuda.is_available():
-        return "cuda"
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    if shutil.which("nvidia-smi") and not hidden:
-        built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
-        print(f"note: --device auto takes the CPU: torch {torch.__version__}, built {built}, finds "
-              "no GPU, though NVIDIA's driver is installed", file=sys.stderr)
-    return "cpu"
 
 
 def cores():

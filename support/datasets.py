@@ -1,16 +1,18 @@
 """The datasets as the scripts see them: splits of images and labels, held-out classes, caches."""
 import math
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torchvision.transforms import v2
+from tqdm import tqdm
 
 from support import glyphs
-from support.command_line import data_root
+from support.command_line import cores, data_root
 from support.files import UserError, digest
 from support.identity import digest_of
-from support.images import ImageFiles, cache_images, faults, to_tensor
+from support.images import ImageFiles, cache_images, fault, to_tensor
 from support.layouts import COUNTS, SMALLER, read_dataset, remarks
 
 
@@ -41,8 +43,7 @@ class Data:
     test: Split
     gallery: Split = None
     val: Split = None           # held-out training classes, as test images are seen
-    identity: dict = None       # {split: digest of its images}
-    prepare: object = None      # prepare(cache): see load_dataset
+    identity: dict = None       # {split: digest of its images}, of train with what is held out
 
     def counts(self):
         parts = {"train": self.train, "test": self.test, "gallery": self.gallery, "val": self.val}
@@ -53,111 +54,87 @@ class Data:
         trained = set(self.train.classes)
         return [name for name in self.test.classes if name in trained]
 
+    def prepare(self, cache):
+        """With cache: decode and resize the images of files into their caches."""
+        for split in (self.train, self.seen, self.test, self.gallery, self.val):
+            if cache and split is not None and split.files:
+                split.images = cache_images(split.images)
+
 
 def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     """A dataset by name, or a folder of one's own -> Data.
 
-    A folder has a sub-folder per class, of which the first half (by name) trains and the second
-    half tests; or train/ and test/, and perhaps gallery/, each with a sub-folder per class.
     root: the folder that holds the datasets (default: data_root()) and their cache, `.cache`.
     train, test: the deterministic first part of the transform of training and of test images (the
     rest is random and belongs to the loader); None leaves images as they are.
     cache: keep what that part makes of each image; the tensors are the same without.  None: not
     yet, Data.prepare(cache) does it.
-    val: the share of the training classes to hold out.
-    UserError: unknown name; a dataset that is missing, half-extracted or not of the expected
-    counts; a folder without sub-folders or with too few; a test class of one image; an image that
-    cannot be read while the cache is built; no room for the cache.
+    val: the share of the training classes, the last by name, to hold out.
+    UserError: what read_dataset refuses; an image that cannot be read while the cache is built; no
+    room for the cache; too few classes for val.
     """
     if name == "glyphs":
-        return hold_out(_load_glyphs(train, test), val)
-    root, preset = Path(root or data_root()), name
-    name = SMALLER.get(name, name)
+        return _load_glyphs(train, test, val)
+    root = Path(root or data_root())
     folder, splits = read_dataset(name, root)
-    real = name in COUNTS
-    title = name if real else f"{folder.resolve().name}-{digest(folder.resolve())[:8]}"
-    train_classes = sorted({c for _, c in splits["train"]})
-    test_classes = sorted({c for part in splits if part != "train" for _, c in splits[part]})
-    parts, identity = {}, {}
-    for key, part, prefix in (("train", "train", train), ("seen", "train", test),
-                              ("test", "test", test), ("gallery", "gallery", test)):
-        if part in splits:
-            paths = [path for path, _ in splits[part]]
-            names = [path.relative_to(folder).as_posix() for path in paths]
-            classes = train_classes if part == "train" else test_classes
-            number_of = {c: i for i, c in enumerate(classes)}
-            labels = torch.tensor([number_of[c] for _, c in splits[part]])
-            parts[key] = Split(ImageFiles(paths, prefix), labels, list(map(str, classes)), names)
-            identity[part] = digest_of(names, paths, *([] if real else ["st_size"]))[:12]
+    title, own_name = SMALLER.get(name, name), folder.resolve().name
+    real = title in COUNTS
+    if not real:
+        title = f"{own_name}-{digest(folder.resolve())[:8]}"
 
-    def prepare(cache):
-        """Decode and resize the images into the cache."""
-        for key, split in parts.items() if cache else ():
-            sources = digest_of(split.files, split.images.paths,
-                                *([] if real else ["st_size", "st_mtime_ns"]))
-            part = "train" if key == "seen" else key
-            split.images = cache_images(split.images, sources, f"{title}-{part}", root / ".cache")
+    def names_and_digest(rows, *stats):
+        paths = [path for path, _ in rows]
+        names = [path.relative_to(folder).as_posix() for path in paths]
+        return names, digest_of(names, paths, *(() if real else stats))
 
-    data = Data(preset if real else folder.resolve().name, **parts, identity=identity,
-                prepare=prepare)
-    if cache is not None:
-        prepare(cache)
-    return hold_out(data, val)
+    identity = {part: names_and_digest(rows, "st_size")[1][:12] for part, rows in splits.items()}
+    if val:
+        classes = sorted({c for _, c in splits["train"]})
+        held_out = {*classes[first_held_out(len(classes), val):]}
+        splits["val"] = [row for row in splits["train"] if row[1] in held_out]
+        splits["train"] = [row for row in splits["train"] if row[1] not in held_out]
 
-
-class _Part:
-    """Some of a split's images; what Data.prepare makes of them later too."""
-
-    def __init__(self, split, index):
-        self.split, self.index = split, index
-
-    @property
-    def cached(self):
-        return self.split.images.cached
-
-    def __len__(self):
-        return len(self.index)
-
-    def __getitem__(self, i):
-        return self.split.images[self.index[i]]
-
-    def whole(self):
-        """None: they are not one piece (CachedImages.whole)."""
-
-
-def hold_out(data, share):
-    """Data whose last training classes (by name) are its `val` and train no longer -> Data
-
-    UserError: fewer than two classes would be left to either.
-    """
-    if not share:
-        return data
-    first = round(len(data.train.classes) * (1 - share))            # of the classes held out
-    if not 2 <= first <= len(data.train.classes) - 2:
-        raise UserError(f"--val {share:g} of {len(data.train.classes)} training classes leaves "
-                        f"{first} to train and {len(data.train.classes) - first} held out: each "
-                        "needs two")
-
-    def part(split, chosen, classes):
-        index, labels = chosen.nonzero()[:, 0].tolist(), split.labels[chosen]
-        images = split.images[chosen] if torch.is_tensor(split.images) else _Part(split, index)
-        files = split.files and [split.files[i] for i in index]
-        return Split(images, labels - labels.min(), classes, files)
-
-    kept, names = data.train.labels < first, data.train.classes
-    return replace(data, train=part(data.train, kept, names[:first]),
-                   seen=part(data.seen, kept, names[:first]),
-                   val=part(data.seen, ~kept, names[first:]))
-
-
-def _load_glyphs(train, test):
-    """The embedded dataset -> Data"""
     def split(part, prefix):
+        rows = splits[part]
+        numbered_with = ("test", "gallery") if part in ("test", "gallery") else (part,)
+        classes = sorted({c for other in numbered_with for _, c in splits.get(other, ())})
+        number_of = {c: i for i, c in enumerate(classes)}
+        place = f"{title}-{part}" + (f"-{val:g}" if val and part in ("train", "val") else "")
+        names, sources = names_and_digest(rows, "st_size", "st_mtime_ns")
+        images = ImageFiles([path for path, _ in rows], prefix, root / ".cache" / place, sources)
+        labels = torch.tensor([number_of[c] for _, c in rows])
+        return Split(images, labels, [*map(str, classes)], names)
+
+    data = Data(name if real else own_name, split("train", train), split("train", test),
+                *(split(part, test) if part in splits else None
+                  for part in ("test", "gallery", "val")), identity=identity)
+    data.prepare(cache)
+    return data
+
+
+def first_held_out(classes, share):
+    """Where the held-out ones of so many training classes begin.  UserError: fewer than two classes
+    would be left to either."""
+    first = round(classes * (1 - share))
+    if not 2 <= first <= classes - 2:
+        raise UserError(f"--val {share:g} of {classes} training classes leaves {first} to train "
+                        f"and {classes - first} held out: each needs two")
+    return first
+
+
+def _load_glyphs(train, test, val):
+    """The embedded dataset -> Data"""
+    def split(part, prefix, first=0, last=None):
+        names = [f"glyph {c}" for c in glyphs.GLYPHS[part][0]][first:last]
         images, labels = glyphs.glyphs(part)
-        images = torch.stack([to_tensor(prefix, v2.functional.to_pil_image(x)) for x in images])
-        return Split(images, labels, [f"glyph {c}" for c in glyphs.GLYPHS[part][0]])
-    return Data("glyphs", split("train", train), split("train", test), split("test", test),
-                identity={}, prepare=lambda cache: None)
+        chosen = (labels >= first) & (labels < first + len(names))
+        images = torch.stack([to_tensor(prefix, v2.functional.to_pil_image(x))
+                              for x in images[chosen]])
+        return Split(images, labels[chosen] - first, names)
+
+    first = first_held_out(len(glyphs.GLYPHS["train"][0]), val) if val else None
+    return Data("glyphs", split("train", train, 0, first), split("train", test, 0, first),
+                split("test", test), val=split("train", test, first) if val else None, identity={})
 
 
 def iterations_for(split, batch, defaults):
@@ -178,11 +155,12 @@ def check(name, root):
     if name not in COUNTS:
         for remark in remarks(folder, splits):
             print(f"note: {remark}")
-    paths, unreadable = [path for rows in splits.values() for path, _ in rows], 0
-    for fault in faults(paths):
-        print(fault, flush=True)
-        unreadable += 1
-    if unreadable:
-        raise UserError(f"{unreadable:,} of {len(paths):,} images in {folder} cannot be read: "
+    paths = [path for rows in splits.values() for path, _ in rows]
+    with ThreadPoolExecutor(cores()) as pool:
+        faults = [*filter(None, tqdm(pool.map(fault, paths), "checking images", len(paths),
+                                     unit="image", leave=False, disable=None))]
+    if faults:
+        print(*faults, sep="\n", flush=True)
+        raise UserError(f"{len(faults):,} of {len(paths):,} images in {folder} cannot be read: "
                         "unpack it again")
     print(f"{folder}: {len(paths):,} images, all can be read")

@@ -1,10 +1,8 @@
-"""Embeddings and the images behind them: .npz files, the images nearest to a photo, a sheet.
+"""Embeddings and the images behind them: .npz files, the images nearest to a photo, a picture.
 
 An entry (name, class, source) stands for an image: name is its path, source that path, or the
 uint8 tensor (3, h, w) of an image that has no file.
 """
-import argparse
-import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +11,7 @@ import torch
 from PIL import ImageDraw, ImageFont, ImageOps
 from torchvision.transforms.v2.functional import to_pil_image
 
-from support.command_line import output
-from support.files import UserError, atomic, digest, load_torch, reason, sha256
-from support.identity import code_of, digest_of
+from support.files import UserError, atomic, reason
 from support.images import decode
 from support.layouts import COUNTS, SMALLER, find_dataset, images_below
 
@@ -95,34 +91,6 @@ def split_entries(split, dataset, root):
     return [(str(folder / file), name, folder / file) for file, name in zip(split.files, names)]
 
 
-def searched_entries(data, dataset, root):
-    """What a query is searched in: the test images and the gallery of a Data -> entries"""
-    return [entry for split in (data.test, data.gallery) if split is not None
-            for entry in split_entries(split, dataset, root)]
-
-
-def kept_embeddings(checkpoint, paper, entries, compute):
-    """compute() -> (n, d), the embeddings of the entries; they are kept in searched.pt beside the
-    checkpoint, and computed anew if checkpoint, code or images have changed.
-
-    Images without files are not kept, nor is anything if the folder cannot be written.
-    """
-    names, _, paths = zip(*entries)
-    if any(map(torch.is_tensor, paths)):
-        return compute()
-    file = Path(checkpoint).with_name("searched.pt")
-    key = digest(sha256(checkpoint), code_of(paper), torch.__version__,
-                 digest_of(names, paths, "st_size", "st_mtime_ns"))
-    with contextlib.suppress(UserError, KeyError, TypeError):
-        state = load_torch(file)
-        if state["key"] == key:
-            return state["embeddings"]
-    x = compute().cpu()
-    with contextlib.suppress(OSError), atomic(file, "wb") as opened:
-        torch.save({"key": key, "embeddings": x}, opened)
-    return x
-
-
 def nearest_entries(x, searched, entries, top):
     """-> for each row of x the `top` entries nearest to it, [(distance, entry), ...].
 
@@ -150,13 +118,6 @@ def sheet_row(query, nearest):
     for distance, (_, kind, source) in nearest:
         cells.append((source, ["" if kind == UNKNOWN else kind, f"{distance:.4f}"], "dimgray"))
     return cells
-
-
-def picture_file(text):
-    """An argparse type: the name of a file that Pillow can write as a picture."""
-    if PIL.Image.registered_extensions().get(Path(text).suffix.lower()) not in PIL.Image.SAVE:
-        raise argparse.ArgumentTypeError(f"'{text}' must end in .png or .jpg")
-    return output()(text)
 
 
 def draw_sheet(path, rows):

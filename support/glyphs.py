@@ -9,10 +9,8 @@ to CUB: useful as it comes, better when fine-tuned, and easily overfitted.
 import time
 
 import numpy as np
-import PIL.Image
 import torch
 import torch.nn as nn
-import torchvision
 from torchvision.transforms import v2
 from tqdm import tqdm
 
@@ -102,11 +100,6 @@ WEIGHTS = ROOT / "support" / "glyphs_backbone.pth"
 SHA256 = "a2d35efeb963d00da00eb25a3cb02c123ce8129421c8d1072b9456e4d7a83086"         # of that file
 
 
-def normalize(images):
-    """uint8 (B, 3, h, w) -> what the small backbone takes, -1 to 1"""
-    return (images.float() - 127.5) / 127.5
-
-
 def pretrain(path=WEIGHTS):
     """Train SmallNet as a classifier of the 400 pretraining glyphs and save it."""
     torch.manual_seed(0)
@@ -123,7 +116,8 @@ def pretrain(path=WEIGHTS):
         for chosen in tqdm(batches, leave=False, disable=None):
             x = torch.stack([augmented(images[i], SMALL_TRANSFORMS[1], 0, epoch, i)
                              for i in chosen])
-            loss = nn.functional.cross_entropy(head(network(normalize(x))), labels[chosen])
+            x = (x.float() - 127.5) / 127.5                             # -1 to 1
+            loss = nn.functional.cross_entropy(head(network(x)), labels[chosen])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -134,12 +128,3 @@ def pretrain(path=WEIGHTS):
     with atomic(path, "wb") as file:
         torch.save(network.state_dict(), file)
     print(f"wrote {path}, SHA-256 {sha256(path)} (what is expected: {SHA256})")
-
-
-def sheet(path):
-    """Draw eight images of ten test classes, a class a row."""
-    images, labels = glyphs("test")
-    rows = torch.cat([images[labels == c][:8] for c in range(10)])
-    picture = torchvision.utils.make_grid(rows, nrow=8, padding=0)             # (3, 360, 288)
-    v2.functional.to_pil_image(picture).resize((864, 1080), PIL.Image.NEAREST).save(path)
-    print(f"wrote {path}")

@@ -31,11 +31,13 @@ def to_tensor(prefix, image):
 
 
 class ImageFiles:
-    """Indexable images from files, through the deterministic part of a transform."""
-    cached = False
+    """Indexable images from files, through the deterministic part of a transform.
 
-    def __init__(self, paths, prefix):
-        self.paths, self.prefix = paths, prefix
+    cache, sources: the path of their cache but for the end of its name, a digest of the files.
+    """
+
+    def __init__(self, paths, prefix, cache=None, sources=None):
+        self.paths, self.prefix, self.cache, self.sources = paths, prefix, cache, sources
 
     def __len__(self):
         return len(self.paths)
@@ -47,17 +49,12 @@ class ImageFiles:
         """None: they are not in memory (CachedImages.whole)."""
 
 
-def faults(paths):
-    """Read every image -> what is wrong with each that cannot be read"""
-    def fault(path):
-        try:
-            decode(path)
-        except UserError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(cores()) as pool:
-        yield from filter(None, tqdm(pool.map(fault, paths), "checking images", total=len(paths),
-                                     unit="image", leave=False, disable=None))
+def fault(path):
+    """What is wrong with an image file that cannot be read, else None"""
+    try:
+        decode(path)
+    except UserError as error:
+        return str(error)
 
 
 # ---------------------------------------------------------------------------- the cache
@@ -66,7 +63,6 @@ CACHE_FORMAT, CHUNK = 2, 256               # CHUNK: images in memory at once whi
 
 class CachedImages:
     """Indexable images from a cache file: uint8 (3, h, w), in PIL's memory layout, h × w × 3."""
-    cached = True
 
     def __init__(self, path, shapes):
         self.path, self.shapes, self.starts = path, shapes, _starts(shapes)
@@ -93,55 +89,44 @@ def _starts(shapes):
     return [0, *np.cumsum([3 * h * w for h, w in shapes]).tolist()]
 
 
-def cache_images(files, sources, title, folder):
-    """ImageFiles -> CachedImages of a file in `folder`, which is built first where need be.
+def cache_images(files):
+    """ImageFiles -> CachedImages of the file at files.cache, which is built first where need be.
 
-    The name of the file stands for the transform and for the version of PIL.  The .json beside it
-    has `sources`, a digest of the image files, and the shapes; with other sources the cache is
-    built anew.  Machines whose locks do not reach each other each build their own, and the last one
-    stays, because the file appears whole or not at all.
+    The end of its name stands for the transform and for the version of PIL.  The .json beside it
+    has files.sources and the shapes; with other sources the cache is built anew.  Machines whose
+    locks do not reach each other each build their own, and the last one stays, because the file
+    appears whole or not at all.
     UserError: an image that cannot be read, a folder that cannot be written.
     """
     made_by = digest(repr(files.prefix), PIL.__version__)[:12]
-    data = folder / f"{title}-{made_by}.images"
-    shapes = _cache_shapes(data, sources, len(files))
+    data = files.cache.with_name(f"{files.cache.name}-{made_by}.images")
+    shapes = _cache_shapes(data, files)
     if shapes is None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with _builder(data):
-                shapes = _cache_shapes(data, sources, len(files)) or _build_cache(
-                    files, data, sources)
+            data.parent.mkdir(parents=True, exist_ok=True)
+            with filelock.FileLock(data.with_suffix(".lock")):     # one builds, others wait
+                shapes = _cache_shapes(data, files) or _build_cache(files, data)
         except OSError as error:
             raise UserError(f"cannot write the cache {data}: {error}; --no-cache does without it")
     return CachedImages(data, shapes)
 
 
-def _builder(data):
-    """A lock, acquired: one process builds a cache and others wait.  It only saves work; the cache
-    is right without it too."""
-    lock = filelock.FileLock(data.with_suffix(".lock"))
-    try:
-        return lock.acquire(timeout=0)
-    except filelock.Timeout:
-        print(f"waiting for another process that builds {data}", flush=True)
-        return lock.acquire()
-
-
-def _cache_shapes(data, sources, n):
-    """The n shapes (h, w) of a whole cache file made from these sources, else None."""
+def _cache_shapes(data, files):
+    """The shapes (h, w) of a whole cache file made from these files, else None."""
+    n = len(files)
     try:
         notes = read_json(data.with_suffix(".json"))
         shapes = [tuple(map(int, shape.split("x"))) for shape in notes["shapes"].split()]
         shapes = shapes * n if len(shapes) == 1 else shapes
         if (notes["format"], notes["sources"], len(shapes), data.stat().st_size) == (
-                CACHE_FORMAT, sources, n, _starts(shapes)[-1]):
+                CACHE_FORMAT, files.sources, n, _starts(shapes)[-1]):
             return shapes
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     return None
 
 
-def _build_cache(files, data, sources):
+def _build_cache(files, data):
     """Write the file, then the note that it is there -> shapes"""
     n, shapes, notes = len(files), [], data.with_suffix(".json")
     remove_leftovers(data.parent)
@@ -156,7 +141,7 @@ def _build_cache(files, data, sources):
         notes.unlink(missing_ok=True)          # of a file that is about to be replaced
     equal = len(set(shapes)) == 1
     write_json(notes, {
-        "format": CACHE_FORMAT, "sources": sources, "transform": repr(files.prefix),
+        "format": CACHE_FORMAT, "sources": files.sources, "transform": repr(files.prefix),
         "shapes": " ".join(f"{h}x{w}" for h, w in (shapes[:1] if equal else shapes))})
     return shapes
 

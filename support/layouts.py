@@ -4,18 +4,15 @@ Each reader gives {"train", "test" and perhaps "gallery": [(path, class)]}.  Not
 images themselves.
 """
 import collections
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import PIL.Image
+import scipy.io
 
-from support.files import UserError, sha256
+from support.files import UserError, reason, sha256
 from support.identity import listed
 
-SPLITS = {"train", "test", "val", "valid", "validation"}   # of others' folders: no names of classes
 SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
 COUNTS = {  # images and classes of each split; with other counts nothing trains
     "cub": {"train": (5864, 100), "test": (5924, 100)},
@@ -40,23 +37,16 @@ SOURCES = {  # the folders (the first one is advised) under the data root, and w
                "DeepFashion, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html (52,712 images; no "
                "checksum is published), unpacked to {}")}
 
-CAUSES = {  # images in all or in a split: where such a count comes from
-    "cub": {5994: "the training half of train_test_split.txt, the closed-set split: the papers "
-                  "split by class",
-            5794: "the test half of train_test_split.txt, the closed-set split: the papers split "
-                  "by class",
-            6033: "CUB-200 of 2010, the predecessor of CUB-200-2011"},
-    "cars": {8144: "cars_train alone, half of the closed-set split: the papers pool cars_train and "
-                   "cars_test and split by class",
-             8041: "cars_test alone, half of the closed-set split: the papers pool cars_train and "
-                   "cars_test and split by class"},
-    "inshop": {25881: "a list that lost its first line, the number of rows: then its first image "
-                      "is taken for the header"}}
+CLOSED_SET = {"cub": (5994, 5794), "cars": (8144, 8041)}    # images in the halves of that split
 
 
 def read_dataset(name, root):
-    """-> its folder, {"train", "test" and perhaps "gallery": [(path, class)]}; load_dataset's
-    errors, but for what is in the images."""
+    """A dataset by name, or a folder of one's own -> its folder, {"train", "test" and perhaps
+    "gallery": [(path, class)]}.
+
+    UserError: unknown name; a dataset that is missing, half-extracted or not of the expected
+    counts; a folder without sub-folders or with too few; a test class of one image.
+    """
     name = SMALLER.get(name, name)
     if name in COUNTS:
         folder = find_dataset(name, root)
@@ -72,7 +62,7 @@ def read_dataset(name, root):
 def _own_folder(folder):
     """A sub-folder per class: the first half of them (by name) trains, the second half tests, as
     the papers do.  Or train/ and test/, and perhaps gallery/, each with a sub-folder per class."""
-    if is_split(folder):
+    if (folder / "train").is_dir() and (folder / "test").is_dir():
         parts = {part: _classes(folder / part) for part in ("train", "test", "gallery")
                  if (folder / part).is_dir()}
         for part, classes in parts.items():
@@ -87,15 +77,11 @@ def _own_folder(folder):
     else:
         classes = _classes(folder)
         if len(classes) < 4:
-            also = " (or train/ and test/, and perhaps gallery/, by these names)" if {
-                name.lower() for name in classes} & SPLITS else ""
             raise UserError(f"{folder} has {len(classes) or 'no'} sub-folders with images: it "
-                            "needs one a class and at least 4, of which half train and half test"
-                            + also)
-        names = list(classes)
-        half = len(names) // 2
-        parts = {"train": {name: classes[name] for name in names[:half]},
-                 "test": {name: classes[name] for name in names[half:]}}
+                            "needs one a class and at least 4, of which half train and half test "
+                            "(or train/ and test/, and perhaps gallery/, by these names)")
+        classes, half = [*classes.items()], len(classes) // 2
+        parts = {"train": dict(classes[:half]), "test": dict(classes[half:])}
     for name, paths in parts["test"].items():
         if len(paths) < 2 and "gallery" not in parts:
             raise UserError(f"{paths[0].parent} has one image: a test class needs two, "
@@ -104,14 +90,12 @@ def _own_folder(folder):
             for part, classes in parts.items()}
 
 
-def is_split(folder):
-    """Whether train/ and test/ say what is which; a class may have one of the names."""
-    return (folder / "train").is_dir() and (folder / "test").is_dir()
-
-
 def _classes(folder):
-    """{name of a sub-folder: its images}, those without any left out"""
-    images = {path.name: images_below(path) for path in _sub_folders(folder)}
+    """{name of a sub-folder: its images}, those without any left out; sorted by their letters'
+    codes, which is the same order on every system"""
+    folders = sorted((path for path in folder.iterdir() if path.is_dir() and not hidden(path.name)),
+                     key=lambda path: path.name)
+    images = {path.name: images_below(path) for path in folders}
     return {name: paths for name, paths in images.items() if paths}
 
 
@@ -120,61 +104,39 @@ def hidden(name):
     return name.startswith(".") or name == "__MACOSX"
 
 
+def files_below(folder):
+    """The files below a folder that are for people; in order."""
+    return sorted((path for path in folder.rglob("*") if path.is_file()
+                   and not any(map(hidden, path.relative_to(folder).parts))),
+                  key=lambda path: path.as_posix())
+
+
 def images_below(folder):
     """The files below a folder that Pillow reads, by their names; in order."""
     read = {suffix for suffix, kind in PIL.Image.registered_extensions().items()
             if kind in PIL.Image.OPEN}
-    return sorted((path for path in folder.rglob("*") if path.suffix.lower() in read
-                   and not any(map(hidden, path.relative_to(folder).parts)) and path.is_file()),
-                  key=lambda path: path.as_posix())
+    return [path for path in files_below(folder) if path.suffix.lower() in read]
 
 
 def remarks(folder, splits):
     """What a user should know about a folder of their own, a sentence each."""
-    used = {path for rows in splits.values() for path, _ in rows}
-    split = is_split(folder)
-    empty, others, sentences = [], [], []
-    for top in [folder / part for part in splits] if split else [folder]:
-        for entry in _sub_folders(top):
-            files = {path for path in entry.rglob("*") if path.is_file()
-                     and not any(map(hidden, path.relative_to(entry).parts))}
-            if not files & used:
-                empty.append(entry.relative_to(folder))
-            others += [path.relative_to(folder) for path in sorted(files - used)]
+    paths = {part: [path for path, _ in rows] for part, rows in splits.items()}
+    used, sentences = set(sum(paths.values(), [])), []
+    left_out = [path.relative_to(folder) for path in files_below(folder) if path not in used]
+    if left_out:
+        sentences.append(f"left out: {len(left_out)} files, {listed(left_out)}")
     count = collections.Counter(name for _, name in splits["train"])
     single = [name for name, images in count.items() if images == 1]
     if single:
         sentences.append(f"training classes with a single image, so without a positive pair: "
                          f"{len(single)}, {listed(single)}")
-    names = [entry.name for entry in _sub_folders(folder)]
-    beside = [name for name in names if split and name not in splits]
-    taken = [name for name in names if not split and name.lower() in SPLITS]
-    if beside:
-        sentences.append(f"left out beside train and test: {listed(beside)}")
-    if taken:
-        sentences.append(f"{listed(taken)}: taken for a class, as all sub-folders are unless there "
-                         "are train/ and test/")
-    if empty:
-        sentences.append(f"left out, for they have no images: {len(empty)} folders, "
-                         f"{listed(empty)}")
-    if others:
-        sentences.append(f"left out, for they are no images: {len(others)} files, {listed(others)}")
-    trained = {sha256(path): path for path, _ in splits["train"]}
-    tested = [path for part, rows in splits.items() if part != "train" for path, _ in rows]
-    copies = [path for path in tested if sha256(path) in trained]
+    trained = {sha256(path): path.relative_to(folder) for path in paths.pop("train")}
+    copies = [f"{path.relative_to(folder)} is {trained[sha256(path)]}"
+              for path in sum(paths.values(), []) if sha256(path) in trained]
     if copies:
-        original = trained[sha256(copies[0])].relative_to(folder)
         sentences.append(f"{len(copies)} images of test are in train too, byte for byte: "
-                         f"{copies[0].relative_to(folder)} is {original}"
-                         + (", ..." if len(copies) > 1 else ""))
+                         f"{listed(copies, 1)}")
     return sentences
-
-
-def _sub_folders(folder):
-    """The folders in a folder that are for people; sorted by their letters' codes, which is the
-    same order on every system."""
-    return [path for path in sorted(folder.iterdir(), key=lambda path: path.name)
-            if path.is_dir() and not hidden(path.name)]
 
 
 def find_dataset(name, root):
@@ -191,30 +153,26 @@ def _verify(name, folder, splits):
     """UserError if the splits have other counts than expected, or name files that do not exist."""
     counts = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
     if counts != COUNTS[name]:
-        images = [n for n, _ in counts.values()]
-        causes = [CAUSES[name][n] for n in [sum(images), *images] if n in CAUSES.get(name, {})]
-        causes.append("an archive that is incomplete or another one")
+        images = {n for n, _ in counts.values()}
+        images.add(sum(images))
+        cause = "an archive that is incomplete or another one"
+        if images & {*CLOSED_SET.get(name, ())}:
+            cause = "half of the closed-set split: the papers pool both halves and split by class"
         parts = []
         for part, (images, classes) in COUNTS[name].items():
             n, c = counts.get(part, (0, 0))
             parts.append(f"{part} has {n:,} images of {c:,} classes, expected {images:,} of "
                          f"{classes:,}")
         raise UserError(f"{name} in {folder} is not the one of the papers: " + "; ".join(parts)
-                        + f"; likely cause: {causes[0]}")
+                        + f"; likely cause: {cause}")
+    # One look into each folder: on a network's file system 300,000 at single files take minutes.
     paths = [path for rows in splits.values() for path, _ in rows]
-    missing = _absent(paths)
+    folders = {path.parent for path in paths}
+    there = {folder: {*os.listdir(folder)} if folder.is_dir() else {} for folder in folders}
+    missing = [path for path in paths if path.name not in there[path.parent]]
     if missing:
         raise UserError(f"{len(missing):,} of the {len(paths):,} images of {name} are missing, "
                         f"{missing[0]} first: a half-extracted archive? unpack it again")
-
-
-def _absent(paths):
-    """Those of the paths that do not exist.  One look into each folder: on a network's file system
-    300,000 looks at single files take minutes."""
-    there = {}
-    for folder in dict.fromkeys(path.parent for path in paths):
-        there[folder] = set(os.listdir(folder)) if folder.is_dir() else set()
-    return [path for path in paths if path.name not in there[path.parent]]
 
 
 def _rows(path, *kinds, header=0):
@@ -240,7 +198,8 @@ def _either(path, other):
 def _cub(folder):
     """CUB-200-2011: classes 1-100 train, 101-200 test."""
     if not (folder / "images.txt").exists() and (folder / "lists").exists():
-        raise UserError(f"{folder} has no images.txt but lists: " + CAUSES["cub"][6033])
+        raise UserError(f"{folder} has no images.txt but lists: CUB-200 of 2010, the predecessor "
+                        "of CUB-200-2011")
     class_of = dict(_rows(folder / "image_class_labels.txt", int, int))
     splits = {"train": [], "test": []}
     for i, path in _rows(folder / "images.txt", int, str):
@@ -249,15 +208,6 @@ def _cub(folder):
         splits["train" if class_of[i] <= 100 else "test"].append(
             (folder / "images" / path, Path(path).parent.name))
     return splits
-
-
-# In a process of its own: there are damaged files on which SciPy's reader crashes (segfault).
-READ_MAT = """
-import json, sys, scipy.io
-with open(sys.argv[1], "rb") as file:
-    table = scipy.io.loadmat(file, squeeze_me=True)["annotations"]
-print(json.dumps([(str(name), int(c)) for name, c in zip(table[sys.argv[2]], table["class"])]))
-"""
 
 
 def _cars(folder):
@@ -273,13 +223,13 @@ def _cars(folder):
     for images, path, field in lists:
         if not path.exists():
             raise UserError(f"no {path} (nor {folder}/cars_annos.mat): a half-extracted archive?")
-        reader = subprocess.run([sys.executable, "-c", READ_MAT, path, field], capture_output=True,
-                                text=True, encoding="utf-8", errors="replace")
-        if reader.returncode:
-            lines = reader.stderr.strip().splitlines() or [f"the reader died, {reader.returncode}"]
+        try:
+            table = scipy.io.loadmat(path, squeeze_me=True)["annotations"]
+            rows = [(str(name), int(c)) for name, c in zip(table[field], table["class"])]
+        except Exception as error:          # loadmat fails in a dozen ways on a damaged file
             raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
-                            + lines[-1])
-        for name, c in json.loads(reader.stdout):
+                            + reason(error))
+        for name, c in rows:
             splits["train" if c <= 98 else "test"].append((images / name, c))
     return splits
 

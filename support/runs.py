@@ -16,7 +16,6 @@ import torchvision
 from tqdm import tqdm
 
 from support.command_line import RUNTIME_ONLY, device, plain
-from support.embeddings import kept_embeddings, searched_entries
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, load_torch, read_json, reason,
                            remove_leftovers, write_json)
 from support.identity import code_of, listed, other_code, other_images
@@ -24,7 +23,6 @@ from support.identity import code_of, listed, other_code, other_images
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
 #                     was killed notices within five
-FEW = 5             # held-out classes that are too few to choose an epoch by
 
 
 def read_checkpoint(path):
@@ -54,15 +52,20 @@ def settings_of(cfg):
     return {name: value for name, value in vars(cfg).items() if name != "changed"}
 
 
+def _read(path, what, *keys):
+    """A JSON file of a run folder -> dict.  UserError if it is damaged or lacks one of the keys."""
+    with contextlib.suppress(ValueError, TypeError):
+        values = dict(read_json(path))
+        if values.keys() >= {*keys}:
+            return values
+    raise UserError(f"{path} is not the {what} of a run: delete {path.parent} to train anew")
+
+
 def read_config(folder):
     """A run folder's config.json -> dict, None where there is none.  UserError if it is damaged."""
-    path = folder / "config.json"
-    if not path.exists():
+    if not (folder / "config.json").exists():
         return None
-    try:
-        config = dict(read_json(path))
-    except (ValueError, TypeError):
-        raise UserError(f"{path} is not the settings of a run: delete {folder} to train anew")
+    config = _read(folder / "config.json", "settings")
     if config.get("paper") in ("mdr", "dml_da") and "m" in config:
         config["images_per_class"] = config.pop("m")                    # its old name
     return config
@@ -70,15 +73,10 @@ def read_config(folder):
 
 def read_result(path):
     """A result.json -> its dict.  UserError if it is none."""
-    try:
-        result = dict(read_json(path))
-        if "untrained backbone" in result:
-            result["pretrained backbone"] = result.pop("untrained backbone")       # its old name
-        if all(part in result for part in ("last epoch", "best on test", "pretrained backbone")):
-            return result
-    except (ValueError, TypeError):
-        pass
-    raise UserError(f"{path} is not the result of a run: delete {path.parent} to train anew")
+    result = _read(path, "result", "last epoch", "best on test")
+    if "untrained backbone" in result:
+        result["pretrained backbone"] = result.pop("untrained backbone")           # its old name
+    return result
 
 
 def other_settings(old, new):
@@ -116,40 +114,36 @@ class Run:
         parent = next(path for path in self.folder.absolute().parents if path.exists())
         if not parent.is_dir():
             raise UserError(f"cannot write {self.folder}: {parent} is a file")
-        if not os.access(parent, os.W_OK):
-            raise UserError(f"cannot write {self.folder}: {parent} is not to be written to")
         old = None if self.cfg.again else read_config(self.folder)
         if old is None:
             return
-        ways = "--name LABEL puts this run beside it, --again in its place"
         splits = other_images(old.get("images"), self.config["images"])
-        if splits:
-            raise UserError(f"{self.folder} holds a run on other images: {splits} differ; {ways}")
-        differ = other_settings(old, self.config)
-        if differ:
-            words = ", ".join(f"{k} (there {a!r}, now {b!r})" for k, (a, b) in differ.items())
-            raise UserError(f"{self.folder} holds a run with other settings: {words}; {ways}")
+        settings = [f"{name} (there {there!r}, now {now!r})" for name, (there, now)
+                    in other_settings(old, self.config).items()]
         functions = other_code(old.get("code"), self.config["code"])
-        if functions:
-            kind = "a finished run" if (self.folder / "result.json").exists() else "a run begun"
-            raise UserError(f"{self.folder} holds {kind} with other code: {listed(functions)} "
-                            f"{'differ' if len(functions) > 1 else 'differs'}; {ways}")
+        if splits:
+            what = f"on other images: {splits} differ"
+        elif settings:
+            what = f"with other settings: {', '.join(settings)}"
+        elif functions:
+            verb = "differ" if len(functions) > 1 else "differs"
+            what = f"with other code: {listed(functions)} {verb}"
+        else:
+            return
+        raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside it, "
+                        "--again in its place")
 
     def _header(self, data, weights):
         where = device(self.cfg)
-        kind = f"{torch.get_num_threads()} threads"
-        if where.type == "cuda":
-            kind = torch.cuda.get_device_name(where)
+        kind = torch.cuda.get_device_name(where) if where.type == "cuda" else \
+            f"{torch.get_num_threads()} threads"
         print(f"{self.paper} on {data.name} · {where} ({kind}) · torch {torch.__version__}")
-        gallery = f" · gallery {data.gallery}" if data.gallery else ""
-        shared = data.shared_classes()
-        known = f"{len(shared):,} of them in train (closed-set retrieval)" if shared else \
+        shared = len(data.shared_classes())
+        known = f"{shared:,} of them in train (closed-set retrieval)" if shared else \
             "none of them in train"
         held_out = f" · held out {data.val}" if data.val else ""
+        gallery = f" · gallery {data.gallery}" if data.gallery else ""
         print(f"train {data.train}{held_out} · test {data.test}, {known}{gallery}")
-        if data.val and len(data.val.classes) < FEW:
-            print(f"note: R@1 among {len(data.val.classes)} held-out classes hardly tells one "
-                  "epoch from another; hold out more, if there are")
         print(f"backbone {self.cfg.backbone}, weights {weights[:12]}")
         changed = [f"{k} {value_in_name(v)}" for k, v in self.cfg.changed.items()]
         print("settings: the preset" + (f", but {', '.join(changed)}" if changed else "") +
@@ -218,8 +212,6 @@ class Run:
                 raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
                                 f"delete {self.folder} to train anew")
             self._write_log()
-            if "code" not in (read_config(self.folder) or {}):
-                print(f"{self.folder} does not say which code made it: taken for this one's")
             print(f"{self.folder} is finished; --again trains it anew" if self.result else
                   f"continuing {self.folder} after epoch {len(self.history)}")
 
@@ -279,43 +271,39 @@ class Run:
         row = {"epoch": self.epoch + 1, **self.means, **row,
                "images/s": self.images / self.seconds, "seconds": self.seconds}
         self.history.append(row)
-        state = self._state()
         if self.best("val R@1") is row:
-            self._save("best.pt", state | {"optimizer": None})
-        self._save("last.pt", state)
+            self._save("best.pt", optimizer=None)
+        self._save("last.pt")
         self.saved = len(self.history)
         self._write_log()
         self._print(row)
-
-    def _state(self):
-        """What a checkpoint holds."""
-        return {"paper": self.paper, "config": self.config, "history": self.history,
-                "pretrained": self.pretrained, **{k: v.state_dict() for k, v in self.parts.items()}}
 
     def _print(self, row):
         """A row of the table on the console, the names of its columns first where they changed."""
         columns = [*self.names, *self.ks]
         columns += [k for k in ("val R@1", "seen R@1") if any(k in old for old in self.history)]
-        wide = {column: max(9, len(column)) for column in columns}
         if columns != self.columns:
             self.columns = columns
-            names = "".join(f" {column:>{wide[column]}}" for column in columns)
+            names = "".join(f" {column:>9}" for column in columns)
             print(f"{'epoch':>9}{names}{'images/s':>10}{'left':>9}")
         cells = ""
         for column in columns:
-            if column not in row:                                      # not evaluated this epoch
-                text = "–"
-            elif column in self.names:
+            text = "–"                                                 # not evaluated this epoch
+            if column in self.names:
                 text = f"{row[column]:.{4 if abs(row[column]) < 1e4 else 0}f}"
-            else:
+            elif column in row:
                 text = f"{100 * row[column]:.1f}%"
-            cells += f" {text:>{wide[column]}}"
+            cells += f" {text:>{max(9, len(column))}}"
         done = self.epoch + 1 - self.first
         left = int((time.time() - self.started) / done * (self.cfg.epochs - self.epoch - 1))
         print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}{cells}{row['images/s']:>10,.0f}"
               f"{left // 60:>6}:{left % 60:02}", flush=True)
 
-    def _save(self, name, state):
+    def _save(self, name, **changes):
+        """Write a checkpoint: the settings, the log and the state of each part but for changes."""
+        state = {"paper": self.paper, "config": self.config, "history": self.history,
+                 "pretrained": self.pretrained}
+        state |= {k: part.state_dict() for k, part in self.parts.items()} | changes
         with atomic(self.folder / name, "wb") as file:
             torch.save(state, file)
 
@@ -326,7 +314,7 @@ class Run:
     def finish(self, last, data=None, parts=None):
         """Write result.json: last epoch, best on test labelled as such, pretrained backbone.
 
-        parts: the embeddings of data, as common.embeddings has them, kept for eval.py --query.
+        data and parts go unused: the scripts' calls have them, and are part of the fingerprint.
         """
         best, chosen = self.best(self.ks[0]), self.best("val R@1")
         result = {"last epoch": {"epoch": len(self.history), **last},
@@ -334,14 +322,10 @@ class Run:
                   "pretrained backbone": self.pretrained,
                   "seconds": sum(row["seconds"] for row in self.history)}
         if chosen:
-            result["best on held-out classes"] = {
-                k: chosen[k] for k in ("epoch", "val R@1", *self.ks)}
+            columns = ("epoch", "val R@1", *self.ks)
+            result["best on held-out classes"] = {k: chosen[k] for k in columns}
         write_json(self.folder / "result.json", result)
-        self._save("last.pt", self._state() | {"optimizer": None})      # two thirds of the file
-        if data is not None:
-            x = torch.cat([parts[name] for name in ("test", "gallery") if name in parts])
-            entries = searched_entries(data, self.cfg.dataset, self.cfg.data_root)
-            kept_embeddings(self.folder / "last.pt", self.paper, entries, lambda: x)
+        self._save("last.pt", optimizer=None)                           # two thirds of the file
 
 
 def versions():

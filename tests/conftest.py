@@ -52,8 +52,10 @@ def data_root(tmp_path_factory):
 @pytest.fixture(autouse=True, scope="session")
 def quick():
     """What tests write need not outlive a power cut, and the same figures are drawn once: these two
-    took two thirds of a test's short training."""
+    took two thirds of a test's short training.  One thread: several that wait for each other take
+    ten times as long when other work has the cores."""
     from support import glyphs
+    torch.set_num_threads(1)
     draw = functools.cache(lambda split, classes, images: drawn(split))
     with pytest.MonkeyPatch.context() as patch:
         drawn = glyphs.glyphs

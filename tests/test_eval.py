@@ -32,14 +32,6 @@ def random_set(n, d, classes, seed=0, spread=1.0):
 
 
 # ---------------------------------------------------------------------------- Recall@K
-@pytest.mark.parametrize("n, d, classes", [(300, 8, 10), (257, 5, 40), (50, 4, 50), (64, 3, 1),
-                                           (1, 3, 1), (2, 1, 1)])
-def test_recall_equals_a_brute_force_sort(n, d, classes):
-    x, y = random_set(n, d, classes, spread=1.5)
-    ks = [1, 2, 4, 8, 1000]
-    assert recall_at_k(x, y, ks) == pytest.approx(recall_by_definition(x, y, ks))
-
-
 def test_recall_against_a_gallery():
     """In-Shop's form: nothing is left out by index, and a class may be missing in the gallery."""
     x, y = random_set(150, 6, 20, seed=1)
@@ -301,7 +293,8 @@ def test_judge_reports_everything():
             recall_at_k(x[p], y[p], [k])[k] for p in stratified_parts(y))
     first = [places[0] for places in positive_places(x, y)]
     for label, hits in result["hits"].items():
-        assert hits == "".join("01"[int(first[i] == 1)] for i in np.flatnonzero(np.asarray(y) == int(label)))
+        own = np.flatnonzero(y == int(label))
+        assert hits == "".join(str(int(first[i] == 1)) for i in own)
     assert result["MAP@R"] == map_at_r(x, y)
     assert result["NMI"] == nmi(kmeans(torch.tensor(x), 8, 0), y)
     assert result["seen R@1"] == recall_at_k(seen, ys, [1])[1] != recall_at_k(seen, ys, [2])[2]

@@ -1,10 +1,11 @@
-"""Windows, macOS, old interpreters and old drivers, as far as Linux can play them.
+"""Windows, macOS and old interpreters, as far as Linux can play them.
 
 Each test plays one thing; tests/simulated plays most of Windows at once, for any test:
 PYTHONPATH=tests/simulated python -m pytest -q tests
 """
 import argparse
 import ast
+import contextlib
 import errno
 import os
 import pickle
@@ -83,37 +84,28 @@ def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatc
         found = common.embed(lambda x: x.float().mean((2, 3)), split, cfg)
         want = torch.stack([split.images[i].float().mean((1, 2)) for i in range(len(split))])
         torch.testing.assert_close(found, want)
-    assert asked == ([0, 0] if cache else [3] * 3)      # a whole cached split is one view
+    assert asked == ([] if cache else [3] * 3)          # a whole cached split is one view
 
 
 # ---------------------------------------------------------------------------- files
-def test_a_file_that_somebody_reads_is_replaced_a_moment_later(tmp_path, monkeypatch):
-    """On Windows, while a virus scanner has it open."""
-    real, refusals, waits = os.replace, [1, 2], []
+@pytest.mark.parametrize("refusals, waits", [(2, [0.05, 0.1]), (99, [0.05, 0.1, 0.2, 0.4, 0.8])])
+def test_a_file_that_somebody_reads_is_replaced_a_moment_later(refusals, waits, tmp_path,
+                                                               monkeypatch):
+    """On Windows, while a virus scanner has it open; a file that stays open is kept."""
+    files.write_json(tmp_path / "x.json", [1])
+    real, calls, slept = os.replace, [], []
 
     def replace(part, path):
-        if refusals:
-            refusals.pop()
+        calls.append(path)
+        if len(calls) <= refusals:
             raise PermissionError(errno.EACCES, "Access is denied", str(part))
         real(part, path)
     monkeypatch.setattr(os, "replace", replace)
-    monkeypatch.setattr(files.time, "sleep", waits.append)
-    files.write_json(tmp_path / "x.json", [1])
-    assert files.read_json(tmp_path / "x.json") == [1] and waits == [0.05, 0.1]
-
-
-def test_a_file_that_stays_open_is_said_and_kept(tmp_path, monkeypatch):
-    files.write_json(tmp_path / "x.json", [1])
-
-    def replace(part, path):
-        raise PermissionError(errno.EACCES, "Access is denied", str(part))
-    monkeypatch.setattr(os, "replace", replace)
-    waits = []
-    monkeypatch.setattr(files.time, "sleep", waits.append)
-    with pytest.raises(PermissionError):
+    monkeypatch.setattr(files.time, "sleep", slept.append)
+    with pytest.raises(PermissionError) if refusals > 9 else contextlib.nullcontext():
         files.write_json(tmp_path / "x.json", [2])
-    assert files.read_json(tmp_path / "x.json") == [1] and sum(waits) < 2
-    assert os.listdir(tmp_path) == ["x.json"]
+    assert files.read_json(tmp_path / "x.json") == ([1] if refusals > 9 else [2])
+    assert slept == waits and os.listdir(tmp_path) == ["x.json"]
 
 
 def names_its_encoding(call):
@@ -178,26 +170,6 @@ def test_other_devices_are_refused_before_anything_is_read(script, name, tmp_pat
     assert end.value.code == 2 and out == "" and err.count("\n") == 1
     assert err.startswith(f"script.py: --device {name}: ")
     assert err.endswith("(docs/platforms.md); use --device cpu\n")
-
-
-@pytest.mark.parametrize("driver, cuda, hidden, message", [
-    (True, None, None, "built without CUDA, finds no GPU, though NVIDIA's driver is installed"),
-    (True, "13.2", None, "built for CUDA 13.2, finds no GPU, though NVIDIA's driver is installed"),
-    (True, "13.2", "", ""), (True, "13.2", "-1", ""), (False, "13.2", None, "")])
-def test_auto_says_once_why_it_takes_no_gpu(driver, cuda, hidden, message, monkeypatch, capfd):
-    """Not where there is no driver, nor where the GPU is hidden on purpose."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if hidden is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(shutil, "which", lambda name: "/bin/nvidia-smi" if driver else None)
-    command_line.automatic_device.cache_clear()
-    for _ in range(3):
-        assert common.device(argparse.Namespace(device="auto")).type == "cpu"
-    command_line.automatic_device.cache_clear()
-    stderr = capfd.readouterr().err
-    assert stderr.count("note: --device auto takes the CPU") == bool(message) and message in stderr
 
 
 # ---------------------------------------------------------------------------- oldest versions

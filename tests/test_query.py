@@ -10,9 +10,7 @@ import torch
 
 import common
 import eval as evaluation
-import dml_da
 import jrd
-import mdr
 from conftest import ROOT, make_folder
 from support import embeddings, glyphs
 from support.images import decode, to_tensor
@@ -115,59 +113,6 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, capsys):
                     *(tmp_path / "f" / "gallery").rglob("*.png")])
     assert sorted(image for _, _, image in rows) == [str(path) for path in paths]
     assert rows[0] == (0.0, "class01", str(photo))
-
-
-def test_embeddings_are_kept_while_nothing_changes(checkpoint, tmp_path, monkeypatch, capsys):
-    """Not embedded again for the same images; anew for another file, other code, a damaged file."""
-    folder, own = make_folder(tmp_path / "g", [2, 2]), tmp_path / "last.pt"
-    own.write_bytes(checkpoint.read_bytes())
-    photo, counted, embed = folder / "class01" / "1.png", [], common.embed
-    monkeypatch.setattr(common, "embed", lambda function, split, *args, **kwargs: (
-        counted.append(len(split.images)), embed(function, split, *args, **kwargs))[1])
-
-    def images_embedded(*more):
-        counted.clear()
-        typed(own, "--query", photo, "--gallery", folder, *more)
-        ((_, rows),) = table(capsys.readouterr().out).items()
-        assert rows[0] == (0.0, "class01", str(photo))
-        return counted
-
-    assert images_embedded() == [1, 4] and images_embedded() == [1]
-    assert images_embedded("--no-cache") == [1, 4] and images_embedded("--l2norm") == [1]
-    PIL.Image.new("RGB", (50, 50)).save(folder / "class00" / "0.png")
-    assert images_embedded() == [1, 4] and images_embedded() == [1]
-    with monkeypatch.context() as patch:
-        patch.setattr(embeddings, "code_of", lambda paper: "other")
-        assert images_embedded() == [1, 4]
-    assert images_embedded() == [1, 4] and images_embedded() == [1]
-    state = torch.load(own, weights_only=True)
-    state["network"]["embedding.weight"] *= 2               # another network in the same place
-    torch.save(state, own)
-    assert images_embedded() == [1, 4] and images_embedded() == [1]
-    (tmp_path / "searched.pt").write_bytes(b"no")
-    assert images_embedded() == [1, 4] and images_embedded() == [1]
-
-
-@pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
-def test_the_end_of_a_training_keeps_the_embeddings(script, tmp_path, monkeypatch, capsys):
-    """Those of test and gallery, in the order in which they are searched: the first query embeds
-    the photo alone, and finds what --no-cache finds."""
-    for part in ("train", "test", "gallery"):
-        make_folder(tmp_path / "f" / part, [3, 3, 3], seed=len(part))
-    script.train(script.parse_args(
-        ["--dataset", str(tmp_path / "f"), "--backbone", "small", "--epochs", "1", "--batch", "9",
-         "--data-root", str(tmp_path), "--out", str(tmp_path / "runs"), "--workers", "0"]))
-    (last,) = tmp_path.glob("runs/*/last.pt")
-    capsys.readouterr()
-    photo, counted, embed = tmp_path / "f" / "gallery" / "class01" / "1.png", [], common.embed
-    monkeypatch.setattr(common, "embed", lambda function, split, *args, **kwargs: (
-        counted.append(len(split.images)), embed(function, split, *args, **kwargs))[1])
-    said = []
-    for more in ([], ["--no-cache"]):
-        typed(last, "--query", photo, "--top", 18, *more)
-        said.append(table(capsys.readouterr().out))
-    assert counted == [1, 1, 9, 9] and said[0] == said[1]
-    assert len(said[0][str(photo)]) == 18
 
 
 def test_the_nearest_by_hand():
