@@ -28,7 +28,7 @@ POSIX_ONLY = {  # tests, and fixtures of tests, of what Windows has not: why
 
 
 def pytest_collection_modifyitems(items):
-    """On Windows, and where tests/simulated plays it, leave these out."""
+    """On Windows leave these out."""
     for item in items:
         names = getattr(item, "originalname", item.name), *item.fixturenames
         for name in POSIX_ONLY.keys() & names:

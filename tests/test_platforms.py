@@ -1,8 +1,4 @@
-"""Windows, macOS and old interpreters, as far as Linux can play them.
-
-Each test plays one thing; tests/simulated plays most of Windows at once, for any test:
-PYTHONPATH=tests/simulated python -m pytest -q tests
-"""
+"""Windows, macOS and old interpreters, as far as Linux can play them."""
 import argparse
 import ast
 import contextlib
@@ -12,7 +8,6 @@ import pickle
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import PureWindowsPath
 
 import pytest
@@ -28,28 +23,6 @@ from support import command_line, files, runs
 from test_layout import PRODUCT
 
 SCRIPTS = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
-
-
-# ---------------------------------------------------------------------------- Windows, all at once
-def test_a_training_as_on_windows(tmp_path):
-    """Spawned workers, no fcntl, cp1252: the bits of a training as here, and a line for a line."""
-    make_folder(tmp_path / "photos", [3] * 4, side=30)
-    flags = ["jrd.py", "--dataset", str(tmp_path / "photos"), "--data-root", str(tmp_path),
-             "--backbone", "small", "--batch", "4", "--epochs", "1"]
-    text, weights = [], []
-    for name, workers, path, encoding in (
-            ("here", "0", "", "utf-8"), ("windows", "1", ROOT / "tests" / "simulated", "cp1252")):
-        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(path),
-                            "PYTHONIOENCODING": encoding}
-        done = subprocess.run([sys.executable, *flags, "--workers", workers, "--out",
-                               str(tmp_path / name)], cwd=ROOT, env=env, capture_output=True)
-        assert (done.returncode, done.stderr) == (0, b"")
-        lines = done.stdout.decode(encoding).splitlines()
-        text.append([line for line in lines if line[:5] in ("jrd o", "train", "backb", "last ")])
-        (folder,) = (tmp_path / name).iterdir()
-        weights.append(torch.load(folder / "last.pt", weights_only=True)["network"])
-    assert text[0] == text[1] and len(text[0]) == 4 and "·" in text[0][0]
-    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
 # ---------------------------------------------------------------------------- spawned processes
