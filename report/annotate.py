@@ -20,24 +20,29 @@ PAPERS = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA"}
 PICTURES = {"jrd.jrs": "jrd", "mdr.MDR": "mdr", "dml_da.density_regularizer": "dml_da"}
 FOLDED = re.compile(r"\w+\.(parse_args|BNInception)")      # of no equation
 NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
+MARKS = {r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
+         r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
+FIT = """addEventListener("resize", fit = () => document.querySelectorAll(".formula").forEach(
+  box => { box.style.fontSize = "1em"                       // a formula fits its column
+           box.style.fontSize = 0.99 * box.clientWidth / box.scrollWidth + "em" })); fit()"""
 
 
 # ---------------------------------------------------------------------------- left: the paper
-def formula(latex):
-    """A block of LaTeX -> MathML, small enough for its column"""
-    letters = re.sub(r"[_^]\{[^{}]*\}|\\(begin|end|mathbf|mathcal|mathbb|text|left|right)\b|[{}& ]",
-                     "", latex)                                 # scripts are small and stacked
-    ems = 7 + 0.6 * max(len(re.sub(r"\\[a-zA-Z]+", "x", row)) for row in letters.split(r"\\"))
-    latex = latex.replace(r"\arg\min", r"\operatorname{argmin}").replace("aligned", "align*")
-    return f'<div class="formula" style="--ems: {ems:.0f}">{convert(latex, display="block")}</div>'
+def mathml(latex, display="inline"):
+    """LaTeX without its number -> MathML, with what latex2mathml lacks: arg min, script words"""
+    latex = re.sub(r"\\qquad \(\d+\)", "", latex).replace(r"\arg\min", r"\operatorname{argmin}")
+    latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S")
+    return convert(latex.replace("aligned", "align*"), display=display)
 
 
 def inline(markdown):
     """A paragraph of docs/map.md -> HTML without links, because the page stands alone"""
-    parts = re.split(r"\$`(.*?)`\$", html.escape(markdown.strip(), quote=False))
-    parts[1::2] = [convert(html.unescape(part)) for part in parts[1::2]]
-    text = re.sub(r"\[(.*?)\]\([^)]*\)", r"\1", "".join(parts))
-    return re.sub(r"`(.*?)`", r"<code>\1</code>", text)
+    parts = re.split(r"\$`(.*?)`\$", markdown.strip())
+    parts[1::2] = [mathml(part) for part in parts[1::2]]
+    parts[::2] = [html.escape(part, quote=False) for part in parts[::2]]
+    for mark, tag in MARKS.items():
+        parts[::2] = [re.sub(mark, tag, part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def paper_side(title):
@@ -56,15 +61,17 @@ def paper_side(title):
             continue
         first = NAME.search(text)[1]
         own = {n: name for name, n in re.findall(NAME.pattern + r"\]\([^)]*\) \(Eq\. (\d+)", text)}
-        left[first] += f"<h3>{html.escape(heading)}</h3>"
         for paragraph in text.rstrip(" ·\n").strip().split("\n\n"):
-            number = re.search(r"\\qquad \((\d+)\)", paragraph)
-            name = own.get(number[1], first) if number else first
+            number = "".join(re.findall(r"\\qquad \((\d+)\)", paragraph))
+            name = own.get(number, first)
+            if f"<h3>{heading}<" not in left[name]:
+                left[name] += f"<h3>{heading}</h3>"
             if number:
-                home[f"eq-{number[1]}"] = name
-                left[name] += f'<a id="eq-{number[1]}"></a>'
-            left[name] += formula(paragraph.strip("`math\n")) if paragraph.startswith(
-                "```math") else f"<p>{inline(paragraph)}</p>"
+                home[f"eq-{number}"] = name
+                left[name] += f'<a class="number" id="eq-{number}" href="#{name}">({number})</a>'
+            latex = paragraph.removeprefix("```math").removesuffix("```")
+            left[name] += (f"<p>{inline(paragraph)}</p>" if latex == paragraph else
+                           f'<div class="formula">{mathml(latex, "block")}</div>')
         left[first] += "".join(f"<details><summary><code>{test}</code></summary>{source_of(test)}"
                                "</details>" for test in NAME.findall(tests))
     return left, home
@@ -171,15 +178,14 @@ def document(title, body):
     return (f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
             '<meta name="viewport" content="width=device-width, initial-scale=1"><style>'
             f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{style}</style></head>"
-            f"<body><h1>{title}</h1>{body}</body></html>\n")
+            f"<body><h1>{title}</h1>{body}<script>{FIT}</script></body></html>\n")
 
 
 def annotate(folder):
     """Write the three pages and their index."""
     pages = {paper: page(paper) for paper in PAPERS}
-    links = [f'<p><a href="{paper}.html">{title}: {paper}.py</a></p>'
-             for paper, title in PAPERS.items()]
-    pages["index"] = document("Three papers beside their code", "".join(links))
+    links = "".join(f'<p><a href="{name}.html">{name}.py</a></p>' for name in PAPERS)
+    pages["index"] = document("Three papers beside their code", links)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():
         with atomic(folder / f"{name}.html") as file:
