@@ -1,7 +1,6 @@
 """`python -m report --annotate [--to DIR]`: a page per script, the paper left and the code right.
 
-Left: docstrings, the equations of docs/map.md as MathML, U and E notes, tests.  All sources are
-read anew at each call.
+Left: docstrings, the equations of docs/map.md as MathML, U and E notes, tests; all read anew.
 """
 import ast
 import base64
@@ -20,8 +19,11 @@ PAPERS = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA"}
 PICTURES = {"jrd.jrs": "jrd", "mdr.MDR": "mdr", "dml_da.density_regularizer": "dml_da"}
 FOLDED = re.compile(r"\w+\.(parse_args|BNInception)")      # of no equation
 NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
-MARKS = {r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
+MARKS = {"&": "&amp;", "<": "&lt;", r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
          r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
+MATHML = {"<mo>&#x02016;": '<mo stretchy="false">&#x02016;',     # norms as high as their letters
+          "<mo>&#x0005E;": '<mo stretchy="true">&#x00302;',      # hats as wide
+          "<mi>&#x02032;": '<mi mathsize="150%">&#x02032;'}      # primes are scripts of scripts
 FIT = """addEventListener("resize", fit = () => document.querySelectorAll(".formula").forEach(
   box => { box.style.fontSize = "1em"                       // a formula fits its column
            box.style.fontSize = 0.99 * box.clientWidth / box.scrollWidth + "em" })); fit()"""
@@ -31,15 +33,14 @@ FIT = """addEventListener("resize", fit = () => document.querySelectorAll(".form
 def mathml(latex, display="inline"):
     """LaTeX without its number -> MathML, with what latex2mathml lacks: arg min, script words"""
     latex = re.sub(r"\\qquad \(\d+\)", "", latex).replace(r"\arg\min", r"\operatorname{argmin}")
-    latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S")
-    return convert(latex.replace("aligned", "align*"), display=display)
+    latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S").replace("aligned", "align*")
+    return re.sub("|".join(MATHML), lambda mark: MATHML[mark[0]], convert(latex, display=display))
 
 
 def inline(markdown):
     """A paragraph of docs/map.md -> HTML without links, because the page stands alone"""
     parts = re.split(r"\$`(.*?)`\$", markdown.strip())
     parts[1::2] = [mathml(part) for part in parts[1::2]]
-    parts[::2] = [html.escape(part, quote=False) for part in parts[::2]]
     for mark, tag in MARKS.items():
         parts[::2] = [re.sub(mark, tag, part) for part in parts[::2]]
     return "".join(parts)
@@ -104,8 +105,7 @@ def source_of(name):
         if path.exists():
             _, node, lines = read(path)
             for word in words[n:]:
-                inside = getattr(node, "body", ())
-                node = next((x for x in inside if getattr(x, "name", "") == word), None)
+                node = {getattr(x, "name", 0): x for x in getattr(node, "body", ())}.get(word)
             if node:
                 return listing(lines, range(node.lineno, node.end_lineno + 1))
     raise UserError(f"docs/map.md names {name}, which is not there")
