@@ -1,7 +1,6 @@
 """`python -m report --annotate [--to DIR]`: a page per script, the paper left and the code right.
 
-Left: docstrings, the equations of docs/map.md as MathML, U and E notes, tests; all read anew.
-"""
+Left: docstrings, the equations of docs/map.md as MathML, U and E notes, tests; all read anew."""
 import ast
 import base64
 import collections
@@ -9,9 +8,7 @@ import html
 import re
 
 from latex2mathml.converter import convert
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import PythonLexer
+from pygments import formatters, highlight, lexers
 
 from support.files import ROOT, UserError, atomic
 
@@ -21,9 +18,8 @@ FOLDED = re.compile(r"\w+\.(parse_args|BNInception)")      # of no equation
 NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
 MARKS = {"&": "&amp;", "<": "&lt;", r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
          r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
-MATHML = {"<mo>&#x02016;": '<mo stretchy="false">&#x02016;',     # norms as high as their letters
-          "<mo>&#x0005E;": '<mo stretchy="true">&#x00302;',      # hats as wide
-          "<mi>&#x02032;": '<mi mathsize="150%">&#x02032;'}      # primes are scripts of scripts
+MATHML = {"<mo>&#x02016;": '<mo stretchy="false">&#x02016;', "<mo>&#x0005E;":
+          '<mo stretchy="true">&#x00302;', "<mi>&#x02032;": '<mi mathsize="120%">&#x02032;'}
 FIT = """addEventListener("resize", fit = () => document.querySelectorAll(".formula").forEach(
   box => { box.style.fontSize = "1em"                       // a formula fits its column
            box.style.fontSize = 0.99 * box.clientWidth / box.scrollWidth + "em" })); fit()"""
@@ -33,8 +29,9 @@ FIT = """addEventListener("resize", fit = () => document.querySelectorAll(".form
 def mathml(latex, display="inline"):
     """LaTeX without its number -> MathML, with what latex2mathml lacks: arg min, script words"""
     latex = re.sub(r"\\qquad \(\d+\)", "", latex).replace(r"\arg\min", r"\operatorname{argmin}")
-    latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S").replace("aligned", "align*")
-    return re.sub("|".join(MATHML), lambda mark: MATHML[mark[0]], convert(latex, display=display))
+    latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S")
+    math = convert(latex.replace("aligned", "align*"), display=display)
+    return re.sub("|".join(MATHML), lambda mark: MATHML[mark[0]], math)   # norms, hats, primes
 
 
 def inline(markdown):
@@ -47,8 +44,7 @@ def inline(markdown):
 
 
 def paper_side(title):
-    """A paper's part of docs/map.md -> {function: equations, notes and tests as HTML},
-    {anchor of an equation or note: function}"""
+    """A paper's part of docs/map.md -> {function: its left side}, {equation or note: function}"""
     text = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
     part = re.search(rf"^## {title} \(.*?(?=^## )", text, re.S | re.M)[0]
     left, home = collections.defaultdict(str), {}
@@ -86,7 +82,7 @@ def read(path):
         tree = ast.parse(text)
     except SyntaxError as error:
         raise UserError(f"{path}, line {error.lineno}: {error.msg}")
-    lexer, formatter = PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)
+    lexer, formatter = lexers.PythonLexer(stripnl=False), formatters.HtmlFormatter(nowrap=True)
     return text, tree, highlight(text, lexer, formatter).split("\n")
 
 
@@ -173,7 +169,7 @@ def page(paper):
 def document(title, body):
     """-> a whole HTML file that needs nothing else"""
     style = (ROOT / "report" / "annotate.css").read_text(encoding="utf-8")
-    light, dark = (HtmlFormatter(style=name).get_style_defs("pre")
+    light, dark = (formatters.HtmlFormatter(style=name).get_style_defs("pre")
                    for name in ("default", "github-dark"))
     return (f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
             '<meta name="viewport" content="width=device-width, initial-scale=1"><style>'
