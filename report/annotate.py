@@ -18,8 +18,8 @@ FOLDED = re.compile(r"\w+\.(parse_args|BNInception)")      # of no equation
 NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
 MARKS = {"&": "&amp;", "<": "&lt;", r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
          r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
-MATHML = {"<mo>&#x02016;": '<mo stretchy="false">&#x02016;', "<mo>&#x0005E;":
-          '<mo stretchy="true">&#x00302;', "<mi>&#x02032;": '<mi mathsize="120%">&#x02032;'}
+MATHML = {"<mo>&#x02016;": '<mo stretchy="false">&#x02016;',
+          "<mi>&#x02032;": '<mi mathsize="120%">&#x02032;'}
 FIT = """addEventListener("resize", fit = () => document.querySelectorAll(".formula").forEach(
   box => { box.style.fontSize = "1em"                       // a formula fits its column
            box.style.fontSize = 0.99 * box.clientWidth / box.scrollWidth + "em" })); fit()"""
@@ -31,7 +31,7 @@ def mathml(latex, display="inline"):
     latex = re.sub(r"\\qquad \(\d+\)", "", latex).replace(r"\arg\min", r"\operatorname{argmin}")
     latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S")
     math = convert(latex.replace("aligned", "align*"), display=display)
-    return re.sub("|".join(MATHML), lambda mark: MATHML[mark[0]], math)   # norms, hats, primes
+    return re.sub("|".join(MATHML), lambda mark: MATHML[mark[0]], math)   # norms, primes
 
 
 def inline(markdown):
