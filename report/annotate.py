@@ -1,8 +1,6 @@
 """`python -m report --annotate [--to DIR]`: a page per script, the paper left and the code right.
 
-Left: docstrings, the equations of docs/map.md as MathML, U and E notes, tests.  All sources are
-read anew at each call.
-"""
+Left: docstrings, the equations of docs/map.md as MathML, U and E notes, tests; all read anew."""
 import ast
 import base64
 import collections
@@ -10,9 +8,7 @@ import html
 import re
 
 from latex2mathml.converter import convert
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import PythonLexer
+from pygments import formatters, highlight, lexers
 
 from support.files import ROOT, UserError, atomic
 
@@ -20,29 +16,35 @@ PAPERS = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA"}
 PICTURES = {"jrd.jrs": "jrd", "mdr.MDR": "mdr", "dml_da.density_regularizer": "dml_da"}
 FOLDED = re.compile(r"\w+\.(parse_args|BNInception)")      # of no equation
 NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
+MARKS = {"&": "&amp;", "<": "&lt;", r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
+         r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
+MATHML = {"<mo>&#x02016;": '<mo stretchy="false">&#x02016;',
+          "<mi>&#x02032;": '<mi mathsize="120%">&#x02032;'}
+FIT = """addEventListener("resize", fit = () => document.querySelectorAll(".formula").forEach(
+  box => { box.style.fontSize = "1em"                       // a formula fits its column
+           box.style.fontSize = 0.99 * box.clientWidth / box.scrollWidth + "em" })); fit()"""
 
 
 # ---------------------------------------------------------------------------- left: the paper
-def formula(latex):
-    """A block of LaTeX -> MathML, small enough for its column"""
-    letters = re.sub(r"[_^]\{[^{}]*\}|\\(begin|end|mathbf|mathcal|mathbb|text|left|right)\b|[{}& ]",
-                     "", latex)                                 # scripts are small and stacked
-    ems = 7 + 0.6 * max(len(re.sub(r"\\[a-zA-Z]+", "x", row)) for row in letters.split(r"\\"))
-    latex = latex.replace(r"\arg\min", r"\operatorname{argmin}").replace("aligned", "align*")
-    return f'<div class="formula" style="--ems: {ems:.0f}">{convert(latex, display="block")}</div>'
+def mathml(latex, display="inline"):
+    """LaTeX without its number -> MathML, with what latex2mathml lacks: arg min, script words"""
+    latex = re.sub(r"\\qquad \(\d+\)", "", latex).replace(r"\arg\min", r"\operatorname{argmin}")
+    latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S")
+    math = convert(latex.replace("aligned", "align*"), display=display)
+    return re.sub("|".join(MATHML), lambda mark: MATHML[mark[0]], math)   # norms, primes
 
 
 def inline(markdown):
     """A paragraph of docs/map.md -> HTML without links, because the page stands alone"""
-    parts = re.split(r"\$`(.*?)`\$", html.escape(markdown.strip(), quote=False))
-    parts[1::2] = [convert(html.unescape(part)) for part in parts[1::2]]
-    text = re.sub(r"\[(.*?)\]\([^)]*\)", r"\1", "".join(parts))
-    return re.sub(r"`(.*?)`", r"<code>\1</code>", text)
+    parts = re.split(r"\$`(.*?)`\$", markdown.strip())
+    parts[1::2] = [mathml(part) for part in parts[1::2]]
+    for mark, tag in MARKS.items():
+        parts[::2] = [re.sub(mark, tag, part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def paper_side(title):
-    """A paper's part of docs/map.md -> {function: equations, notes and tests as HTML},
-    {anchor of an equation or note: function}"""
+    """A paper's part of docs/map.md -> {function: its left side}, {equation or note: function}"""
     text = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
     part = re.search(rf"^## {title} \(.*?(?=^## )", text, re.S | re.M)[0]
     left, home = collections.defaultdict(str), {}
@@ -56,15 +58,17 @@ def paper_side(title):
             continue
         first = NAME.search(text)[1]
         own = {n: name for name, n in re.findall(NAME.pattern + r"\]\([^)]*\) \(Eq\. (\d+)", text)}
-        left[first] += f"<h3>{html.escape(heading)}</h3>"
         for paragraph in text.rstrip(" ·\n").strip().split("\n\n"):
-            number = re.search(r"\\qquad \((\d+)\)", paragraph)
-            name = own.get(number[1], first) if number else first
+            number = "".join(re.findall(r"\\qquad \((\d+)\)", paragraph))
+            name = own.get(number, first)
+            if f"<h3>{heading}<" not in left[name]:
+                left[name] += f"<h3>{heading}</h3>"
             if number:
-                home[f"eq-{number[1]}"] = name
-                left[name] += f'<a id="eq-{number[1]}"></a>'
-            left[name] += formula(paragraph.strip("`math\n")) if paragraph.startswith(
-                "```math") else f"<p>{inline(paragraph)}</p>"
+                home[f"eq-{number}"] = name
+                left[name] += f'<a class="number" id="eq-{number}" href="#{name}">({number})</a>'
+            latex = paragraph.removeprefix("```math").removesuffix("```")
+            left[name] += (f"<p>{inline(paragraph)}</p>" if latex == paragraph else
+                           f'<div class="formula">{mathml(latex, "block")}</div>')
         left[first] += "".join(f"<details><summary><code>{test}</code></summary>{source_of(test)}"
                                "</details>" for test in NAME.findall(tests))
     return left, home
@@ -78,7 +82,7 @@ def read(path):
         tree = ast.parse(text)
     except SyntaxError as error:
         raise UserError(f"{path}, line {error.lineno}: {error.msg}")
-    lexer, formatter = PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)
+    lexer, formatter = lexers.PythonLexer(stripnl=False), formatters.HtmlFormatter(nowrap=True)
     return text, tree, highlight(text, lexer, formatter).split("\n")
 
 
@@ -97,8 +101,7 @@ def source_of(name):
         if path.exists():
             _, node, lines = read(path)
             for word in words[n:]:
-                inside = getattr(node, "body", ())
-                node = next((x for x in inside if getattr(x, "name", "") == word), None)
+                node = {getattr(x, "name", 0): x for x in getattr(node, "body", ())}.get(word)
             if node:
                 return listing(lines, range(node.lineno, node.end_lineno + 1))
     raise UserError(f"docs/map.md names {name}, which is not there")
@@ -166,20 +169,19 @@ def page(paper):
 def document(title, body):
     """-> a whole HTML file that needs nothing else"""
     style = (ROOT / "report" / "annotate.css").read_text(encoding="utf-8")
-    light, dark = (HtmlFormatter(style=name).get_style_defs("pre")
+    light, dark = (formatters.HtmlFormatter(style=name).get_style_defs("pre")
                    for name in ("default", "github-dark"))
     return (f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
             '<meta name="viewport" content="width=device-width, initial-scale=1"><style>'
             f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{style}</style></head>"
-            f"<body><h1>{title}</h1>{body}</body></html>\n")
+            f"<body><h1>{title}</h1>{body}<script>{FIT}</script></body></html>\n")
 
 
 def annotate(folder):
     """Write the three pages and their index."""
     pages = {paper: page(paper) for paper in PAPERS}
-    links = [f'<p><a href="{paper}.html">{title}: {paper}.py</a></p>'
-             for paper, title in PAPERS.items()]
-    pages["index"] = document("Three papers beside their code", "".join(links))
+    links = "".join(f'<p><a href="{name}.html">{name}.py</a></p>' for name in PAPERS)
+    pages["index"] = document("Three papers beside their code", links)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():
         with atomic(folder / f"{name}.html") as file:

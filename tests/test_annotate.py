@@ -38,6 +38,8 @@ def test_every_formula_stands_once_and_every_line_of_code(paper, folder):
     assert page.count("<math") == part.count("```math") + part.count("$`")
     for n in range(1, EQUATIONS[paper] + 1):
         assert page.count(f'id="eq-{n}"') == 1 and f'href="#eq-{n}"' in page
+    assert page.count("<b>Paper:</b>") == part.count("**Paper:**") and "\\arg" not in page
+    assert not re.search(r'mathvariant="script"', page), "a browser shows no such letters"
     for anchor in re.findall(r'href="#([^"]*)"', page):
         assert f'id="{anchor}"' in page
     source = (ROOT / f"{paper}.py").read_text(encoding="utf-8")
