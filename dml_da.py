@@ -412,7 +412,7 @@ def train(cfg):
             run.end_epoch(lr=cfg.lr, **metrics)
         if not run.result:
             parts = common.embeddings(network.embed, data, cfg)
-            run.finish(judge(ks=cfg.ks, **parts), data, parts)
+            run.finish(judge(ks=cfg.ks, **parts))
         final_table(run)
         return run.result
 

@@ -319,7 +319,7 @@ def train(cfg):
         # E4: report the last epoch.  The authors' code, too, evaluates each and selects none.
         if not run.result:
             parts = common.embeddings(network.embed, data, cfg)
-            run.finish(judge(ks=cfg.ks, **parts), data, parts)
+            run.finish(judge(ks=cfg.ks, **parts))
         final_table(run)
         return run.result
 

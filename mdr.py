@@ -372,7 +372,7 @@ def train(cfg):
             normalized = {k: v if k.endswith("labels") else F.normalize(v)
                           for k, v in parts.items()}
             run.finish(judge(ks=cfg.ks, **parts) | {
-                "R@1, l2-normalized": retrieval(normalized, [1])["R@1"]}, data, parts)  # Table 3
+                "R@1, l2-normalized": retrieval(normalized, [1])["R@1"]})      # Table 3
         final_table(run)
         return run.result
 

@@ -311,11 +311,8 @@ class Run:
         with atomic(self.folder / "log.jsonl") as file:
             file.writelines(json.dumps(row) + "\n" for row in self.history)
 
-    def finish(self, last, data=None, parts=None):
-        """Write result.json: last epoch, best on test labelled as such, pretrained backbone.
-
-        data and parts go unused: the scripts' calls have them, and are part of the fingerprint.
-        """
+    def finish(self, last):
+        """Write result.json: last epoch, best on test labelled as such, pretrained backbone."""
         best, chosen = self.best(self.ks[0]), self.best("val R@1")
         result = {"last epoch": {"epoch": len(self.history), **last},
                   "best on test": {k: best[k] for k in ("epoch", *self.ks)},
