@@ -38,19 +38,9 @@ def atomic(path, mode="w"):
             yield file
             file.flush()
             os.fsync(file.fileno())
-        replace(part, path)
+        os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def replace(part, path):
-    """os.replace, tried for a second and a half.  Windows refuses while another program, often a
-    virus scanner, has one of the two files open."""
-    for wait in (0.05, 0.1, 0.2, 0.4, 0.8):
-        with contextlib.suppress(PermissionError):
-            return os.replace(part, path)
-        time.sleep(wait)
-    os.replace(part, path)
 
 
 def remove_leftovers(folder):

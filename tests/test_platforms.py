@@ -1,13 +1,12 @@
 """Windows, macOS and old interpreters, as far as Linux can play them."""
 import argparse
 import ast
-import contextlib
-import errno
 import os
 import pickle
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import PureWindowsPath
 
 import pytest
@@ -19,7 +18,7 @@ import jrd
 import mdr
 from conftest import ROOT, make_folder
 from report import experiments
-from support import command_line, files, runs
+from support import command_line, runs
 from test_layout import PRODUCT
 
 SCRIPTS = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
@@ -61,26 +60,6 @@ def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatc
 
 
 # ---------------------------------------------------------------------------- files
-@pytest.mark.parametrize("refusals, waits", [(2, [0.05, 0.1]), (99, [0.05, 0.1, 0.2, 0.4, 0.8])])
-def test_a_file_that_somebody_reads_is_replaced_a_moment_later(refusals, waits, tmp_path,
-                                                               monkeypatch):
-    """On Windows, while a virus scanner has it open; a file that stays open is kept."""
-    files.write_json(tmp_path / "x.json", [1])
-    real, calls, slept = os.replace, [], []
-
-    def replace(part, path):
-        calls.append(path)
-        if len(calls) <= refusals:
-            raise PermissionError(errno.EACCES, "Access is denied", str(part))
-        real(part, path)
-    monkeypatch.setattr(os, "replace", replace)
-    monkeypatch.setattr(files.time, "sleep", slept.append)
-    with pytest.raises(PermissionError) if refusals > 9 else contextlib.nullcontext():
-        files.write_json(tmp_path / "x.json", [2])
-    assert files.read_json(tmp_path / "x.json") == ([1] if refusals > 9 else [2])
-    assert slept == waits and os.listdir(tmp_path) == ["x.json"]
-
-
 def names_its_encoding(call):
     """Whether a call of open, read_text, write_text or with text=True says the encoding."""
     keywords = {keyword.arg for keyword in call.keywords}
