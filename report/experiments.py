@@ -356,24 +356,18 @@ def functions_changed(runs):
     return listed(list(dict.fromkeys(name for run in runs for name in run.other_code)))
 
 
-def missing_datasets(runs):
-    """{dataset: why its images cannot be read}"""
-    missing = {}
-    for dataset, root in {run.cfg.dataset: run.cfg.data_root for run in runs}.items():
-        if dataset != "glyphs":
-            try:
-                read_dataset(dataset, root)
-            except UserError as error:
-                missing[dataset] = f"missing: {error}"
-    return missing
-
-
 def plan(rows, args):
     """The plan on stderr, the commands that are left on stdout -> status, 1: some cannot start"""
     if args.weights not in (None, "random") and not Path(args.weights).is_file():
         raise UserError(f"--weights {args.weights}: no such file")
     runs = all_runs(rows, args)
-    missing = missing_datasets(runs)
+    missing = {}                                                        # {dataset: why}
+    for dataset, root in {run.cfg.dataset: run.cfg.data_root for run in runs}.items():
+        try:
+            if dataset != "glyphs":
+                read_dataset(dataset, root)
+        except UserError as error:
+            missing[dataset] = f"missing: {error}"
     states = Counter(run.state for run in runs)
     counts = ", ".join(f"{n} {state}" for state, n in states.items())
     lines = [f"plan: {len(runs)} runs for {len({row.key for row in rows})} tables and figures, "

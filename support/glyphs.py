@@ -6,8 +6,6 @@ classes stand in a studio: plain background, even light, no noise.  Training and
 different, are out in the wild.  So the small backbone is to `glyphs` what an ImageNet backbone is
 to CUB: useful as it comes, better when fine-tuned, and easily overfitted.
 """
-import time
-
 import numpy as np
 import torch
 import torch.nn as nn
@@ -110,10 +108,8 @@ def pretrain(path=WEIGHTS):
     optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, 2e-3, total_steps=epochs * len(labels) // batch)
-    for epoch in range(epochs):
-        total, start = 0.0, time.time()
-        batches = shuffled(len(labels), batch, 0, epoch)
-        for chosen in tqdm(batches, leave=False, disable=None):
+    for epoch in tqdm(range(epochs), "pretraining", disable=None):
+        for chosen in shuffled(len(labels), batch, 0, epoch):
             x = torch.stack([augmented(images[i], SMALL_TRANSFORMS[1], 0, epoch, i)
                              for i in chosen])
             x = (x.float() - 127.5) / 127.5                             # -1 to 1
@@ -122,9 +118,6 @@ def pretrain(path=WEIGHTS):
             loss.backward()
             optimizer.step()
             schedule.step()
-            total += loss.item()
-        print(f"epoch {epoch + 1}/{epochs}  loss {total / len(batches):.3f}  "
-              f"{time.time() - start:.0f} s", flush=True)
     with atomic(path, "wb") as file:
         torch.save(network.state_dict(), file)
     print(f"wrote {path}, SHA-256 {sha256(path)} (what is expected: {SHA256})")
