@@ -7,7 +7,6 @@
     to_device, features             --precision and channels_last
     load(checkpoint)                a trained network, ready to embed
     Run                             header, progress, log, atomic checkpoint, automatic resume
-    python common.py pretrain       makes the small backbone's weights again (about a minute)
     python common.py check cub      reads every image of a dataset and lists those it cannot
     python common.py prepare cub    fetches weights and builds caches, ahead of a job array
 
@@ -334,10 +333,6 @@ def prepare(args):
 def parse_args(argv=None):
     parser = Parser("common.py", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    maker = commands.add_parser("pretrain")
-    maker.set_defaults(run=lambda args: glyphs.pretrain(args.to))
-    maker.add_argument("--to", metavar="FILE", default=glyphs.WEIGHTS, type=output(),
-                       help="what to write (default: %(default)s)")
     checker = commands.add_parser("check")
     checker.set_defaults(run=lambda args: check(args.dataset, args.data_root))
     checker.add_argument("dataset", help=f"{', '.join(COUNTS)}, or a folder of images")

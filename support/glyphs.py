@@ -1,4 +1,4 @@
-"""The embedded dataset `glyphs`, the small backbone, and how that one was pretrained.
+"""The embedded dataset `glyphs` and the small backbone (studies/pretrain_glyphs.py trained it).
 
 Each class is a closed contour (radial Fourier descriptors) with two colours and a striped or ringed
 texture.  Within a class vary pose, scale, place, contour, shade and background.  The pretraining
@@ -10,10 +10,8 @@ import numpy as np
 import torch
 import torch.nn as nn
 from torchvision.transforms import v2
-from tqdm import tqdm
 
-from support.files import ROOT, atomic, sha256
-from support.images import augmented, shuffled
+from support.files import ROOT
 
 GLYPHS = {"pretraining": (range(0, 400), 30), "train": (range(400, 450), 15),
           "test": (range(450, 550), 20)}              # split: (classes, images per class)
@@ -96,28 +94,3 @@ SMALL_TRANSFORMS = (v2.Resize((GLYPH_SIZE, GLYPH_SIZE), antialias=True),
 
 WEIGHTS = ROOT / "support" / "glyphs_backbone.pth"
 SHA256 = "a2d35efeb963d00da00eb25a3cb02c123ce8129421c8d1072b9456e4d7a83086"         # of that file
-
-
-def pretrain(path=WEIGHTS):
-    """Train SmallNet as a classifier of the 400 pretraining glyphs and save it."""
-    torch.manual_seed(0)
-    images, labels = glyphs("pretraining")
-    epochs, batch = 12, 100
-    network, head = SmallNet(), nn.Linear(128, 400)
-    parameters = [*network.parameters(), *head.parameters()]
-    optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 2e-3, total_steps=epochs * len(labels) // batch)
-    for epoch in tqdm(range(epochs), "pretraining", disable=None):
-        for chosen in shuffled(len(labels), batch, 0, epoch):
-            x = torch.stack([augmented(images[i], SMALL_TRANSFORMS[1], 0, epoch, i)
-                             for i in chosen])
-            x = (x.float() - 127.5) / 127.5                             # -1 to 1
-            loss = nn.functional.cross_entropy(head(network(x)), labels[chosen])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-    with atomic(path, "wb") as file:
-        torch.save(network.state_dict(), file)
-    print(f"wrote {path}, SHA-256 {sha256(path)} (what is expected: {SHA256})")

@@ -55,7 +55,6 @@ MISTAKES = {  # what is typed: what the one line must say
     "eval.py {tmp}/empty": "is a folder: a last.pt in it is meant?",
     "eval.py {tmp}/one.npz": "it holds one array",
     "eval.py {tmp}/list.pt": "is not a checkpoint of jrd, mdr, dml_da",
-    "common.py pretrain --to {tmp}/no/w.pth": "cannot be written: no folder",
     "common.py prepare {tmp}/empty": "has no sub-folders",
     "report --fill {tmp}/lonely/class03/0.png": "is no text",
     "report --to x.md": "--to does nothing without --dataset, --paper, --table or --quick",

@@ -1,0 +1,46 @@
+"""How the small backbone of glyphs was pretrained: about a minute on one core.
+
+    python studies/pretrain_glyphs.py [--to FILE]      default: support/glyphs_backbone.pth
+"""
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import torch  # noqa: E402
+import torch.nn as nn  # noqa: E402
+from tqdm import tqdm  # noqa: E402
+
+from support import files, glyphs  # noqa: E402
+from support.images import augmented, shuffled  # noqa: E402
+
+
+def pretrain(path):
+    """Train SmallNet as a classifier of the 400 pretraining classes and save it."""
+    torch.manual_seed(0)
+    images, labels = glyphs.glyphs("pretraining")
+    epochs, batch = 12, 100
+    network, head = glyphs.SmallNet(), nn.Linear(128, 400)
+    parameters = [*network.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 2e-3, total_steps=epochs * len(labels) // batch)
+    for epoch in tqdm(range(epochs), "pretraining", disable=None):
+        for chosen in shuffled(len(labels), batch, 0, epoch):
+            x = torch.stack([augmented(images[i], glyphs.SMALL_TRANSFORMS[1], 0, epoch, i)
+                             for i in chosen])
+            x = (x.float() - 127.5) / 127.5                             # -1 to 1
+            loss = nn.functional.cross_entropy(head(network(x)), labels[chosen])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    with files.atomic(path, "wb") as file:
+        torch.save(network.state_dict(), file)
+    print(f"wrote {path}, SHA-256 {files.sha256(path)} (what is expected: {glyphs.SHA256})")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser("studies/pretrain_glyphs.py")
+    parser.add_argument("--to", default=glyphs.WEIGHTS)
+    pretrain(parser.parse_args().to)
