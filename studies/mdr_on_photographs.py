@@ -198,15 +198,18 @@ def draw(out):
 
 
 def main(words):
-    command, words = words[0], words[1:]
+    command, *rest = words or ["help"]
     if command == "run":
-        run(words)
+        run(rest)
     elif command == "measure":
-        for folder in words:
+        for folder in rest:
             measure(Path(folder))
+    elif command in ("table", "draw"):
+        parser = argparse.ArgumentParser("studies/mdr_on_photographs.py")
+        parser.add_argument("--out", default=OUT)
+        {"table": table, "draw": draw}[command](parser.parse_args(rest).out)
     else:
-        out = words[1] if words else OUT
-        {"table": table, "draw": draw}[command](out)
+        sys.exit(__doc__)
 
 
 if __name__ == "__main__":
