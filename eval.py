@@ -32,8 +32,8 @@ from scipy.special import entr, stdtrit       # scipy.stats would add a second t
 
 import common
 from support import ranks
-from support.embeddings import (draw_sheet, folder_entries, load_npz, names_of, nearest_entries,
-                                print_nearest, sheet_row, split_entries)
+from support.embeddings import (UNKNOWN, draw_sheet, folder_entries, load_npz, names_of,
+                                nearest_entries, print_nearest, sheet_row, split_entries)
 from support.images import decode, to_tensor
 from support.tables import final_table, show            # noqa: F401  final_table is the scripts'
 
@@ -343,7 +343,8 @@ def search(args):
     for path, neighbours in zip(args.query, nearest):
         print_nearest(path, neighbours)
     if args.to:
-        draw_sheet(args.to, [sheet_row(*pair) for pair in zip(args.query, nearest)])
+        draw_sheet(args.to, [sheet_row((path, UNKNOWN, Path(path)), neighbours)
+                             for path, neighbours in zip(args.query, nearest)])
         print(f"\nwrote {args.to}")
 
 

@@ -8,7 +8,7 @@
     python -m report --plan [--dataset ...]       what there is to do; on stdout the commands left
     python -m report --compare RUN RUN            one setting against another, paired by seed
     python -m report --curves RUN ...             loss, unseen and seen R@1 by epoch, PNG or SVG
-    python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each, a PNG
+    python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each
     python -m report --fill README.md ...         marked tables of Markdown pages filled from the
                                                   reports' CSV files
     python -m report --annotate [--to DIR]        each script beside its paper, as web pages

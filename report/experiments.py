@@ -18,7 +18,7 @@ import mdr
 from support import command_line
 from support.files import UserError
 from support.identity import code_of, listed, other_code
-from support.layouts import SMALLER, read_dataset
+from support.layouts import read_dataset
 from support.runs import (other_settings, read_config, read_result, run_folder,
                           settings_of)
 
@@ -324,11 +324,6 @@ class Training:
 
 
 training = functools.cache(Training)        # of the same arguments the same one
-
-
-def photographs(dataset):
-    """The dataset whose images these are: cub for cub128."""
-    return SMALLER.get(dataset, dataset)
 
 
 def runs_of(row, args, seeds=None):

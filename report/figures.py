@@ -115,12 +115,12 @@ def draw_sweep(path, rows, get):
     draw_curves(path, curves_in, sweep=True)
 
 
-def by_epoch(runs, metric):
-    """The runs' logs -> [(epoch, values of the seeds)] of the epochs that were evaluated."""
+def by_epoch(logs, metric):
+    """The logs of runs -> [(epoch, values of the seeds)] of the epochs that were evaluated."""
     unit = 100 if PERCENT.fullmatch(metric) else 1
     points = {}
-    for run in runs:
-        for line in run.log:
+    for log in logs:
+        for line in log:
             if metric in line:
                 points.setdefault(line["epoch"], []).append(unit * line[metric])
     return sorted(points.items())
@@ -135,7 +135,7 @@ def draw_epochs(path, rows, get):
         for metric in EXPERIMENTS[row.key].columns:
             if runs := get(row):
                 panel = (title, "epoch", AXES[metric])
-                curves_in.setdefault(panel, {})[name] = by_epoch(runs, metric)
+                curves_in.setdefault(panel, {})[name] = by_epoch([run.log for run in runs], metric)
     draw_curves(path, curves_in)
 
 
@@ -148,11 +148,11 @@ def draw_runs(path, out, names):
     """
     if Path(path).suffix not in (".png", ".svg"):
         raise common.UserError(f"--to {path} must end in .png or .svg")
-    runs_by_name = {name: logs_of(out, name) for name in names}
+    logs_by_name = {name: logs_of(out, name) for name in names}
     curves_in = {}
     for metric in ("loss", "R@1", "seen R@1"):
-        for name, runs in runs_by_name.items():
-            if points := by_epoch(runs, metric):
+        for name, logs in logs_by_name.items():
+            if points := by_epoch(logs, metric):
                 curves_in.setdefault(("", "epoch", AXES[metric]), {})[name] = points
     if not curves_in:
         raise common.UserError(f"no epoch is logged yet in {', '.join(names)}")

@@ -2,7 +2,6 @@
 
 Figures are last-epoch means ± standard deviations over seeds; what was not run says so.
 """
-import argparse
 import csv
 import functools
 import json
@@ -13,8 +12,9 @@ from pathlib import Path
 
 import common
 from eval import confidence_interval
-from report.experiments import EXPERIMENTS, NAMES, STAND_INS, photographs, read_log, runs_of
+from report.experiments import EXPERIMENTS, NAMES, STAND_INS, read_log, runs_of
 from support.identity import other_code, other_images
+from support.layouts import SMALLER
 from support.runs import other_settings, read_config, read_result
 
 NUMBERS = Path(__file__).with_name("paper_numbers.jsonl")
@@ -39,7 +39,7 @@ def papers_rows(key, dataset):
     """A paper's table: {dataset: {row: {metric: entry}}}, on this dataset alone (cub128: on CUB);
     on glyphs on all of the paper's."""
     table = paper_numbers().get(key, {})
-    own = photographs(dataset)
+    own = SMALLER.get(dataset, dataset)
     return table if dataset == "glyphs" else {own: table.get(own, {})}
 
 
@@ -145,7 +145,8 @@ def markdown(rows):
 def cells(row, args, most):
     """A row's figures -> a CSV row (dict) per metric"""
     runs, csv_rows = runs_of(row, args, most), []
-    in_paper = papers_rows(row.key, row.dataset).get(photographs(row.dataset), {})
+    own = SMALLER.get(row.dataset, row.dataset)
+    in_paper = papers_rows(row.key, row.dataset).get(own, {})
     for metric in metrics_of(row.key, row.dataset):
         values = readings(runs, metric, row)
         mean, std = mean_and_std(values)
@@ -163,11 +164,6 @@ def cells(row, args, most):
             "command": re.sub(r" --seed 0| --out \S+", "", runs[0].command) if runs else None,
             "rate": runs[0].cfg.lr if runs else None})
     return csv_rows
-
-
-def same_protocol(dataset):
-    """Whether figures on this dataset may be subtracted from the papers'."""
-    return dataset not in STAND_INS
 
 
 def paper_table(rows, args, most):
@@ -193,7 +189,7 @@ def paper_lines(row, metrics):
         entries = rows.get(label(row), {})
         if entries:
             first = next(iter(entries.values()))
-            who = "paper" if same_protocol(row.dataset) else f"paper, {NAMES[dataset]}"
+            who = f"paper, {NAMES[dataset]}" if row.dataset in STAND_INS else "paper"
             who += " ± std" if "std" in first else " ± 95% interval" if "ci95" in first else ""
             lines.append([who, *(published(entries.get(metric, {})) for metric in metrics)])
     return lines
@@ -208,7 +204,7 @@ def our_lines(row, figures):
     for cell in figures:
         digits, mean, in_paper = digits_of(cell["metric"]), cell["ours"], cell["paper's figure"]
         ours.append(f"**{mean_std_text(mean, cell['our std'], digits)}**")
-        comparable = same_protocol(row.dataset) and None not in (mean, in_paper)
+        comparable = row.dataset not in STAND_INS and None not in (mean, in_paper)
         differences.append(f"{mean - in_paper:+.{digits}f}" if comparable else "–")
         best.append(mean_std_text(cell["best on test, not to report"], cell["best on test's std"],
                                   digits))
@@ -252,10 +248,10 @@ def seeds_of(out, name, file="result.json"):
 
 
 def logs_of(out, name):
-    """The logs of a setting, or of the one run that has the name -> [Namespace(log=rows)]"""
+    """The logs of a setting, or of the one run that has the name"""
     folders = seeds_of(out, name, "log.jsonl").values()
     own = [folder for folder in folders if folder.name == Path(name).name]
-    return [argparse.Namespace(log=read_log(folder / "log.jsonl")) for folder in own or folders]
+    return [read_log(folder / "log.jsonl") for folder in own or folders]
 
 
 def table(out):

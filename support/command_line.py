@@ -179,8 +179,6 @@ def main(function, parse_args):
         print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)     # put its trace before
         sys.exit(1 if isinstance(error, NonFiniteLoss) else 2)
     except KeyboardInterrupt:
-        if os.name == "nt":                             # signals do not end a process there
-            sys.exit(130)
         signal.signal(signal.SIGINT, signal.SIG_DFL)    # a calling shell script stops too
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -12,7 +12,7 @@ from support import glyphs
 from support.command_line import cores, data_root
 from support.files import UserError, digest
 from support.identity import digest_of
-from support.images import ImageFiles, cache_images, fault, to_tensor
+from support.images import ImageFiles, cache_images, decode, to_tensor
 from support.layouts import COUNTS, SMALLER, read_dataset, remarks
 
 
@@ -156,6 +156,12 @@ def check(name, root):
         for remark in remarks(folder, splits):
             print(f"note: {remark}")
     paths = [path for rows in splits.values() for path, _ in rows]
+
+    def fault(path):
+        try:
+            decode(path)
+        except UserError as error:
+            return str(error)
     with ThreadPoolExecutor(cores()) as pool:
         faults = [*filter(None, tqdm(pool.map(fault, paths), "checking images", len(paths),
                                      unit="image", leave=False, disable=None))]

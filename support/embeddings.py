@@ -17,6 +17,7 @@ from support.layouts import COUNTS, SMALLER, find_dataset, images_below
 
 UNKNOWN = "–"                                           # the class of an image in no sub-folder
 SIDE, GAP, TEXT, LINE = 128, 6, 12, 15                  # of a sheet, in pixels
+RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
 
 
 # ---------------------------------------------------------------------------- .npz files
@@ -113,10 +114,13 @@ def print_nearest(query, nearest):
 
 
 def sheet_row(query, nearest):
-    """A query and the images nearest to it as a row of draw_sheet."""
-    cells = [(Path(query), ["query", Path(query).name], "black")]
+    """A query and the images nearest to it, entries, as a row of draw_sheet; right and wrong ones
+    have a frame of another colour where the query's class is known."""
+    name, own, source = query
+    cells = [(source, ["query", own if own != UNKNOWN else Path(name).name], "black")]
     for distance, (_, kind, source) in nearest:
-        cells.append((source, ["" if kind == UNKNOWN else kind, f"{distance:.4f}"], "dimgray"))
+        colour = "dimgray" if own == UNKNOWN else RIGHT if kind == own else WRONG
+        cells.append((source, ["" if kind == UNKNOWN else kind, f"{distance:.4f}"], colour))
     return cells
 
 

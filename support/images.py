@@ -49,14 +49,6 @@ class ImageFiles:
         """None: they are not in memory (CachedImages.whole)."""
 
 
-def fault(path):
-    """What is wrong with an image file that cannot be read, else None"""
-    try:
-        decode(path)
-    except UserError as error:
-        return str(error)
-
-
 # ---------------------------------------------------------------------------- the cache
 CACHE_FORMAT, CHUNK = 2, 256               # CHUNK: images in memory at once while it is built
 

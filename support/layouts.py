@@ -37,8 +37,6 @@ SOURCES = {  # the folders (the first one is advised) under the data root, and w
                "DeepFashion, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html (52,712 images; no "
                "checksum is published), unpacked to {}")}
 
-CLOSED_SET = {"cub": (5994, 5794), "cars": (8144, 8041)}    # images in the halves of that split
-
 
 def read_dataset(name, root):
     """A dataset by name, or a folder of one's own -> its folder, {"train", "test" and perhaps
@@ -153,18 +151,13 @@ def _verify(name, folder, splits):
     """UserError if the splits have other counts than expected, or name files that do not exist."""
     counts = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
     if counts != COUNTS[name]:
-        images = {n for n, _ in counts.values()}
-        images.add(sum(images))
-        cause = "an archive that is incomplete or another one"
-        if images & {*CLOSED_SET.get(name, ())}:
-            cause = "half of the closed-set split: the papers pool both halves and split by class"
         parts = []
         for part, (images, classes) in COUNTS[name].items():
             n, c = counts.get(part, (0, 0))
             parts.append(f"{part} has {n:,} images of {c:,} classes, expected {images:,} of "
                          f"{classes:,}")
-        raise UserError(f"{name} in {folder} is not the one of the papers: " + "; ".join(parts)
-                        + f"; likely cause: {cause}")
+        raise UserError(f"{name} in {folder} is not the whole dataset, which the papers split by "
+                        f"class: {'; '.join(parts)}")
     # One look into each folder: on a network's file system 300,000 at single files take minutes.
     paths = [path for rows in splits.values() for path, _ in rows]
     folders = {path.parent for path in paths}
@@ -197,9 +190,6 @@ def _either(path, other):
 
 def _cub(folder):
     """CUB-200-2011: classes 1-100 train, 101-200 test."""
-    if not (folder / "images.txt").exists() and (folder / "lists").exists():
-        raise UserError(f"{folder} has no images.txt but lists: CUB-200 of 2010, the predecessor "
-                        "of CUB-200-2011")
     class_of = dict(_rows(folder / "image_class_labels.txt", int, int))
     splits = {"train": [], "test": []}
     for i, path in _rows(folder / "images.txt", int, str):

@@ -15,27 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 
-POSIX_ONLY = {  # tests, and fixtures of tests, of what Windows has not: why
-    "test_a_worker_that_outlives_its_run_does_not_keep_the_folder": "os.fork",
-    "test_a_killed_build_leaves_nothing_that_is_taken_for_a_cache": "os.fork",
-    "test_several_at_once_build_one_cache": "os.fork",
-    "test_a_file_system_without_locks": "fcntl",
-    "test_a_cache_that_does_not_fit_is_replaced": "replacing of a file that is mapped",
-    "test_a_stopped_run_continues_to_the_same_bits": "end by a signal",
-    "test_an_old_python_is_refused_before_anything_is_made": "bash",
-    "test_commands_are_understood": "bash", "test_commands_are_found": "bash",
-    "checkout": "bash", "gpus_seen": "bash", "run_all": "bash"}
-
-
-def pytest_collection_modifyitems(items):
-    """On Windows leave these out."""
-    for item in items:
-        names = getattr(item, "originalname", item.name), *item.fixturenames
-        for name in POSIX_ONLY.keys() & names:
-            if not hasattr(os, "fork"):
-                item.add_marker(pytest.mark.skip(reason=f"there is no {POSIX_ONLY[name]}"))
-
-
 @pytest.fixture(autouse=True, scope="session")
 def interrupts():
     """Ctrl-C reaches the processes that tests start, even where the suite runs in the background:

@@ -3,8 +3,6 @@ import argparse
 import io
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ import common
 import dml_da
 import jrd
 import mdr
-from conftest import ROOT, make_folder
+from conftest import make_folder
 from support import files, glyphs, images, runs
 
 
@@ -289,26 +287,6 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path):
         for parts in ({"network": part}, {"optimizer": torch.optim.Adam(part.parameters())}):
             with pytest.raises(common.UserError, match="last.pt does not fit this jrd.py"):
                 run.restore(**parts)
-
-
-def test_a_worker_that_outlives_its_run_does_not_keep_the_folder(tmp_path):
-    """As after a SIGKILL: the process is gone, a worker that it forked is not yet."""
-    done = subprocess.run([sys.executable, "-c", """
-import os, sys, time
-sys.path[:0] = sys.argv[2:]
-from pathlib import Path
-from test_common import common, run_of
-with run_of(Path(sys.argv[1])):
-    if not os.fork():
-        os.write(1, b"ready")
-        os.close(1)
-        time.sleep(60)
-    time.sleep(0.5)
-    os._exit(0)
-""", tmp_path, ROOT, ROOT / "tests"], stdout=subprocess.PIPE)
-    assert done.stdout.endswith(b"ready") and done.returncode == 0
-    with run_of(tmp_path):
-        pass
 
 
 def test_two_trainings_in_one_folder_are_refused(tmp_path, monkeypatch):

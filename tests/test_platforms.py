@@ -1,13 +1,11 @@
-"""Windows, macOS and old interpreters, as far as Linux can play them."""
+"""Spawned processes, other devices and old interpreters, as far as Linux can play them."""
 import argparse
-import ast
 import os
 import pickle
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import PureWindowsPath
 
 import pytest
 import torch
@@ -18,8 +16,6 @@ import jrd
 import mdr
 from conftest import ROOT, make_folder
 from report import experiments
-from support import command_line, runs
-from test_layout import PRODUCT
 
 SCRIPTS = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
 
@@ -59,34 +55,7 @@ def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatc
     assert asked == ([] if cache else [3] * 3)          # a whole cached split is one view
 
 
-# ---------------------------------------------------------------------------- files
-def names_its_encoding(call):
-    """Whether a call of open, read_text, write_text or with text=True says the encoding."""
-    keywords = {keyword.arg for keyword in call.keywords}
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    if name in ("read_text", "write_text") or "text" in keywords:
-        return "encoding" in keywords or name == "read_text" and call.args
-    modes = [arg.value for arg in call.args[1:2] if isinstance(arg, ast.Constant)]
-    binary = any("b" in mode for mode in modes if isinstance(mode, str))
-    method = isinstance(call.func, ast.Attribute)
-    return name != "open" or method or binary or "encoding" in keywords
-
-
-@pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
-def test_text_files_are_utf_8_on_every_system(path):
-    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-             if isinstance(node, ast.Call)]
-    assert [call.lineno for call in calls if not names_its_encoding(call)] == []
-
-
 # ---------------------------------------------------------------------------- names, commands
-def test_settings_that_are_windows_paths_give_names_for_folders(monkeypatch):
-    monkeypatch.setattr(runs, "Path", PureWindowsPath)
-    for text in (r"C:\weights\my.pth", r"..\my.pth", "C:/weights/my.pth", r"C:my.pth",
-                 r"\\server\share\my.pth"):
-        assert runs.value_in_name(text) == "my.pth"
-
-
 def test_run_folders_have_names_for_every_system():
     """No character that Windows forbids, no two that differ in case alone, room below 260."""
     args = argparse.Namespace(dataset="real", paper=None, table=None, quick=False, seeds=1,
@@ -94,18 +63,6 @@ def test_run_folders_have_names_for_every_system():
     names = [run.folder.name for run in experiments.all_runs(experiments.selected(args), args)]
     assert len(names) > 150 and all(re.fullmatch(r"[A-Za-z0-9._-]{1,80}", name) for name in names)
     assert len({name.lower() for name in names}) == len(names)
-
-
-def test_ctrl_c_on_windows_ends_by_a_status(monkeypatch):
-    """os.kill would end the process there without a word of what is still to be written."""
-    def interrupted(_):
-        raise KeyboardInterrupt
-    with monkeypatch.context() as patch, pytest.raises(SystemExit) as end:
-        patch.setattr(os, "kill", None)
-        patch.setattr(command_line, "keep_freed_memory", lambda: None)  # glibc's; asks os.name too
-        patch.setattr(os, "name", "nt")
-        common.main(interrupted, lambda: None)
-    assert end.value.code == 130
 
 
 # ---------------------------------------------------------------------------- devices

@@ -12,11 +12,13 @@ import time
 
 import pytest
 import torch
+from PIL import Image
 
 import common
 from conftest import ROOT
 from report import __main__ as command
 from report import claims, experiments, figures, pictures, tables
+from support import embeddings
 
 
 def arguments(*words):
@@ -433,22 +435,22 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "rebuild", lambda checkpoint, where: (network, cfg, data))
     monkeypatch.setattr(pictures.common, "embeddings", lambda *_: parts)
     for name in names:
-        pictures.PIL.Image.new("RGB", (120, 80)).save(tmp_path / name)
-    sheets, draw = [], pictures.embeddings.draw_sheet
-    monkeypatch.setattr(pictures.embeddings, "draw_sheet",
+        Image.new("RGB", (120, 80)).save(tmp_path / name)
+    sheets, draw = [], embeddings.draw_sheet
+    monkeypatch.setattr(embeddings, "draw_sheet",
                         lambda path, rows: (sheets.append(rows), draw(path, rows)))
-    for unseen, seen, kind in ((2, 0, "unseen"), (0, 2, "seen")):
+    for unseen, seen in ((2, 0), (0, 2)):
         pictures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt", unseen, seen)
         assert len(sheets[-1]) == 2
         for (file, words, _), *others in sheets[-1]:
             own = file.stem[0]
-            assert words == [f"class {own}", f"{kind} query"]
+            assert words == ["query", f"class {own}"]
             assert [other.stem for other, _, _ in others] == nearest[file.stem].split()
             for other, words, colour in others:
                 right = other.stem[0] == own
-                assert words == [f"class {other.stem[0]}", "right" if right else "wrong"]
-                assert colour == figures.COLOURS[2 if right else 1]
-    with pictures.PIL.Image.open(tmp_path / "sheet.png") as sheet:
+                assert words[0] == f"class {other.stem[0]}" and words[1].endswith(".0000")
+                assert colour == (embeddings.RIGHT if right else embeddings.WRONG)
+    with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 4 * 120 and sheet.height > 2 * 80
     data.gallery = common.Split(None, labels, ["class a", "class b"], names)
     pictures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
