@@ -194,7 +194,7 @@ def draw(out):
                 points.setdefault(x, []).append(100 * row["R@1"])
     draw_curves(Path(__file__).with_suffix(".png"), {
         panel: {name: sorted(points.items()) for name, points in curves.items()}
-        for panel, curves in sorted(panels.items())}, marks=False)
+        for panel, curves in sorted(panels.items())})
 
 
 def main(words):
