@@ -24,8 +24,9 @@ from pathlib import Path
 
 import common
 from report.claims import ledger
+from report.decided import decided
 from report.experiments import (EXPERIMENTS, NAMES, add_selection, all_runs, functions_changed,
-                                partial, plan, runs_of, selected)
+                                plan, runs_of, selected)
 from report.figures import draw_epochs, draw_levels, draw_runs, draw_sweep, for_figures
 from report.pages import fill
 from report.pictures import draw_nearest
@@ -58,25 +59,20 @@ def header(args, rows):
         lines += [NOT_THE_PAPERS.format(weights=", ".join(hashes) or "no run is finished"), ""]
     made = f"{len(done)} of {len(runs)} runs finished"
     if done:
-        commits = {run.config["commit"] or "none" for run in done}
-        made += ", made at commit " + ", ".join(sorted(map(short, commits)))
+        commits = {(run.config["commit"] or "none")[:12] for run in done}
+        made += f", made at commit {', '.join(sorted(commits))}"
     other = [run for run in done if run.other_code]
     if other:
         made += (f" ({len(other)} of them by other code than this report's checkout: "
                  f"{functions_changed(other)} changed since)")
     packages = ", ".join(f"{name} {version}" for name, version in versions().items())
     command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
-    return [*lines, f"{made}.  Report: commit {short(commit() or 'none')}, {packages}; made by "
+    return [*lines, f"{made}.  Report: commit {(commit() or 'none')[:12]}, {packages}; made by "
             f"`{command}`.  tables.csv and claims.csv have its numbers and, with --seed 0, 1, ..., "
             "the command of each row.", "",
             f"Shares in %, mean ± standard deviation over seeds, last epoch.  {CHOSEN}  In "
             "figures: 95% Student-t intervals over seeds, if there are three or more; in sweeps "
             "mean ± standard deviation of the seeds that all points have.", ""]
-
-
-def short(commit):
-    """12 digits of a commit, with the '+' of files that were changed."""
-    return commit[:12] + commit[40:]
 
 
 def write_report(rows, args, folder):
@@ -88,6 +84,9 @@ def write_report(rows, args, folder):
     folder.mkdir(parents=True, exist_ok=True)
     most = max(row.seeds for row in rows)
     claim_lines, claim_rows = ledger(args, range(most))
+    if args.dataset == "cub128":
+        decided_lines, decided_rows = decided(args)
+        claim_lines, claim_rows = decided_lines + claim_lines, decided_rows + claim_rows
     lines, table_rows, drawn = header(args, rows) + claim_lines, [], []
     if (folder / "notes.md").exists():
         lines += [(folder / "notes.md").read_text(encoding="utf-8").strip(), ""]
@@ -148,7 +147,7 @@ def main(args):
             print(run.command)
     elif args.plan:
         sys.exit(plan(selected(args), args))
-    elif args.dataset or partial(args):
+    elif args.dataset or args.partial:
         make_report(selected(args), args)
     else:
         print(table(args.out))
@@ -160,7 +159,7 @@ def make_report(rows, args):
     name = "-".join(filter(None, [name, args.paper, args.table]))
     folder = Path(args.to or Path(args.out, f"report-{name}"))
     text, drawn = write_report(rows, args, folder)
-    if partial(args):
+    if args.partial:
         print(re.sub(r"!\[.*?\)\s*", "", text))
     print(f"wrote {folder}/report.md, " + ", ".join(["tables.csv", "claims.csv", *drawn]))
 
@@ -185,7 +184,8 @@ def parse_args(argv=None):
     args = parser.parse_args(argv)
     selection = "dataset paper table quick seeds weights"
     drawing = args.compare or args.curves or args.sheet or args.fill or args.annotate
-    asked = args.list or args.plan or drawing or args.dataset or partial(args)
+    args.partial = bool(args.paper or args.table or args.quick)
+    asked = args.list or args.plan or drawing or args.dataset or args.partial
     common.refuse_idle(parser, args, [
         ("without --plan", not args.plan, "again"), ("with --list", args.list, "to"),
         ("with --plan", args.plan, "to"), ("with --compare", args.compare, f"{selection} to"),

@@ -143,7 +143,6 @@ def draw_runs(path, out, names):
     """--curves: loss, unseen and seen R@1 against the epoch, a curve per name, over its seeds.
 
     names: folders of runs in `out`, finished or not, with -s0, -s1, ... or without: all the seeds.
-    Epochs without R@1 (--eval-every) are skipped, and a panel that no log has (JRD: seen R@1).
     UserError: no such run, a damaged log, nothing logged yet, another suffix than .png and .svg.
     """
     if Path(path).suffix not in (".png", ".svg"):

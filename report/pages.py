@@ -3,8 +3,8 @@
     <!-- from results/glyphs/tables.csv -->     right above a table: its cells are the file's
 
 The columns table and row (of claims.csv: claim and must be above 0), perhaps on, say which row of
-the file stands in a line.  The other columns have a metric as head (R@1, best R@1*, paper's R@1,
-pretrained R@1) or a column of the file.  A column in *italics* is written by hand.
+the file stands in a line.  The other columns have a metric as head (R@1, paper's R@1, pretrained
+R@1) or a column of the file.  A column in *italics* is written by hand.
 """
 import csv
 import functools
@@ -12,12 +12,12 @@ import re
 from pathlib import Path
 
 import common
-from report.tables import digits_of, interval, mean_std_text, table_line
+from report.tables import digits_of, mean_std_text, table_line, with_interval
 
 MARKED = re.compile(r"<!-- from (\S+) -->\n((?: *\|.*\n?)+)")
 KEYS = ("table", "row", "claim", "must be above 0", "on")
-COLUMNS = {"": ("ours", "our std"), "best ": ("best on test, not to report", "best on test's std"),
-           "paper's ": ("paper's figure", None), "pretrained ": ("before training", None)}
+COLUMNS = {"": ("ours", "our std"), "paper's ": ("paper's figure", None),
+           "pretrained ": ("before training", None)}
 
 
 @functools.cache
@@ -42,9 +42,7 @@ def cells_of(line):
 def of_a_claim(row, head):
     """What stands below a head in a row of claims.csv"""
     if head == "estimate" and row["estimate"]:
-        mean, half = float(row["estimate"]), float(row["half-width"])
-        ends = interval(mean, half, 2)
-        return f"{mean:+.2f}" if ends == "–" else f"{mean:+.2f} {ends}"
+        return with_interval(float(row["estimate"]), float(row["half-width"]))
     return row["Holm-adjusted verdict" if head == "Holm-adjusted" else head] or "–"
 
 
@@ -54,7 +52,7 @@ def of_a_table(rows, head):
         return f"`{rows[0][head]}`"
     if head in rows[0]:
         return rows[0][head] or "–"
-    kind, metric = re.fullmatch(r"(best |paper's |pretrained |)(.*?)\*?", head).groups()
+    kind, metric = re.fullmatch(r"(paper's |pretrained |)(.*)", head).groups()
     row = {row["metric"]: row for row in rows}[metric]
     figure, std = COLUMNS[kind]
     if not row[figure][:1].isdigit() or kind == "paper's ":     # 'not run', nothing, as printed

@@ -62,6 +62,8 @@ def reading(run, metric, row=None, part="last epoch"):
     metric: of paper_numbers.jsonl, or a key of result.json or of the last log row.
     row: JRD's Tables 2 and 3 read ten parts, rows "at inference" l2-normalized embeddings.
     """
+    if metric == "last four R@1":                   # the mean of the last four evaluations
+        return 100 * statistics.mean([line["R@1"] for line in run.log if "R@1" in line][-4:])
     figures, name = run.result[part], IN_RUNS.get(metric, metric)
     if part == "last epoch":
         figures = run.log[-1] | figures
@@ -88,7 +90,7 @@ def readings(runs, *args):
 # ---------------------------------------------------------------------------- as text
 def mean_and_std(values):
     """-> mean, standard deviation of the sample (n - 1); None for what there is too little for"""
-    return (statistics.mean(values) if values else None,
+    return (statistics.mean(values) if len(values) else None,
             statistics.stdev(values) if len(values) > 1 else None)
 
 
@@ -114,6 +116,12 @@ def interval(mean, half, digits):
     if math.isnan(half):
         return "–"
     return f"[{mean - half:+.{digits}f}, {mean + half:+.{digits}f}]"
+
+
+def with_interval(mean, half):
+    """A difference and its interval: '+0.20 [+0.10, +0.30]', the mean alone if there is none."""
+    ends = interval(mean, half, 2)
+    return f"{mean:+.2f}" if ends == "–" else f"{mean:+.2f} {ends}"
 
 
 def digits_of(metric):

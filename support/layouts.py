@@ -151,13 +151,10 @@ def _verify(name, folder, splits):
     """UserError if the splits have other counts than expected, or name files that do not exist."""
     counts = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
     if counts != COUNTS[name]:
-        parts = []
-        for part, (images, classes) in COUNTS[name].items():
-            n, c = counts.get(part, (0, 0))
-            parts.append(f"{part} has {n:,} images of {c:,} classes, expected {images:,} of "
-                         f"{classes:,}")
-        raise UserError(f"{name} in {folder} is not the whole dataset, which the papers split by "
-                        f"class: {'; '.join(parts)}")
+        found, whole = (", ".join(f"{part} {n:,} images of {c:,} classes" for part, (n, c) in of)
+                        for of in (counts.items(), COUNTS[name].items()))
+        raise UserError(f"{folder} has {found}; the whole dataset, split by class as in the "
+                        f"papers, has {whole}")
     # One look into each folder: on a network's file system 300,000 at single files take minutes.
     paths = [path for rows in splits.values() for path, _ in rows]
     folders = {path.parent for path in paths}

@@ -170,12 +170,6 @@ def test_a_checkpoint_with_held_out_classes_is_evaluated_as_it_was(train, tmp_pa
             assert row[-1] == f"{100 * result['last epoch']['seen R@1']:.1f}"
 
 
-def test_a_class_may_be_called_train(tmp_path):
-    folder = make_folder(tmp_path / "vehicles", [2] * 4)
-    (folder / "class03").rename(folder / "train")
-    assert common.load_dataset(str(folder)).test.classes == ["class02", "train"]
-
-
 @pytest.mark.parametrize("share", ["0.1", "0.9"])
 def test_too_few_classes_to_hold_out(share, train, tmp_path):
     make_folder(tmp_path / "photos", [2] * 8, side=20)

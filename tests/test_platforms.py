@@ -96,16 +96,3 @@ def test_an_old_python_is_refused_before_anything_is_made(tmp_path):
         assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
         assert f"Python 3.10 or newer is needed, found {version}: " in done.stderr
         assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "run_all.sh"]
-
-
-def test_the_pages_name_the_oldest_versions_that_are_asked_for():
-    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    bounds = dict(re.findall(r"^([\w-]+)>=([\d.]+)$", "".join(
-        (ROOT / folder / "requirements.txt").read_text(encoding="utf-8")
-        for folder in ("", "report")), re.M))
-    bounds["Python"], = re.findall(r"Python ([\d.]+) or newer", (ROOT / "run_all.sh").read_text(
-        encoding="utf-8"))
-    for name, version in bounds.items():
-        assert f"| {name} | {version} |" in page
-    assert f"Python {bounds['Python']}" in readme and f"torch {bounds['torch']}" in readme

@@ -55,7 +55,7 @@ def csv_cells(folder, *columns):
     return cells
 
 
-def pretend(run, r1=0.5, seen=0.9, epochs=None):
+def pretend(run, r1=0.5, seen=0.9, epochs=None, hits=None):
     """Make the folder of a run as if it had been trained, R@1 = r1."""
     cfg = vars(run.cfg)
     run.folder.mkdir(parents=True)
@@ -70,12 +70,12 @@ def pretend(run, r1=0.5, seen=0.9, epochs=None):
     (run.folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
     if epochs is None:
         (run.folder / "result.json").write_text(json.dumps({
-            "last epoch": {"epoch": 3, **recall, "NMI": r1 + 0.1, "MAP@R": 0.2, "seen R@1": seen,
+            "last epoch": {"epoch": 3, **recall, "NMI": r1 + 0.1, "MAP@R": 0.2, "seen R@1": seen, "hits": hits,
                            "R@1, l2-normalized": r1 - 0.1, "lambda": [r1, 0.01], "d_H": [0.9, 0.01],
                            "ten parts": {m: [v - 0.2, 0.01] for m, v in recall.items()}},
             "best on test": {"epoch": 2, **{m: v + 0.05 for m, v in recall.items()}},
             "pretrained backbone": {"R@1": 0.4}, "seconds": 1}))
-    for name in ("state", "result", "log"):
+    for name in ("config", "state", "result", "log"):
         run.__dict__.pop(name, None)
 
 
@@ -428,8 +428,8 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     names = ["a0.png", "b0.png", "a1.png", "b1.png"]
     nearest = {"a0": "b0 a1 b1", "b0": "a0 a1 b1", "a1": "b0 a0 b1", "b1": "a1 b0 a0"}
     test = common.Split(None, labels, ["class a", "class b"], names)
-    parts = {"test": x, "labels": labels, "seen": x + 5, "seen_labels": labels, "gallery": x}
-    data = argparse.Namespace(gallery=None, test=test, seen=test)
+    parts, data = {"test": x, "labels": labels, "gallery": x}, argparse.Namespace(
+        gallery=None, test=test)
     cfg = argparse.Namespace(data_root=None, dataset=str(tmp_path))
     network = argparse.Namespace(embed=None)
     monkeypatch.setattr(pictures, "rebuild", lambda checkpoint, where: (network, cfg, data))
@@ -437,19 +437,18 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     for name in names:
         Image.new("RGB", (120, 80)).save(tmp_path / name)
     sheets, draw = [], embeddings.draw_sheet
-    monkeypatch.setattr(embeddings, "draw_sheet",
+    monkeypatch.setattr(pictures, "draw_sheet",
                         lambda path, rows: (sheets.append(rows), draw(path, rows)))
-    for unseen, seen in ((2, 0), (0, 2)):
-        pictures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt", unseen, seen)
-        assert len(sheets[-1]) == 2
-        for (file, words, _), *others in sheets[-1]:
-            own = file.stem[0]
-            assert words == ["query", f"class {own}"]
-            assert [other.stem for other, _, _ in others] == nearest[file.stem].split()
-            for other, words, colour in others:
-                right = other.stem[0] == own
-                assert words[0] == f"class {other.stem[0]}" and words[1].endswith(".0000")
-                assert colour == (embeddings.RIGHT if right else embeddings.WRONG)
+    pictures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
+    assert len(sheets[0]) == 2
+    for (file, words, _), *others in sheets[0]:
+        own = file.stem[0]
+        assert words == ["query", f"class {own}"]
+        assert [other.stem for other, _, _ in others] == nearest[file.stem].split()
+        for other, words, colour in others:
+            right = other.stem[0] == own
+            assert words[0] == f"class {other.stem[0]}" and words[1].endswith(".0000")
+            assert colour == (embeddings.RIGHT if right else embeddings.WRONG)
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 4 * 120 and sheet.height > 2 * 80
     data.gallery = common.Split(None, labels, ["class a", "class b"], names)
