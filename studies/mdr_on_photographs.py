@@ -3,20 +3,20 @@
     python studies/mdr_on_photographs.py run [--variant NAME] FLAGS    trains: classes 1-80 of CUB,
                                                    tested on 81-100; FLAGS are mdr.py's
     python studies/mdr_on_photographs.py measure RUN ...               what a run's last.pt can tell
-    python studies/mdr_on_photographs.py table [--out DIR]             a row per finished run
-    python studies/mdr_on_photographs.py draw [--out DIR]              R@1 against images seen
+    python studies/mdr_on_photographs.py table DIR                     a row per finished run
+    python studies/mdr_on_photographs.py draw DIR                      R@1 against images seen
 
 Runs lie in runs-mdr/, those that mdr_on_photographs.md cites in results/cub128/mdr/.  A variant
 replaces a function of mdr.py, which a run's fingerprint does not see, so its name is the run's.
 """
 import argparse
 import json
-import statistics
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
 
 import common  # noqa: E402
 import mdr  # noqa: E402
@@ -59,6 +59,12 @@ def uniform():
     mdr.distance_weighted_negatives = negatives
 
 
+def unit_pooled():
+    """Pooled features divided by their norms, times 150, about the pretrained norm."""
+    pool = mdr.Network.pool
+    mdr.Network.pool = lambda self, images: 150 * F.normalize(pool(self, images))
+
+
 def before_the_first_epoch(change):
     """change(network, pooled features of the training images) once, before anything is measured."""
     before_training = mdr.before_training
@@ -98,7 +104,7 @@ def standardized():
 
 
 VARIANTS = {f.__name__.replace("_", "-"): f for f in (
-    diagonal, unscaled, uniform, unit_start, standardized)}
+    diagonal, unscaled, uniform, unit_pooled, unit_start, standardized)}
 
 
 def run(words):
@@ -144,7 +150,7 @@ def measure(folder):
         rows.append([active.float().mean().item(), *norms])
     names = ("active triplets", "triplet gradient", "mdr gradient")
     with common.atomic(folder / "measures.json") as file:
-        json.dump(dict(zip(names, map(statistics.mean, zip(*rows)))), file, indent=1)
+        json.dump(dict(zip(names, torch.tensor(rows).mean(0).tolist())), file, indent=1)
 
 
 def finished(out):
@@ -166,17 +172,16 @@ def arm(config):
 
 def table(out):
     """A row per run, R@1 in %, of the last epoch."""
-    print("| arm | variant | rate | images | seed | R@1 | L2-normalized | trained classes | σ* | "
-          "active triplets | ‖∂triplet‖ | λ‖∂MDR‖ |")
-    print("|---" * 12 + "|")
+    rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,trained classes,σ*,active triplets,"
+            "‖∂triplet‖,λ‖∂MDR‖".split(",")]
     for _, config, log, result, measures in finished(out):
         last, images = result["last epoch"], config["epochs"] * config["iterations"] * 128
-        cells = [arm(config), config.get("name") or "", f"{config['lr']:g}", f"{images:,}",
-                 str(config["seed"]), *(f"{100 * last[k]:.1f}" for k in (
-                     "R@1", "R@1, l2-normalized", "seen R@1")), f"{log[-1]['sigma*']:.3f}",
-                 *(f"{measures[k]:.3f}" if k in measures else "–" for k in (
-                     "active triplets", "triplet gradient", "mdr gradient"))]
-        print("| " + " | ".join(cells) + " |")
+        rows.append([arm(config), config.get("name") or "", f"{config['lr']:g}", f"{images:,}",
+                     str(config["seed"]), *(f"{100 * last[k]:.1f}" for k in (
+                         "R@1", "R@1, l2-normalized", "seen R@1")), f"{log[-1]['sigma*']:.3f}",
+                     *(f"{measures[k]:.3f}" if k in measures else "–" for k in (
+                         "active triplets", "triplet gradient", "mdr gradient"))])
+    rate_search.print_table(rows)
 
 
 def draw(out):
@@ -204,10 +209,8 @@ def main(words):
     elif command == "measure":
         for folder in rest:
             measure(Path(folder))
-    elif command in ("table", "draw"):
-        parser = argparse.ArgumentParser("studies/mdr_on_photographs.py")
-        parser.add_argument("--out", default=OUT)
-        {"table": table, "draw": draw}[command](parser.parse_args(rest).out)
+    elif command in ("table", "draw") and len(rest) == 1:
+        {"table": table, "draw": draw}[command](*rest)
     else:
         sys.exit(__doc__)
 

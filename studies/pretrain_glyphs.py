@@ -1,8 +1,7 @@
 """How the small backbone of glyphs was pretrained: about a minute on one core.
 
-    python studies/pretrain_glyphs.py [--to FILE]      default: support/glyphs_backbone.pth
+    python studies/pretrain_glyphs.py [FILE]      default: support/glyphs_backbone.pth
 """
-import argparse
 import sys
 from pathlib import Path
 
@@ -41,6 +40,4 @@ def pretrain(path):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("studies/pretrain_glyphs.py")
-    parser.add_argument("--to", default=glyphs.WEIGHTS)
-    pretrain(parser.parse_args().to)
+    pretrain(*sys.argv[1:] or [glyphs.WEIGHTS])
