@@ -183,11 +183,10 @@ def class_density(f, labels):
     """Eq. 5: D_avg(S_c) = mean ‖f_i - μ_c‖² over a class's images, μ_c their plain mean.
 
     f (B, d), labels (B,) -> classes (C,), ascending, on the labels' device, and D_avg (C,).
-    index_add sums per class, because a (C, B) matrix takes gigabytes on SOP.  On a GPU its order
-    varies, and with it the last digit.
     """
     classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
     inverse, n = common.send(f.device, inverse, n)
+    # Sums per class, because a (C, B) matrix takes gigabytes on SOP; on a GPU in varying order.
     mu = f.new_zeros(len(n), f.shape[1]).index_add(0, inverse, f) / n[:, None]      # (C, d)
     spread = (f - mu[inverse]).square().sum(1)                                      # (B,)
     return classes, f.new_zeros(len(n)).index_add(0, inverse, spread) / n

@@ -100,7 +100,7 @@ def pairwise_distances(e):
 
 def off_diagonal(distances):
     """The entries i ≠ j, the set P of Eq. 1.  (B, B) -> (B (B - 1),)"""
-    B = len(distances)                              # a reshape, because a mask waits for the GPU
+    B = len(distances)                                                  # without the diagonal
     return distances.flatten()[1:].view(B - 1, B + 1)[:, :-1].flatten()
 
 

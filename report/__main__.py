@@ -76,11 +76,8 @@ def header(args, rows):
 
 
 def write_report(rows, args, folder):
-    """report.md, tables.csv, claims.csv and the figures -> the Markdown, names of the figures
-
-    What a person puts into the folder is shown too: notes.md behind the claims, and a sheet as the
-    picture of a table that has no other (jrd-1.png).
-    """
+    """report.md, tables.csv, claims.csv and the figures -> the Markdown, names of the figures.
+    notes.md, which a person puts into the folder, is shown behind the claims."""
     folder.mkdir(parents=True, exist_ok=True)
     most = max(row.seeds for row in rows)
     claim_lines, claim_rows = ledger(args, range(most))
@@ -96,7 +93,6 @@ def write_report(rows, args, folder):
         picture = folder / f"{'-'.join(key)}.png"
         if EXPERIMENTS[key].picture and draw_picture(picture, of_table, args, most):
             drawn.append(picture.name)
-        if picture.exists():
             lines += [f"![{heading(key)}]({picture.name})", ""]
         for dataset in dict.fromkeys(row.dataset for row in of_table):
             on_dataset = [row for row in of_table if row.dataset == dataset]

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from eval import confidence_interval
-from report.experiments import (DECIDING, LEVELS, LOSSES, NAMES, STAND_INS, THREE_TIMES,
+from report.experiments import (GLYPHS_SEEDS, LEVELS, LOSSES, NAMES, STAND_INS, THREE_TIMES,
                                 THREE_TIMES_IS, VARIANTS, datasets_asked, flags_on, training)
 from report.tables import interval, markdown, reading
 
@@ -244,7 +244,7 @@ def judged(claim, inequalities, args, seeds):
     sentence, datasets, _ = CLAIMS[claim]
     name, rows = claim.partition(",")[0], []
     for dataset in datasets_asked(datasets, args.dataset):
-        full = DECIDING if dataset == "glyphs" else math.inf
+        full = GLYPHS_SEEDS if dataset == "glyphs" else math.inf
         for text, inequality in inequalities.items():
             row = {"claim": name, "sentence": sentence, "must be above 0": text, "on": dataset}
             values = in_each_seed(PAPER_OF[claim[0]], inequality, dataset, args, seeds)
@@ -286,8 +286,8 @@ seeds or more.  A difference that several claims need counts in each."""
 BESIDE = """\
 The same differences in MAP@R and NMI.  They decide no claim and are not in Holm's family."""
 LEDGER_ON_GLYPHS = f"""\
-What {DECIDING} seeds leave undecided is *no larger than* the upper end of its interval, which is \
-not adjusted.  Their number was fixed before they ran, but five seeds of most settings had been \
+What {GLYPHS_SEEDS} seeds leave undecided is *no larger than* the upper end of its interval, \
+which is not adjusted.  Their number was fixed before they ran, but five seeds of most settings had been \
 seen in an earlier list.  {THREE_TIMES.capitalize()}: the next rate of the search's grid, for \
 every claim that needs headline settings alone."""
 

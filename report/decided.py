@@ -1,6 +1,5 @@
 """The headline differences on cub128, by seeds that explored nothing (docs/plan_cub128.md)."""
 import numpy as np
-from scipy import stats
 
 from report.claims import CLAIMS, PAPER_OF, adjust, in_each_seed, p_value, verdict
 from report.experiments import DECIDING_SEEDS
@@ -11,7 +10,7 @@ FAMILY = {  # an inequality of a claim: the paper's difference on CUB (AMSoftmax
     ("D2", "R@1, DML-DA N-pair - N-pair"): 4.15,
     ("D3", "R@1, DML-DA contrastive - contrastive"): 3.63, ("M1", "L2Norm - Triplet"): 7.8,
     ("M7", "test, MDR - Triplet"): 11.5, ("M1", "MDR - L2Norm"): 3.7}
-DECIDES = ("R@1 of each", "paired", "correlation", "unpaired", "over classes", "paper's", "seeds",
+COLUMNS = ("R@1 of each", "paired", "correlation", "unpaired", "over classes", "paper's", "seeds",
            "Holm-adjusted verdict")
 SECONDARY = ("MAP@R", "NMI", "seen R@1", "last four R@1")
 TITLE = """\
@@ -46,26 +45,30 @@ def difference(claim, text, papers, args):
            "seeds": f"{done} of {len(seeds)}", "paper's": f"{papers:+g}" if papers else "–"}
     if done < len(seeds):
         return row
-    for metric in (*SECONDARY, "R@1"):
+    for metric in SECONDARY:
         a, b = map(np.array, of_both(metric))
-        mean, half, word = verdict(a - b)
-        row[metric] = with_interval(mean, half)
+        row[metric] = with_interval(*verdict(a - b)[:2])
+    a, b = map(np.array, of_both("R@1"))
+    mean, half, word = verdict(a - b)
+    from scipy import stats                         # here, because it takes a second to import
     ends = {"unpaired": stats.ttest_ind(a, b, equal_var=False).confidence_interval(),
             "over classes": over_classes(*of_both("hits"))}
     row |= {name: f"[{low:+.2f}, {high:+.2f}]" for name, (low, high) in ends.items()}
     return row | {"estimate": mean, "half-width": half, "p": p_value(a - b), "verdict": word,
-                  "R@1 of each": f"{spread(a)} and {spread(b)}", "paired": row.pop("R@1"),
+                  "paired": with_interval(mean, half),
+                  "R@1 of each": f"{spread(a)} and {spread(b)}",
                   "correlation": f"{np.corrcoef(a, b)[0, 1]:.2f}"}
 
 
 def decided(args):
     """-> Markdown lines, CSV rows"""
-    rows, lines = [difference(*member, papers, args) for member, papers in FAMILY.items()], []
+    rows, lines = [difference(claim, text, papers, args) for (claim, text), papers in FAMILY.items()
+                   if args.paper in (None, PAPER_OF[claim[0]])], []
     if all("p" in row for row in rows):
         adjust(rows)
     else:
         rows = [row | {"verdict": "not before all seeds"} for row in rows]
-    for heads in (DECIDES, SECONDARY):
+    for heads in (COLUMNS, SECONDARY):
         heads = ["must be above 0", *heads]
         lines += [*markdown([heads, *([row.get(head, "–") for head in heads] for row in rows)]), ""]
     return [TITLE, "", *lines], rows

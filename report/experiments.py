@@ -72,24 +72,27 @@ class Experiment(NamedTuple):
     on_glyphs: dict = {}        # rows that stand on glyphs besides
     columns: tuple = ("R@1",)   # metrics, unless paper_numbers.jsonl has a table of the paper
     beside: tuple = ()          # metrics that glyphs and cub128 have besides; no figure draws them
+    ten_parts: bool = False     # R@K within ten parts of the test images (JRD's Table 2)
+    last_alone: bool = False    # nothing of the epoch that is best on test
     picture: str = None         # who draws it: PICTURES of report/__main__.py
 
 
 RETRIEVAL = ("MAP@R", "NMI", "seen R@1")
 # Seeds on glyphs of every row that a headline claim needs: fixed before they ran, the same for all.
-DECIDING = 10
+GLYPHS_SEEDS = 10
 # Not here: t-SNE of embeddings (MDR Fig. 5, DML-DA Fig. 1a-c, 5 and 7-9), of the runs of Tables 1a
 # and I.  Such pictures did not tell one method from another.
 EXPERIMENTS = {     # (paper, table or figure): what to run
     ("jrd", "1"): Experiment(
-        "Recall@K; AMSoftmax is α = 0, not in the paper's table", "cub cars sop", DECIDING,
+        "Recall@K; AMSoftmax is α = 0, not in the paper's table", "cub cars sop", GLYPHS_SEEDS,
         JRD_AND_BASELINE, at_three_times("jrd", JRD_AND_BASELINE), beside=RETRIEVAL),
     ("jrd", "2"): Experiment(
-        "which representations are joined; in ten parts (SOP: whole)", "cub cars sop", DECIDING,
-        VARIANTS),
+        "which representations are joined; in ten parts (SOP: whole)", "cub cars sop", GLYPHS_SEEDS,
+        VARIANTS, ten_parts=True, last_alone=True),
     ("jrd", "3"): Experiment(
         "terms of the generalization bound by 1-NN; R@1 in ten parts", "cub", 5,
-        {"JMMD (alpha=0.1)": "--regularizer jmmd", "JRD (alpha=1)": ""}),
+        {"JMMD (alpha=0.1)": "--regularizer jmmd", "JRD (alpha=1)": ""}, ten_parts=True,
+        last_alone=True),
     ("jrd", "4"): Experiment("kernels", "cub", 5, {
         "Gaussian (alpha=1)": "--K 1", "Laplace (alpha=1)": "--kernel laplace",
         "polynomial p=2 (alpha=1e-3)": "--kernel polynomial",
@@ -108,11 +111,10 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         {(name, "α", a): with_alpha(penalty, a)
          for name, penalty in PENALTIES.items() for a in ALPHAS}, picture="sweep"),
     ("jrd", "fig6"): Experiment(
-        "R@1 over (K, K')", "cub cars", 3,
-        {(f"K' = {b}", "K", a): f"--K {a} --K-prime {b}" for b in (1, 3, 5) for a in (1, 3, 5)},
-        picture="sweep"),
+        "R@1 over (K, K'); the curves coincide, so a table alone", "cub cars", 3,
+        {(f"K' = {b}", "K", a): f"--K {a} --K-prime {b}" for b in (1, 3, 5) for a in (1, 3, 5)}),
     ("mdr", "1a"): Experiment(
-        "Recall@K", "cub cars", DECIDING, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"},
+        "Recall@K", "cub cars", GLYPHS_SEEDS, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"},
         at_three_times("mdr", TRIPLET), beside=RETRIEVAL),
     ("mdr", "1b"): Experiment(
         "Recall@K", "sop inshop", 5, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"}),
@@ -121,32 +123,32 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         for name, backbone in (("R18", "resnet18"), ("R50", "resnet50"), ("IBN", "bn_inception"))
         for mdr, flag in WITH_AND_WITHOUT_MDR}),
     ("mdr", "2b"): Experiment(
-        "losses", "cub cars", DECIDING,
+        "losses", "cub cars", GLYPHS_SEEDS,
         {name + mdr: f"--loss {name.lower()}{flag}" for name in ("Contrastive", "Margin", "Triplet")
          for mdr, flag in WITH_AND_WITHOUT_MDR}, beside=RETRIEVAL),
     ("mdr", "2c"): Experiment("configurations of the levels", "cub", 5, {
         f"levels {{{levels.replace(' ', ',')}}} {kind}": f"--levels {levels}{flag}"
         for levels in LEVELS for kind, flag in (("fixed", " --fixed-levels"), ("learnable", ""))}),
-    ("mdr", "3"): Experiment("l2 norm at inference only", "cub", DECIDING, {
+    ("mdr", "3"): Experiment("l2 norm at inference only", "cub", GLYPHS_SEEDS, {
         name + way: TRIPLET[name] for name in ("Triplet", "Triplet+MDR")
-        for way in ("", " (L2 norm at inference)")}),
+        for way in ("", " (L2 norm at inference)")}, last_alone=True),
     ("mdr", "fig3a"): Experiment(
         "R@1 against the embedding's width", "cub cars", 3,
         {(name, "d", d): f"{flags} --dim {d}" for name, flags in TRIPLET.items()
          for d in (64, 128, 256, 512)}, picture="sweep"),
     ("mdr", "fig3b"): Experiment(
-        "learning curves of train and test", "cub", DECIDING, TRIPLET,
+        "learning curves of train and test", "cub", GLYPHS_SEEDS, TRIPLET,
         at_three_times("mdr", TRIPLET), columns=("R@1", "seen R@1"), picture="epochs"),
     ("mdr", "fig4"): Experiment(
-        "norms of the test embeddings", "cub", DECIDING, TRIPLET, at_three_times("mdr", TRIPLET),
-        columns=("norm mean", "norm cv"), picture="epochs"),
-    ("mdr", "fig6"): Experiment("pairs at each level", "cub", DECIDING, {"Triplet+MDR": ""},
+        "norms of the test embeddings", "cub", GLYPHS_SEEDS, TRIPLET,
+        at_three_times("mdr", TRIPLET), columns=("norm mean", "norm cv"), picture="epochs"),
+    ("mdr", "fig6"): Experiment("pairs at each level", "cub", GLYPHS_SEEDS, {"Triplet+MDR": ""},
                                 picture="levels"),
     ("dml_da", "I"): Experiment(
-        "NMI and Recall@K", "cars cub sop", DECIDING, PLAIN | ADAPTIVE,
+        "NMI and Recall@K", "cars cub sop", GLYPHS_SEEDS, PLAIN | ADAPTIVE,
         at_three_times("dml_da", PLAIN | ADAPTIVE), beside=("MAP@R", "seen R@1", "D_avg mean")),
     ("dml_da", "fig1d"): Experiment(
-        "R@1 of train and test", "cars", DECIDING, FIG_1, at_three_times("dml_da", FIG_1),
+        "R@1 of train and test", "cars", GLYPHS_SEEDS, FIG_1, at_three_times("dml_da", FIG_1),
         columns=("R@1", "seen R@1"), picture="epochs"),
     ("dml_da", "fig3"): Experiment(
         "R@K with and without the correlation term; the curves coincide, so a table alone", "cars",
@@ -337,7 +339,8 @@ def all_runs(rows, args):
     first seed of all rows, the second, ..."""
     wanted = []
     for row in rows:
-        decides = row.key in HEADLINES and row.dataset == "cub128" and not args.seeds
+        decides = row.key in HEADLINES and row.dataset == "cub128" and not (
+            args.seeds or args.quick)
         seeds = DECIDING_SEEDS[row.key[0]].stop if decides else row.seeds
         wanted += [(row.key not in HEADLINES, seed, run)
                    for seed, run in enumerate(runs_of(row, args, seeds))]

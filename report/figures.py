@@ -17,7 +17,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKS, LINES, HATCHES = "os^Dv*PX<>hpd8", ("-", "--", "-.", ":"), ("", "//")
 AXES = {"loss": "training loss", "R@1": "R@1 on test classes (%)",
         "seen R@1": "R@1 on training classes (%)", "NMI": "NMI (%)", "lambda": "λ",
-        "norm mean": "mean of ‖e‖ (log scale)", "norm cv": "coefficient of variation of ‖e‖"}
+        "norm mean": "mean of ‖e‖", "norm cv": "coefficient of variation of ‖e‖"}
 
 
 # ---------------------------------------------------------------------------- a picture
@@ -85,13 +85,9 @@ def draw_curves(path, curves_in, sweep=False):
             axis.plot(x, mean, marker=None if len(x) > 1 else "o", **style)     # a line has two
             axis.fill_between(x, mean - half, mean + half, color=COLOURS[i % 7], alpha=0.18, lw=0)
         axis.set(title=title, xlabel=x_label, ylabel=y_label)
-        if y_label == AXES["norm mean"]:
-            axis.set_yscale("log")
-            axis.yaxis.set_major_formatter("{x:g}")
-            axis.yaxis.set_minor_formatter("{x:g}")
         if x_label == "epoch":
             axis.xaxis.get_major_locator().set_params(integer=True)
-        if x_label in ("K", "d"):
+        if x_label == "d":
             axis.set_xscale("log", base=2)
             ticks = sorted({x for points in curves.values() for x, _ in points})
             axis.set_xticks(ticks, ticks)

@@ -26,6 +26,6 @@ def draw_nearest(path, checkpoint, queries=6):
     for c in draw.permutation(labels.unique())[:queries]:
         i = draw.choice(np.flatnonzero(labels == c))
         (nearest,) = nearest_entries(x[i:i + 1], *searched, 6)
-        others = [found for found in nearest if found[1] is not entries[i]]     # not itself
+        others = [pair for pair in nearest if pair[1] is not entries[i]]        # not itself
         rows.append(sheet_row(entries[i], others[:5]))
     draw_sheet(path, rows)

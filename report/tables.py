@@ -60,19 +60,19 @@ def reading(run, metric, row=None, part="last epoch"):
     """A finished run's figure in the paper's unit, None if it has none.
 
     metric: of paper_numbers.jsonl, or a key of result.json or of the last log row.
-    row: JRD's Tables 2 and 3 read ten parts, rows "at inference" l2-normalized embeddings.
+    row: rows "at inference" read l2-normalized embeddings.
     """
     if metric == "last four R@1":                   # the mean of the last four evaluations
         return 100 * statistics.mean([line["R@1"] for line in run.log if "R@1" in line][-4:])
     figures, name = run.result[part], IN_RUNS.get(metric, metric)
     if part == "last epoch":
         figures = run.log[-1] | figures
-        if row and row.key in (("jrd", "2"), ("jrd", "3")):
+        if row and EXPERIMENTS[row.key].ten_parts:
             figures |= figures.get("ten parts", {})
         if row and "at inference" in row.name:
             name += ", l2-normalized"
-    elif row.key in (("jrd", "2"), ("jrd", "3"), ("mdr", "3")):
-        return None                                 # the best epoch has no such figures
+    elif EXPERIMENTS[row.key].last_alone:
+        return None
     value = figures.get(name)
     if isinstance(value, list):                     # [mean, half-width]
         value = value[0]

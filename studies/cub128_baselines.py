@@ -20,7 +20,8 @@ import common  # noqa: E402
 import dml_da  # noqa: E402
 import mdr  # noqa: E402
 from eval import recall_at_k  # noqa: E402
-from studies.rate_search import held_out, print_table  # noqa: E402
+from report.tables import markdown  # noqa: E402
+from studies.rate_search import held_out  # noqa: E402
 
 
 @torch.no_grad()
@@ -44,7 +45,7 @@ def triplet(args):
         rows.append([path.parent.name if path else "pretrained",
                      *(f"{100 * recall:.1f}" for recall in recalls),
                      f"{norms.std() / norms.mean():.2f}"])
-    print_table(rows)
+    print(*markdown(rows), sep="\n")
 
 
 def npair(args):

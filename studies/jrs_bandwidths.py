@@ -22,7 +22,7 @@ import common  # noqa: E402
 import jrd  # noqa: E402
 from eval import confidence_interval  # noqa: E402
 from report.figures import COLOURS, LINES, panels, save  # noqa: E402
-from studies.rate_search import print_table  # noqa: E402
+from report.tables import markdown  # noqa: E402
 
 STEPS, VARIANTS = 1000, ("detached", "gradient", "fixed")               # of free points
 KS = (3, 3, 1)                                                          # of x⁻, x, x⁺
@@ -102,8 +102,7 @@ def free_points(png):
                 "three layers": (points, [False, True, False])}         # x⁺ is free here too
     rows = [["points", "τ", "lower bound", "F, first", "F, last", "τ, last / first",
              "same-class d²/τ, last"]]
-    figure, axes = panels(6, 3, 2.5)
-    axes = dict(zip(settings, axes.reshape(2, 3)))                      # the first two have some
+    figure, axes = panels(3, 3, 2.5)
     for name, (layers, on_sphere) in settings.items():
         Ks = KS[:len(layers)]
         bound = torch.stack([mixture(most, K) for K in Ks]).prod().item()
@@ -112,10 +111,10 @@ def free_points(png):
             (first, _, _), (last, tau, same) = steps[[0, -1]].tolist()
             rows.append([name, variant, f"{bound:.4f}", f"{first:.4f}", f"{last:.4f}",
                          f"{tau:.2f}", f"{same:.4f}"])
-        if name in axes:
-            draw(axes[name], name, flows, bound)
-    print_table(rows)
-    axes["free, 16-d"][1].set_yscale("log")
+        if name == "free, 16-d":
+            draw(axes, name, flows, bound)
+    print(*markdown(rows), sep="\n")
+    axes[1].set_yscale("log")
     save(figure, png, figure.axes)
 
 
@@ -211,7 +210,7 @@ def trainings(out):
         mean, half = confidence_interval([seed["MAP@R"] - base["MAP@R"] for seed, base in
                                           zip(figures[run], figures[RUNS[0]])])
         rows[-1].append(f"{mean:+.2f} [{mean - half:.2f}, {mean + half:.2f}]")
-    print_table(rows)
+    print(*markdown(rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import torch.nn.functional as F  # noqa: E402
 import common  # noqa: E402
 import mdr  # noqa: E402
 from report.figures import draw_curves  # noqa: E402
+from report.tables import markdown  # noqa: E402
 from studies import rate_search  # noqa: E402
 
 OUT, BATCHES = "runs-mdr", 20           # BATCHES: of training, to measure gradients by
@@ -175,13 +176,14 @@ def table(out):
     rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,trained classes,σ*,active triplets,"
             "‖∂triplet‖,λ‖∂MDR‖".split(",")]
     for _, config, log, result, measures in finished(out):
-        last, images = result["last epoch"], config["epochs"] * config["iterations"] * 128
+        last = result["last epoch"]
+        images = config["epochs"] * config["iterations"] * config["batch"]
         rows.append([arm(config), config.get("name") or "", f"{config['lr']:g}", f"{images:,}",
                      str(config["seed"]), *(f"{100 * last[k]:.1f}" for k in (
                          "R@1", "R@1, l2-normalized", "seen R@1")), f"{log[-1]['sigma*']:.3f}",
                      *(f"{measures[k]:.3f}" if k in measures else "–" for k in (
                          "active triplets", "triplet gradient", "mdr gradient"))])
-    rate_search.print_table(rows)
+    print(*markdown(rows), sep="\n")
 
 
 def draw(out):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
-from report.tables import spread  # noqa: E402
+from report.tables import markdown, spread  # noqa: E402
 from support.datasets import load_dataset  # noqa: E402
 from support.runs import other_settings, read_config, read_result, settings_of  # noqa: E402
 
@@ -96,7 +96,7 @@ def baseline_means(runs, script):
     for rate, recalls in runs.items():
         if set(names) <= set(recalls):
             by_seed = zip(*(recalls[name] for name in names))
-            means[rate] = [statistics.mean(held for held, _ in seed) for seed in by_seed]
+            means[rate] = [statistics.mean(unseen for unseen, _ in seed) for seed in by_seed]
     return means
 
 
@@ -108,14 +108,6 @@ def choice(means):
     best = max(means.values(), key=statistics.mean)
     least = statistics.mean(best) - statistics.stdev(best)
     return max(rate for rate, seeds in means.items() if statistics.mean(seeds) >= least)
-
-
-def print_table(rows):
-    """Print lists of cells, the heads first, as Markdown."""
-    for number, row in enumerate(rows):
-        print("| " + " | ".join(row) + " |")
-        if number == 0:
-            print("|---" * len(row) + "|")
 
 
 def table(dataset, out):
@@ -130,8 +122,8 @@ def table(dataset, out):
             continue
         rows.append([name])
         for recalls in runs.values():
-            held, trained = zip(*recalls[name]) if name in recalls else ((), ())
-            rows[-1].append(f"{spread(held)} / {statistics.mean(trained):.1f}" if held else "")
+            unseen, seen = zip(*recalls[name]) if name in recalls else ((), ())
+            rows[-1].append(f"{spread(unseen)} / {statistics.mean(seen):.1f}" if unseen else "")
     for script in common.PAPERS:
         means = baseline_means(runs, script)
         chosen = choice(means)
@@ -139,7 +131,7 @@ def table(dataset, out):
             cells = {rate: spread(means.get(rate, [])) for rate in runs}
             cells[chosen] = f"**{cells[chosen]}**"
             rows.append([f"{script}'s baselines together", *cells.values()])
-    print_table(rows)
+    print(*markdown(rows), sep="\n")
 
 
 def main(words):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import dml_da  # noqa: E402
-from studies.rate_search import print_table  # noqa: E402
+from report.tables import markdown  # noqa: E402
 from support import glyphs  # noqa: E402
 
 
@@ -30,7 +30,7 @@ def main():
             results.append(dml_da.train(cfg)["last epoch"])
         row += [f"{100 * statistics.mean(result[metric] for result in results):.1f}"
                 for metric in ("R@1", "NMI")]
-    print_table(rows)
+    print(*markdown(rows), sep="\n")
 
 
 if __name__ == "__main__":

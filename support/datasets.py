@@ -49,11 +49,6 @@ class Data:
         parts = {"train": self.train, "test": self.test, "gallery": self.gallery, "val": self.val}
         return {k: [len(s), len(s.classes)] for k, s in parts.items() if s is not None}
 
-    def shared_classes(self):
-        """Names of classes that are both in train and in test: closed-set retrieval."""
-        trained = set(self.train.classes)
-        return [name for name in self.test.classes if name in trained]
-
     def prepare(self, cache):
         """With cache: decode and resize the images of files into their caches."""
         for split in (self.train, self.seen, self.test, self.gallery, self.val):

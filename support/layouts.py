@@ -151,9 +151,9 @@ def _verify(name, folder, splits):
     """UserError if the splits have other counts than expected, or name files that do not exist."""
     counts = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
     if counts != COUNTS[name]:
-        found, whole = (", ".join(f"{part} {n:,} images of {c:,} classes" for part, (n, c) in of)
+        there, whole = (", ".join(f"{part} {n:,} images of {c:,} classes" for part, (n, c) in of)
                         for of in (counts.items(), COUNTS[name].items()))
-        raise UserError(f"{folder} has {found}; the whole dataset, split by class as in the "
+        raise UserError(f"{folder} has {there}; the whole dataset, split by class as in the "
                         f"papers, has {whole}")
     # One look into each folder: on a network's file system 300,000 at single files take minutes.
     paths = [path for rows in splits.values() for path, _ in rows]

@@ -138,7 +138,7 @@ class Run:
         kind = torch.cuda.get_device_name(where) if where.type == "cuda" else \
             f"{torch.get_num_threads()} threads"
         print(f"{self.paper} on {data.name} · {where} ({kind}) · torch {torch.__version__}")
-        shared = len(data.shared_classes())
+        shared = len({*data.train.classes} & {*data.test.classes})
         known = f"{shared:,} of them in train (closed-set retrieval)" if shared else \
             "none of them in train"
         held_out = f" · held out {data.val}" if data.val else ""

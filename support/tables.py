@@ -17,11 +17,11 @@ def show(rows, ks):
     for row in rows.values():
         if "ten parts" in row:
             print(f"{'in ten stratified parts, 95%':<{wide}}" + "".join(
-                f"  {m} {100 * mean:.1f} ± {100 * half:.1f}"
+                f"  {m} [{100 * (mean - half):.1f}, {100 * (mean + half):.1f}]"
                 for m, (mean, half) in row["ten parts"].items()))
         if "lambda" in row:
             print(f"{'1-NN estimates (JRD, Eq. 2-3), 95%':<{wide}}" + "".join(
-                f"  {name} {row[key][0]:.3f} ± {row[key][1]:.3f}"
+                "  {} [{:.3f}, {:.3f}]".format(name, row[key][0] - row[key][1], sum(row[key]))
                 for name, key in (("λ", "lambda"), ("d_H", "d_H"))))
         if "queries without a positive" in row:
             print(f"{row['queries without a positive']} queries have no other image of their class "
