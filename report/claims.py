@@ -287,9 +287,9 @@ BESIDE = """\
 The same differences in MAP@R and NMI.  They decide no claim and are not in Holm's family."""
 LEDGER_ON_GLYPHS = f"""\
 What {GLYPHS_SEEDS} seeds leave undecided is *no larger than* the upper end of its interval, \
-which is not adjusted.  Their number was fixed before they ran, but five seeds of most settings had been \
-seen in an earlier list.  {THREE_TIMES.capitalize()}: the next rate of the search's grid, for \
-every claim that needs headline settings alone."""
+which is not adjusted.  Their number was fixed before they ran, but five seeds of most settings \
+had been seen in an earlier list.  {THREE_TIMES.capitalize()}: the next rate of the search's grid, \
+for every claim that needs headline settings alone."""
 
 
 def ledger_lines(by_claim, family, dataset):
