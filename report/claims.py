@@ -32,8 +32,8 @@ def cost_of_norm(flags, weight=1):
 def rise_minus_range(v, loss):
     """DML-DA: NMI's rise from λ = 0.5 to 10, minus its range from 7 to 25; no sum, a function of
     v(flags, metric)."""
-    low, *flat = [v(f"{loss} --lambda {x}", "NMI") for x in (0.5, 7, 10, 15, 25)]
-    return flat[1] - low - np.ptp(flat)
+    nmi = {x: v(f"{loss} --lambda {x}", "NMI") for x in (0.5, 7, 10, 15, 25)}
+    return nmi[10] - nmi[0.5] - np.ptp([nmi[x] for x in (7, 10, 15, 25)])
 
 
 # ---------------------------------------------------------------------------- the claims

@@ -100,9 +100,9 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         labels = torch.tensor([number_of[c] for _, c in rows])
         return Split(images, labels, [*map(str, classes)], names)
 
-    data = Data(name if real else own_name, split("train", train), split("train", test),
-                *(split(part, test) if part in splits else None
-                  for part in ("test", "gallery", "val")), identity=identity)
+    others = {part: split(part, test) for part in ("test", "gallery", "val") if part in splits}
+    data = Data(name if real else own_name, split("train", train), split("train", test), **others,
+                identity=identity)
     data.prepare(cache)
     return data
 

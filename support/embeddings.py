@@ -100,8 +100,7 @@ def nearest_entries(x, searched, entries, top):
     """
     distances = torch.cdist(x, searched, compute_mode="donot_use_mm_for_euclid_dist")   # (q, n)
     distances, places = (part[:, :top].tolist() for part in distances.sort(dim=1, stable=True))
-    return [[(distance, entries[i]) for distance, i in zip(*row)]
-            for row in zip(distances, places)]
+    return [[(d, entries[i]) for d, i in zip(*row)] for row in zip(distances, places)]
 
 
 # ---------------------------------------------------------------------------- what people see
@@ -119,7 +118,9 @@ def sheet_row(query, nearest):
     name, own, source = query
     cells = [(source, ["query", own if own != UNKNOWN else Path(name).name], "black")]
     for distance, (_, kind, source) in nearest:
-        colour = "dimgray" if own == UNKNOWN else RIGHT if kind == own else WRONG
+        colour = RIGHT if kind == own else WRONG
+        if own == UNKNOWN:
+            colour = "dimgray"
         cells.append((source, ["" if kind == UNKNOWN else kind, f"{distance:.4f}"], colour))
     return cells
 

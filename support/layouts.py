@@ -147,14 +147,16 @@ def find_dataset(name, root):
                     + where.format(Path(root, folders[0])))
 
 
+def _in_words(counts):
+    return ", ".join(f"{part} {n:,} images of {c:,} classes" for part, (n, c) in counts.items())
+
+
 def _verify(name, folder, splits):
     """UserError if the splits have other counts than expected, or name files that do not exist."""
     counts = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
     if counts != COUNTS[name]:
-        there, whole = (", ".join(f"{part} {n:,} images of {c:,} classes" for part, (n, c) in of)
-                        for of in (counts.items(), COUNTS[name].items()))
-        raise UserError(f"{folder} has {there}; the whole dataset, split by class as in the "
-                        f"papers, has {whole}")
+        raise UserError(f"{folder} has {_in_words(counts)}; the whole dataset, split by class as "
+                        f"in the papers, has {_in_words(COUNTS[name])}")
     # One look into each folder: on a network's file system 300,000 at single files take minutes.
     paths = [path for rows in splits.values() for path, _ in rows]
     folders = {path.parent for path in paths}
