@@ -2,6 +2,7 @@
 
     python studies/jrs_bandwidths.py                    free points, no network: about a minute
     python studies/jrs_bandwidths.py --out runs-jrs     18 trainings on glyphs of half a minute
+    python studies/jrs_bandwidths.py run "only τ" --dataset cub128 ...      jrd.py with one variant
 
 "detached" is jrd.py's kernel: τ is the batch's mean squared distance, without a gradient.  The
 other variants are τ with its gradient, τ fixed at its first value, and "only τ": what detaching
@@ -137,14 +138,19 @@ def batches(data):
             yield data.train.images[batch], data.train.labels[batch]
 
 
-def trained(variant, alpha, seed, out):
-    """A training of jrd.py with its regularizer replaced -> network, R@1 and MAP@R in %"""
+def replace_jrs(variant):
+    """jrd.py's regularizer is this variant of JRS from now on."""
     first = []
 
     def regularizer(cfg, reps, labels):
         first[:] = first or [mean_distance(x).detach() for x in reps]
         return penalty(variant, reps, labels, KS, first)
     jrd.regularizer = regularizer
+
+
+def trained(variant, alpha, seed, out):
+    """A training of jrd.py with its regularizer replaced -> network, R@1 and MAP@R in %"""
+    replace_jrs(variant)
     cfg = jrd.parse_args(["--alpha", str(alpha), "--seed", str(seed), *RATE,
                           "--out", str(Path(out, variant.replace(" ", "-")))])
     last = jrd.train(cfg)["last epoch"]
@@ -214,6 +220,12 @@ def trainings(out):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["run"]:
+        variant, *flags = sys.argv[2:]
+        replace_jrs(variant)
+        common.main(jrd.train, lambda: jrd.parse_args([
+            *flags, "--name", variant.replace(" ", "-").replace("τ", "tau")]))
+        sys.exit()
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="a folder: train, with the runs there")
