@@ -1,14 +1,13 @@
 """What JRS minimizes if its bandwidths follow the batch: the figures of docs/jrs_bandwidths.md.
 
     python studies/jrs_bandwidths.py                    free points, no network: about a minute
-    python studies/jrs_bandwidths.py --out runs-jrs     18 trainings on glyphs of half a minute
+    python studies/jrs_bandwidths.py train runs-jrs     18 trainings on glyphs of half a minute
     python studies/jrs_bandwidths.py run "only τ" --dataset cub128 ...      jrd.py with one variant
 
 "detached" is jrd.py's kernel: τ is the batch's mean squared distance, without a gradient.  The
 other variants are τ with its gradient, τ fixed at its first value, and "only τ": what detaching
 adds to the gradient.  Free points also draw docs/jrs_bandwidths.png.
 """
-import argparse
 import statistics
 import sys
 from functools import partial
@@ -99,7 +98,6 @@ def free_points(png):
     most = torch.tensor(50 * 49 / jrd.different_class(labels).sum().item())         # N / N_pairs
     points = [cap(labels, 16, seed) for seed in range(3)]
     settings = {"free, 16-d": (points[:1], [False]), "sphere, 16-d": (points[:1], [True]),
-                "sphere, 2-d": ([cap(labels, 2, 0)], [True]),
                 "three layers": (points, [False, True, False])}         # x⁺ is free here too
     rows = [["points", "τ", "lower bound", "F, first", "F, last", "τ, last / first",
              "same-class d²/τ, last"]]
@@ -115,19 +113,19 @@ def free_points(png):
         if name == "free, 16-d":
             draw(axes, name, flows, bound)
     print(*markdown(rows), sep="\n")
-    axes[1].set_yscale("log")
     save(figure, png, figure.axes)
 
 
 def draw(axes, name, flows, bound):
     """A row of three panels; flows: {variant: what flow returns}"""
-    titles = "F", "τ / first τ", "same-class distance² / τ"
-    for column, (axis, title) in enumerate(zip(axes, titles)):
+    for column, title in enumerate(["F", "τ / first τ", "same-class distance² / τ"]):
+        axis = axes[column]
         for (variant, steps), colour, line in zip(flows.items(), COLOURS, LINES):
             axis.plot(range(1, STEPS + 2), steps[:, column], color=colour, ls=line, lw=2,
                       label=f"τ {variant}")
         axis.set(title=f"{name}: {title}", xlabel="step + 1", xscale="log")
     axes[0].axhline(bound, color="0.6", lw=1, label="lower bound")
+    axes[1].set_yscale("log")
 
 
 # ---------------------------------------------------------------------------- trainings
@@ -220,14 +218,14 @@ def trainings(out):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["run"]:
-        variant, *flags = sys.argv[2:]
-        replace_jrs(variant)
-        common.main(jrd.train, lambda: jrd.parse_args([
-            *flags, "--name", variant.replace(" ", "-").replace("τ", "tau")]))
-        sys.exit()
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", help="a folder: train, with the runs there")
-    folder = parser.parse_args().out
-    trainings(folder) if folder else free_points(ROOT / "docs" / "jrs_bandwidths.png")
+    command, *words = sys.argv[1:] or ["points"]
+    if command == "points":
+        free_points(ROOT / "docs" / "jrs_bandwidths.png")
+    elif command == "train" and len(words) == 1:
+        trainings(*words)
+    elif command == "run" and words:
+        replace_jrs(words[0])
+        name = words[0].replace(" ", "-").replace("τ", "tau")
+        common.main(jrd.train, lambda: jrd.parse_args([*words[1:], "--name", name]))
+    else:
+        sys.exit(__doc__)

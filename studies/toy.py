@@ -1,6 +1,6 @@
 """The moving picture of README: points of four classes under one loss and three regularizers.
 
-    python studies/toy.py [--to docs/toy.gif]         half a minute; needs matplotlib and Pillow
+    python studies/toy.py       writes docs/toy.gif in half a minute; needs matplotlib and Pillow
 
 There is no network.  Gradient descent moves the points, and every panel has the same start.  The
 loss is always DML-DA's contrastive loss (its Eq. 2) with margin 1.  The panels add to it:
@@ -13,7 +13,6 @@ gradient; compare their lengths within a panel only.
 The papers' weights are α = 1, λ = 0.6 and λ = 10.  The weights 3 and 8 show the effect beside a
 loss that sums over pairs.  MDR's levels start at -3, 0, 3; in this plane -3 is a negative distance.
 """
-import argparse
 import sys
 from pathlib import Path
 
@@ -113,6 +112,4 @@ def draw(to, steps=1600, frames=60):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--to", default=ROOT / "docs/toy.gif")
-    common.main(lambda args: draw(args.to), parser.parse_args)
+    common.main(draw, lambda: ROOT / "docs" / "toy.gif")
