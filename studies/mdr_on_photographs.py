@@ -176,9 +176,9 @@ def table(out):
     rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,trained classes,σ*,active triplets,"
             "‖∂triplet‖,λ‖∂MDR‖".split(",")]
     for _, config, log, result, measures in finished(out):
-        last, images = result["last epoch"], config["epochs"] * config["iterations"] * config["batch"]
+        images = config["epochs"] * config["iterations"] * config["batch"]
         rows.append([arm(config), config.get("name") or "", f"{config['lr']:g}", f"{images:,}",
-                     str(config["seed"]), *(f"{100 * last[k]:.1f}" for k in (
+                     str(config["seed"]), *(f"{100 * result['last epoch'][k]:.1f}" for k in (
                          "R@1", "R@1, l2-normalized", "seen R@1")), f"{log[-1]['sigma*']:.3f}",
                      *(f"{measures[k]:.3f}" if k in measures else "–" for k in (
                          "active triplets", "triplet gradient", "mdr gradient"))])
