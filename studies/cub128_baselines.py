@@ -1,8 +1,8 @@
-"""Why two baselines of cub128 end below their start (docs/cub128.md).
+"""Why two baselines of cub128 are weak (docs/cub128.md, studies/mdr_on_photographs.md).
 
     python studies/cub128_baselines.py triplet --weights FILE [--out runs-search]
-        R@1 with and without L2 normalization, of the pooled features and of the embeddings: before
-        training, and after the runs of Triplet and Triplet + L2Norm in --out
+        R@1 with and without L2 normalization, of pooled features and embeddings, and std / mean of
+        the embeddings' norms (cv): before training, and of the runs of mdr.py in --out
     python studies/cub128_baselines.py npair --weights FILE [--out runs-search]
         N-pair with its inner products times 1, 4 and 16, 3 epochs each; the losses are in the logs
 
@@ -33,14 +33,14 @@ def triplet(args):
     network = mdr.Network(cfg, len(data.train.classes))
     common.load_weights(network.backbone, cfg.backbone, cfg.weights)
     common.to_device(network, cfg).eval()
-    rows = [["R@1", "pooled", "L2-normalized", "embedding", "L2-normalized", "norm, std / mean"]]
-    for path in [None, *sorted(Path(args.out).glob("mdr-cub128-*lambda0*/last.pt"))]:
+    rows = [["R@1", "pooled", "L2-normalized", "embedding", "L2-normalized", "centred first", "cv"]]
+    for path in [None, *sorted(Path(args.out).glob("mdr-cub128-*/last.pt"))]:
         if path:
             network.load_state_dict(common.read_checkpoint(path)["network"])
         pooled = common.embed(network.pool, data.test, cfg)
         e = network.embedding(pooled)
-        recalls = [recall_at_k(x, data.test.labels, [1])[1]
-                   for x in (pooled, F.normalize(pooled), e, F.normalize(e))]
+        searched = pooled, F.normalize(pooled), e, F.normalize(e), F.normalize(e - e.mean(0))
+        recalls = [recall_at_k(x, data.test.labels, [1])[1] for x in searched]
         norms = e.norm(dim=1)
         rows.append([path.parent.name if path else "pretrained",
                      *(f"{100 * recall:.1f}" for recall in recalls),
