@@ -35,7 +35,7 @@ from support import ranks
 from support.embeddings import (UNKNOWN, draw_sheet, folder_entries, load_npz, names_of,
                                 nearest_entries, print_nearest, sheet_row, split_entries)
 from support.images import decode, to_tensor
-from support.tables import final_table, show            # noqa: F401  final_table is the scripts'
+from support.runs import final_table, show              # noqa: F401  final_table is the scripts'
 
 
 # ---------------------------------------------------------------------------- retrieval

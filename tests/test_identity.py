@@ -75,7 +75,7 @@ def test_versions_that_compute_the_same_are_not_other_code(monkeypatch, tmp_path
     ("jrd.py", r'help="Table 4"', 'help="kernels"'),                                # the options
     ("support/command_line.py", r"finite int or float", "finite number"),
     ("common.py", "the network's embeddings are not finite", "not finite"),         # a message
-    ("support/tables.py", "pretrained backbone", "before training"),                # a table
+    ("support/runs.py", "f\"last epoch", "f\"final epoch"),                            # a table
     ("support/images.py", "cannot read the image", "no image"),
     ("support/runs.py", "self.started, self.first", "self.first, self.started"),
     ("support/layouts.py", "left out: ", "set aside: ")])      # a remark
