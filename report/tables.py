@@ -299,7 +299,7 @@ def compare(out, one, other):
     rows = [["last epoch", *settings, "difference", "95% interval"]]
     for metric in first[0]:
         if all(metric in figures for figures in first + second):
-            rows.append(compared(metric, *([f[metric] for f in side] for side in (first, second))))
+            rows.append(compared(metric, [f[metric] for f in first], [f[metric] for f in second]))
     lines = [*markdown(rows), "", f"Seeds {', '.join(seeds)}; R@1, MAP@R and NMI in %, the others "
              "as in the log; differences within a seed, their mean."]
     return "\n".join(lines + differences(*configs))
