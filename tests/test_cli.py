@@ -27,7 +27,6 @@ def result(out, name):
 # ---------------------------------------------------------------------------- mistakes
 MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --dataset birds": "unknown dataset 'birds'",
-    "jrd.py --kernel cosine": "choose from",
     "jrd.py --alpha -1": "--alpha: -1 must be >= 0",
     "jrd.py --K 0": "--K: 0 must be >= 1",
     "jrd.py --weights {tmp}/none.pth": "no weights file",
@@ -66,7 +65,6 @@ MISTAKES = {  # what is typed: what the one line must say
     "report --list --plan": "not allowed with",
     "report --plan --dataset glyphs --weights {tmp}/none.pth": "none.pth: no such file",
     "jrd.py --name=../x": "'../x' must be letters, digits",
-    "mdr.py --momentum 1": "--momentum: 1 must be",
     "mdr.py --lambda 0 --levels 1 2": "--levels does nothing with --lambda 0",
     "mdr.py --fixed-levels --nu 1": "--nu does nothing with --fixed-levels",
     "mdr.py --size 256": "--size does nothing with --backbone small",

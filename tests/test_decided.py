@@ -34,6 +34,8 @@ def test_nothing_is_said_before_all_seeds_are_in(tmp_path):
     args = arguments("--dataset", "cub128", "--out", tmp_path / "runs")
     runs = experiments.all_runs(experiments.selected(args), args)[:11 * 11]
     assert [run.cfg.seed for run in runs] == sorted([*range(11)] * 11)
+    quick = arguments("--quick", "--dataset", "cub128")
+    assert len(experiments.all_runs(experiments.selected(quick), quick)) == 14
     runs, draw, hits = [run for run in runs if run.cfg.seed > 2], np.random.RandomState(1), {}
     for run in runs:
         if run is runs[-1]:
