@@ -173,26 +173,26 @@ def arm(config):
 
 def table(out):
     """A row per run, R@1 in %, of the last epoch."""
-    rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,trained classes,σ*,active triplets,"
+    rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,NMI,trained classes,σ*,active triplets,"
             "‖∂triplet‖,λ‖∂MDR‖".split(",")]
     for _, config, log, result, measures in finished(out):
         images = config["epochs"] * config["iterations"] * config["batch"]
         rows.append([arm(config), config.get("name") or "", f"{config['lr']:g}", f"{images:,}",
                      str(config["seed"]), *(f"{100 * result['last epoch'][k]:.1f}" for k in (
-                         "R@1", "R@1, l2-normalized", "seen R@1")), f"{log[-1]['sigma*']:.3f}",
+                         "R@1", "R@1, l2-normalized", "NMI", "seen R@1")), f"{log[-1]['sigma*']:.3f}",
                      *(f"{measures[k]:.3f}" if k in measures else "–" for k in (
                          "active triplets", "triplet gradient", "mdr gradient"))])
     print(*markdown(rows), sep="\n")
 
 
 def draw(out):
-    """Held-out R@1 against images seen, a curve per arm, at each length."""
+    """Held-out R@1 against images seen, a curve per arm, at each length and rate."""
     panels = {}
     for _, config, log, _, _ in finished(out):
-        if config.get("name") or config["lr"] not in (3e-4, 1e-4):
+        if config.get("name"):
             continue
-        panel = (f"{config['iterations']} iterations per epoch", "images seen (1,000)",
-                 "R@1, held-out classes (%)")
+        panel = (f"{config['iterations']} iterations per epoch, rate {config['lr']:g}",
+                 "images seen (1,000)", "R@1, held-out classes (%)")
         points = panels.setdefault(panel, {}).setdefault(arm(config), {})
         for row in log:
             if "R@1" in row:
