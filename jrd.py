@@ -1,9 +1,8 @@
 """JRD: Distance Metric Learning with Joint Representation Diversification (Chu et al., ICML 2020).
 
 AMSoftmax, a classification loss, pulls each image to the proxy of its class.  JRD makes the classes
-dissimilar in the joint distribution of three representations: x⁻ (pooled features), x (the
-embedding) and x⁺ (cosines to all proxies).  It penalizes pairs of images of different classes that
-are alike in all three at once.
+dissimilar in the joint distribution of x⁻ (pooled features), x (the embedding) and x⁺ (cosines to
+all proxies): it penalizes pairs of different classes that are alike in all three at once.
 
     python jrd.py                               the embedded dataset, under a minute on two cores
     python jrd.py --alpha 0                     the same with AMSoftmax alone
@@ -158,8 +157,7 @@ def mgf_kernel(x):
 
 
 def joint_kernel(reps, kernels):
-    """Eq. 8: the Gram matrix Π_l k^l(x_i^l, x_j^l).  reps: L tensors (B, d_l), kernels: L callables
-    -> (B, B)"""
+    """Eq. 8: the Gram matrix Π_l k^l(x_i^l, x_j^l).  L reps (B, d_l), L kernels -> (B, B)"""
     gram = 1.0
     for x, kernel in zip(reps, kernels, strict=True):
         gram = gram * kernel(x)
