@@ -223,7 +223,7 @@ if __name__ == "__main__":
         free_points(ROOT / "docs" / "jrs_bandwidths.png")
     elif command == "train" and len(words) == 1:
         trainings(*words)
-    elif command == "run" and words:
+    elif command == "run" and words[:1] and words[0] in (*VARIANTS, "only τ"):
         replace_jrs(words[0])
         name = words[0].replace(" ", "-").replace("τ", "tau")
         common.main(jrd.train, lambda: jrd.parse_args([*words[1:], "--name", name]))

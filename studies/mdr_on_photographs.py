@@ -123,7 +123,7 @@ def run(words):
 def measure(folder):
     """Of a run's network after training: the share of active triplets, and ‖∂L/∂e‖ of both losses
     (of MDR times λ), e in units of its mean distance.  Means over BATCHES -> measures.json"""
-    checkpoint = torch.load(folder / "last.pt", weights_only=True)
+    checkpoint = common.read_checkpoint(folder / "last.pt")
     name = checkpoint["config"].get("name")
     if name in VARIANTS:
         VARIANTS[name]()
@@ -162,7 +162,7 @@ def finished(out):
                 else {} for name in ("config.json", "result.json", "measures.json")]
         log = [json.loads(line) for line in (path.parent / "log.jsonl").read_text().splitlines()]
         runs.append((path.parent, read[0], log, *read[1:]))
-    return runs
+    return runs or sys.exit(f"mdr_on_photographs.py: no finished run under {out}")
 
 
 def arm(config):
@@ -209,7 +209,7 @@ def main(words):
         run(rest)
     elif command == "measure":
         for folder in rest:
-            measure(Path(folder))
+            common.main(measure, lambda: Path(folder))
     elif command in ("table", "draw") and len(rest) == 1:
         {"table": table, "draw": draw}[command](*rest)
     else:
