@@ -59,7 +59,7 @@ def header(args, rows):
         lines += [NOT_THE_PAPERS.format(weights=", ".join(hashes) or "no run is finished"), ""]
     made = f"{len(done)} of {len(runs)} runs finished"
     if done:
-        commits = {run.config["commit"] or "none" for run in done}     # 40 digits, + if files were changed
+        commits = {run.config["commit"] or "none" for run in done}     # 40 digits, + if edited
         made += f", made at commit {', '.join(sorted(c[:12] + c[40:] for c in commits))}"
     other = [run for run in done if run.other_code]
     if other:
