@@ -56,7 +56,7 @@ def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
             raise argparse.ArgumentTypeError(f"'{text}' is not a {noun}")
         if not (low <= value <= high and above < value < below and abs(value) < math.inf):
             limits = ((">=", low), (">", above), ("<=", high), ("<", below))
-            limits = limits if math.isfinite(value) else ()
+            limits = limits if abs(value) < math.inf else ()
             bounds = [f"{sign} {limit:.10g}" for sign, limit in limits if abs(limit) < math.inf]
             raise argparse.ArgumentTypeError(f"{text} must be {' and '.join(bounds) or 'finite'}")
         return value
