@@ -45,21 +45,21 @@ def difference(a, b, at=""):
     if isinstance(a, dict) and a.keys() == b.keys():
         return next(filter(None, (difference(a[k], b[k], f"{at}/{k}") for k in a)), "")
     if isinstance(a, (list, tuple)) and len(a) == len(b):
-        found = (difference(x, y, f"{at}/{i}") for i, (x, y) in enumerate(zip(a, b)))
-        return next(filter(None, found), "")
+        differences = (difference(x, y, f"{at}/{i}") for i, (x, y) in enumerate(zip(a, b)))
+        return next(filter(None, differences), "")
     return "" if a == b else at or "/"
 
 
 def state(folder):
     """All that a finished run holds, less its timings, its place and the commit."""
-    found = torch.load(folder / "last.pt", weights_only=True)
+    checkpoint = torch.load(folder / "last.pt", weights_only=True)
     result = json.loads((folder / "result.json").read_text())
-    for row in [*found["history"], result]:
+    for row in [*checkpoint["history"], result]:
         for timing in ("seconds", "images/s"):
             row.pop(timing, None)
     for where in ("out", "commit", "workers"):
-        found["config"].pop(where)
-    return found, result
+        checkpoint["config"].pop(where)
+    return checkpoint, result
 
 
 def kill_one_script(script, kills, draw, tmp):
@@ -195,7 +195,7 @@ def file_damage(path, read, draw):
 def readers(tmp, draw):
     """{what is damaged: an attempt -> whether its answer was the true one}"""
     import test_datasets as copies
-    found = {f"command line of {script}.py": command_lines(script, draw) for script in TRAININGS}
+    inputs = {f"command line of {script}.py": command_lines(script, draw) for script in TRAININGS}
     layouts.COUNTS.update(copies.MINI)
 
     def dataset(name, root):
@@ -209,28 +209,28 @@ def readers(tmp, draw):
         root = tmp / layout.replace(" ", "-")
         folder = copies.LAYOUTS[layout](root)
         for file in files.split():
-            found[f"{layout}: {file}"] = file_damage(
+            inputs[f"{layout}: {file}"] = file_damage(
                 folder / file, dataset(layout.split()[0], root), draw)
     for kind, options in (("jpg", {}), ("png", {}), ("webp", {}), ("gif", {}), ("bmp", {})):
         path = tmp / f"image.{kind}"
         noise = np.random.RandomState(0).randint(0, 256, (40, 50, 3), np.uint8)
         copies.Image.fromarray(noise).save(path, **options)
-        found[f"image .{kind}"] = file_damage(
+        inputs[f"image .{kind}"] = file_damage(
             path, lambda path=path: np.asarray(images.decode(path)).tolist(), draw)
     for kind, save in (("embeddings .npz", np.savez), ("compressed .npz", np.savez_compressed)):
         path = tmp / f"{save.__name__}.npz"
         save(path, embeddings=np.random.RandomState(0).rand(20, 4).astype(np.float32),
              labels=np.arange(20) // 4)
-        found[kind] = file_damage(path, lambda path=path: evaluation.judge(
+        inputs[kind] = file_damage(path, lambda path=path: evaluation.judge(
             ks=[1, 2], **evaluation.load_npz(path)), draw)
     path = tmp / "last.pt"
     torch.save({"paper": "jrd", "config": {"alpha": 1.0}, "network": {"w": torch.ones(50)}}, path)
-    found["checkpoint .pt"] = file_damage(path, lambda: common.read_checkpoint(path), draw)
+    inputs["checkpoint .pt"] = file_damage(path, lambda: common.read_checkpoint(path), draw)
     path = tmp / "small.pth"
     shutil.copy(common.glyphs.WEIGHTS, path)
-    found["weights .pth"] = file_damage(path, lambda: common.load_weights(
+    inputs["weights .pth"] = file_damage(path, lambda: common.load_weights(
         common.SmallNet(), "small", path), draw)
-    return found
+    return inputs
 
 
 def hostile(tmp):

@@ -134,8 +134,8 @@ def test_holm():
                     break
                 want.add(i)
                 left.remove(i)
-            found = {i for i, adjusted in enumerate(claims.holm(p)) if adjusted <= level}
-            assert found == want
+            below = {i for i, adjusted in enumerate(claims.holm(p)) if adjusted <= level}
+            assert below == want
             rejected, kept = rejected + len(want), kept + m - len(want)
     assert rejected > 20 and kept > 20
 

@@ -133,9 +133,9 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
         assert torch.backends.cudnn.allow_tf32 == tf32
         assert torch.get_float32_matmul_precision() == "highest"
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    plain, found = network(images), common.features(network, images, precision)
-    assert found.dtype == torch.float32
-    error = (found - plain).abs().max() / plain.abs().max()
+    plain, rounded = network(images), common.features(network, images, precision)
+    assert rounded.dtype == torch.float32
+    error = (rounded - plain).abs().max() / plain.abs().max()
     assert 1e-4 < error < 0.1 if precision == "bf16" else error == 0
 
 
@@ -150,10 +150,10 @@ def test_all_scripts_train_in_bf16_with_losses_in_float32(script, tmp_path, monk
             seen[name].add(out.dtype)
             return out
         monkeypatch.setattr(kind, "forward", spied)
-    found = script.train(script.parse_args(["--precision", "bf16", "--epochs", "1", "--out",
+    result = script.train(script.parse_args(["--precision", "bf16", "--epochs", "1", "--out",
                                             str(tmp_path)]))
     assert seen == {"conv": {torch.bfloat16}, "linear": {torch.float32}}
-    assert 0 < found["last epoch"]["R@1"] <= 1
+    assert 0 < result["last epoch"]["R@1"] <= 1
     (folder,) = tmp_path.iterdir()
     assert folder.name == f"{script.__name__}-glyphs-precisionbf16-epochs1-s0"
 

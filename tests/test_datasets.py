@@ -316,9 +316,9 @@ def cached(files, tmp_path):
     return images.cache_images(files)
 
 
-def assert_same(found, files):
-    assert len(found) == len(files)
-    for got, want in zip(found, (files[i] for i in range(len(files))), strict=True):
+def assert_same(stored, files):
+    assert len(stored) == len(files)
+    for got, want in zip(stored, (files[i] for i in range(len(files))), strict=True):
         assert torch.equal(got, want) and got.dtype == torch.uint8 and got.stride() == want.stride()
 
 
@@ -326,20 +326,20 @@ def assert_same(found, files):
 def test_the_cache_holds_what_the_files_give_and_decodes_once(prefix, files, tmp_path, capsys,
                                                               monkeypatch):
     """Images of one shape and of several."""
-    found = cached(files(prefix), tmp_path)
+    stored = cached(files(prefix), tmp_path)
     assert ".images: 7 images\n" in capsys.readouterr().out
-    assert (found.whole() is None) == (prefix != HALVE)
-    size = sum(3 * h * w for h, w in found.shapes)
+    assert (stored.whole() is None) == (prefix != HALVE)
+    size = sum(3 * h * w for h, w in stored.shapes)
     assert [p.stat().st_size for p in (tmp_path / ".cache").glob("*.images")] == [size]
-    assert_same(found, files(prefix))
+    assert_same(stored, files(prefix))
     files.decoded()
     with monkeypatch.context() as patch:                      # a finished cache needs no writing
         patch.setattr(images.filelock, "FileLock", None)
-        assert_same(cached(files(prefix), tmp_path), found)
+        assert_same(cached(files(prefix), tmp_path), stored)
     assert files.decoded() == 0 and capsys.readouterr().out == ""
-    copied = pickle.dumps(found)
+    copied = pickle.dumps(stored)
     assert len(copied) < 2000, "a worker would be sent the images themselves"
-    assert_same(pickle.loads(copied), found)
+    assert_same(pickle.loads(copied), stored)
 
 
 CHANGES = {  # what happens to a finished cache of seven images, and how many are decoded anew
@@ -363,9 +363,9 @@ def test_a_cache_that_does_not_fit_is_replaced(change, files, tmp_path):
     names = sorted((tmp_path / ".cache").iterdir())
     CHANGES[change](tmp_path / "d", {p.suffix[1:]: p for p in names})
     files.decoded()
-    found = cached(files(), tmp_path)
+    stored = cached(files(), tmp_path)
     assert files.decoded() == 7
-    assert_same(found, files())
+    assert_same(stored, files())
     assert sorted((tmp_path / ".cache").iterdir()) == names, "the stale files are still there"
     if change in ("an image", "time of an image"):
         assert_same(before, old)                    # a run that goes on reads what it began with
@@ -376,8 +376,8 @@ def test_each_transform_has_a_cache_of_its_own(files, tmp_path):
     other = cached(files(v2.Resize((10, 12), v2.InterpolationMode.NEAREST)), tmp_path)
     assert not torch.equal(small[0], other[0]) and small[0].shape == other[0].shape == (3, 10, 12)
     files.decoded()
-    for found, prefix in ((whole, None), (small, HALVE)):
-        assert_same(cached(files(prefix), tmp_path), found)
+    for stored, prefix in ((whole, None), (small, HALVE)):
+        assert_same(cached(files(prefix), tmp_path), stored)
     assert files.decoded() == 0
 
 
@@ -399,15 +399,15 @@ def ended(child):
 
 
 def test_a_killed_build_leaves_nothing_that_is_taken_for_a_cache(files, tmp_path, monkeypatch):
-    some = files()
+    photos = files()
 
     def get(self, i, real=images.ImageFiles.__getitem__):
         return real(self, i) if i != 5 else os.kill(os.getpid(), signal.SIGKILL)
     with monkeypatch.context() as patch:
         patch.setattr(images.ImageFiles, "__getitem__", get)
-        assert ended(in_a_child(lambda: cached(some, tmp_path))) == -signal.SIGKILL
+        assert ended(in_a_child(lambda: cached(photos, tmp_path))) == -signal.SIGKILL
     assert [p.suffix for p in (tmp_path / ".cache").iterdir() if p.suffix != ".lock"] == [".part"]
-    assert_same(cached(some, tmp_path), some)
+    assert_same(cached(photos, tmp_path), photos)
 
 
 @pytest.mark.parametrize("locks", [True, False])
@@ -418,16 +418,16 @@ def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, ca
     monkeypatch.setattr(images, "decode", lambda path: time.sleep(0.02) or real(path))
     if not locks:
         monkeypatch.setattr(images.filelock, "FileLock", contextlib.nullcontext)
-    some = files()
-    want = [images.to_tensor(None, real(path)) for path in some.paths]
+    photos = files()
+    want = [images.to_tensor(None, real(path)) for path in photos.paths]
     files.decoded()
 
     def build():
         for _ in range(10):
-            assert_same([*cached(some, tmp_path)], want)
+            assert_same([*cached(photos, tmp_path)], want)
     children = [in_a_child(build) for _ in range(3)]
     assert [ended(child) for child in children] == [0, 0, 0]
-    assert_same([*cached(some, tmp_path)], want)
+    assert_same([*cached(photos, tmp_path)], want)
     out = capfd.readouterr().out
     assert not locks or out.count("building the cache") == 1
 
@@ -481,14 +481,14 @@ TRAININGS = [
 def test_an_epoch_on_a_miniature_copy(script, layout, flags, mini, tmp_path, capsys):
     """The real backbone with random weights, through the whole path; a class has one image."""
     name, _ = mini(layout)
-    found = script.train(script.parse_args([
+    result = script.train(script.parse_args([
         "--dataset", name, "--data-root", str(tmp_path), "--out", str(tmp_path / "runs"),
         "--weights", "random", "--epochs", "1", "--workers", "0", *flags.split()]))
-    assert 0 <= found["last epoch"]["R@1"] <= 1
+    assert 0 <= result["last epoch"]["R@1"] <= 1
     out = capsys.readouterr().out
     assert "train 3 images of 2 classes" in out and out.count("building the cache") == (
         4 if name == "inshop" else 3)
     (folder,) = (tmp_path / "runs").iterdir()
     splits = json.loads((folder / "config.json").read_text())["splits"]
     assert splits == {part: list(counts) for part, counts in MINI[name].items()}
-    assert ("NMI" in found["last epoch"]) == (name != "inshop")
+    assert ("NMI" in result["last epoch"]) == (name != "inshop")

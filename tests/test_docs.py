@@ -36,12 +36,12 @@ def anchor(title):
 
 @functools.cache
 def anchors(page):
-    found, times = set(), {}
+    anchors, times = set(), {}
     for title in re.findall(r"^#{1,6} +(.+?) *#*$", prose(page.read_text(encoding="utf-8")), re.M):
         name = anchor(title)
-        found.add(f"{name}-{times[name]}" if name in times else name)
+        anchors.add(f"{name}-{times[name]}" if name in times else name)
         times[name] = times.get(name, 0) + 1
-    return found
+    return anchors
 
 
 def targets(page):

@@ -201,9 +201,9 @@ def bound_by_loops(seen, ys, unseen, yu, halves):
     sides = []
     for side, points, labels, test in (("s", seen, ys, s_test), ("u", unseen, yu, u_test)):
         for i in test:
-            found = nearest(points[i])
-            errors[side].append(found != (side, labels[i]))
-            sides.append(found[0] != side)
+            neighbour = nearest(points[i])
+            errors[side].append(neighbour != (side, labels[i]))
+            sides.append(neighbour[0] != side)
     return np.mean(errors["s"]) + np.mean(errors["u"]), 1 - np.mean(sides)
 
 
@@ -328,9 +328,9 @@ def test_labels_may_be_texts(tmp_path):
     assert load_npz(tmp_path / "a.npz")["labels"].tolist() == [2, 1, 2, 1, 0, 0]
     np.savez(tmp_path / "b.npz", embeddings=x, labels=np.array(names), gallery=x,
              gallery_labels=np.array(["owl", "emu"] * 3))
-    found = load_npz(tmp_path / "b.npz")
-    assert found["labels"].tolist() == [3, 2, 3, 2, 1, 1]
-    assert found["gallery_labels"].tolist() == [2, 0] * 3
+    arrays = load_npz(tmp_path / "b.npz")
+    assert arrays["labels"].tolist() == [3, 2, 3, 2, 1, 1]
+    assert arrays["gallery_labels"].tolist() == [2, 0] * 3
 
 
 @pytest.mark.parametrize("change", [{"network": {"w": torch.ones(2)}}, {"config": {"K": 1}}])

@@ -94,9 +94,9 @@ def test_the_length_follows_the_folder(script, most, batch, capsys):
     """About as many passes over the images as over CUB's 5,864, at most the preset."""
     for n in (45, 1000, 5864, 60_000):
         split = common.Split(None, torch.zeros(n), [])
-        found = common.iterations_for(split, batch, script.DEFAULTS)
-        assert f"{found} batches an epoch, for {n:,} training images" in capsys.readouterr().out
-        assert found == min(most, math.ceil(most * n / 5864))
+        steps = common.iterations_for(split, batch, script.DEFAULTS)
+        assert f"{steps} batches an epoch, for {n:,} training images" in capsys.readouterr().out
+        assert steps == min(most, math.ceil(most * n / 5864))
     assert common.iterations_for(common.Split(None, torch.zeros(5864), []), 2 * batch,
                                  script.DEFAULTS) == most / 2
 
@@ -118,9 +118,9 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path):
     result, out, folder = train(script, *flags)
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     best = max(rows, key=lambda row: row["val R@1"])
-    found = result["best on held-out classes"]
-    assert found["epoch"] == best["epoch"] and found["val R@1"] == best["val R@1"]
-    assert found["R@1"] == rows[found["epoch"] - 1]["R@1"]
+    chosen = result["best on held-out classes"]
+    assert chosen["epoch"] == best["epoch"] and chosen["val R@1"] == best["val R@1"]
+    assert chosen["R@1"] == rows[chosen["epoch"] - 1]["R@1"]
     assert len(torch.load(folder / "best.pt", weights_only=True)["history"]) == best["epoch"]
     config = json.loads((folder / "config.json").read_text())
     assert config["splits"] == {"train": [12, 3], "test": [24, 6], "val": [12, 3]}
@@ -183,13 +183,13 @@ def test_too_few_classes_to_hold_out(share, train, tmp_path):
     ("mnasnet0_5", 1280), ("efficientnet_b0", 1280)])
 def test_a_model_of_torchvision_loses_its_classifier_and_its_noise(name, width):
     torch.manual_seed(0)
-    network, found = common.backbone(name)
+    network, outputs = common.backbone(name)
     images = common.Preprocess(name)(torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8))
     network.train()
     for module in network.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.eval()
-    assert found == width and network(images).shape == (2, width)
+    assert outputs == width and network(images).shape == (2, width)
     assert torch.equal(network(images), network(images)), "no dropout, no stochastic depth"
 
 
@@ -220,8 +220,8 @@ def test_own_weights_of_any_wrapping(kind, classifier, tmp_path, capsys):
         state = {k: v for k, v in state.items() if not k.startswith("classifier")}
     torch.save(own_weights(kind, state), tmp_path / "mine.pth")
     network, _ = common.backbone("squeezenet1_1")
-    found = common.load_weights(network, "squeezenet1_1", tmp_path / "mine.pth")
-    assert found == common.sha256(tmp_path / "mine.pth")
+    sha = common.load_weights(network, "squeezenet1_1", tmp_path / "mine.pth")
+    assert sha == common.sha256(tmp_path / "mine.pth")
     assert "not a published file" in capsys.readouterr().out
     assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
 

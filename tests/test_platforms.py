@@ -49,9 +49,9 @@ def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatc
     monkeypatch.setattr(torch.utils.data, "DataLoader", loader)
     cfg = argparse.Namespace(workers=3, device="cpu")
     for split in (data.seen, data.val, data.test):
-        found = common.embed(lambda x: x.float().mean((2, 3)), split, cfg)
+        embedded = common.embed(lambda x: x.float().mean((2, 3)), split, cfg)
         want = torch.stack([split.images[i].float().mean((1, 2)) for i in range(len(split))])
-        torch.testing.assert_close(found, want)
+        torch.testing.assert_close(embedded, want)
     assert asked == ([] if cache else [3] * 3)          # a whole cached split is one view
 
 

@@ -44,15 +44,15 @@ def typed(*words):
 
 def table(text):
     """What eval.py printed -> {query: [(distance, class, image), ...]}"""
-    found = {}
+    answers = {}
     for line in text.splitlines():
         if line.startswith("query "):
-            rows = found.setdefault(line.removeprefix("query "), [])
+            rows = answers.setdefault(line.removeprefix("query "), [])
         elif re.match(r" +\d+ ", line):
             _, distance, kind, image = re.split(r"\s{2,}|(?<=\d) (?=[ \d])", line.strip(),
                                                 maxsplit=3)
             rows.append((float(distance), kind, image))
-    return found
+    return answers
 
 
 # ---------------------------------------------------------------------------- what is found
@@ -63,8 +63,8 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ca
     asked = [folder / "class00" / "0.png", folder / "class02" / "1.png"]
     typed(checkpoint, "--query", *asked, "--gallery", folder, "--top", 3)
     text = capsys.readouterr().out
-    found = table(text)
-    assert list(found) == [str(path) for path in asked]
+    answers = table(text)
+    assert list(answers) == [str(path) for path in asked]
     assert f"{checkpoint}: 8 images are searched" in text
 
     network, cfg = common.load(checkpoint)
@@ -76,10 +76,10 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ca
     for path in asked:
         distances = {other: (x[path] - x[other]).square().sum().sqrt().item() for other in paths}
         want = sorted(distances, key=distances.get)[:3]
-        assert [image for _, _, image in found[str(path)]] == [str(other) for other in want]
-        assert [d for d, _, _ in found[str(path)]] == pytest.approx(
+        assert [image for _, _, image in answers[str(path)]] == [str(other) for other in want]
+        assert [d for d, _, _ in answers[str(path)]] == pytest.approx(
             [distances[other] for other in want], abs=2e-4)
-        assert found[str(path)][0] == (0.0, path.parent.name, str(path))
+        assert answers[str(path)][0] == (0.0, path.parent.name, str(path))
 
 
 def test_the_runs_own_test_images_are_searched(checkpoint, tmp_path, capsys):
@@ -102,13 +102,13 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, capsys):
     make_folder(tmp_path / "f" / "test", [2, 2])
     make_folder(tmp_path / "f" / "gallery", [3, 3], seed=1)
     photo = tmp_path / "f" / "gallery" / "class01" / "2.png"
-    said = []
+    printed = []
     for more in ([], ["--no-cache"], ["--l2norm"]):
         typed(checkpoint, "--dataset", tmp_path / "f", "--data-root", tmp_path, "--top", 50,
               "--query", photo, *more)
-        said.append(table(capsys.readouterr().out))
-    assert said[0] == said[1] == said[2]
-    ((_, rows),) = said[0].items()
+        printed.append(table(capsys.readouterr().out))
+    assert printed[0] == printed[1] == printed[2]
+    ((_, rows),) = printed[0].items()
     paths = sorted([*(tmp_path / "f" / "test").rglob("*.png"),
                     *(tmp_path / "f" / "gallery").rglob("*.png")])
     assert sorted(image for _, _, image in rows) == [str(path) for path in paths]
@@ -118,8 +118,8 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, capsys):
 def test_the_nearest_by_hand():
     entries = [("a", "x", None), ("b", "x", None), ("c", "y", None)]
     searched = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
-    found = embeddings.nearest_entries(torch.zeros(1, 2), searched, entries, 3)
-    assert found == [[(0.0, entries[1]), (0.0, entries[2]), (5.0, entries[0])]]     # ties in order
+    nearest = embeddings.nearest_entries(torch.zeros(1, 2), searched, entries, 3)
+    assert nearest == [[(0.0, entries[1]), (0.0, entries[2]), (5.0, entries[0])]]  # in order
     assert len(embeddings.nearest_entries(torch.zeros(2, 2), searched, entries, 2)[1]) == 2
 
 
@@ -129,8 +129,8 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
     make_folder(tmp_path / ".cache", [1])
     (tmp_path / "notes.txt").write_text("no image")
     PIL.Image.new("RGB", (4, 4)).save(tmp_path / "lone.JPG")
-    found = [(name, kind) for name, kind, _ in embeddings.folder_entries(tmp_path)]
-    assert found == [(str(tmp_path / "class00" / "0.png"), "class00"),
+    kinds = [(name, kind) for name, kind, _ in embeddings.folder_entries(tmp_path)]
+    assert kinds == [(str(tmp_path / "class00" / "0.png"), "class00"),
                      (str(tmp_path / "deep" / "under" / "class00" / "0.png"), "deep"),
                      (str(tmp_path / "lone.JPG"), "–")]
 

@@ -104,13 +104,13 @@ def test_a_command_stands_for_one_folder_and_one_setting(everything, dataset):
 
 
 def test_rows_that_share_a_run_share_it():
-    found = {}
+    keys_of = {}
     for row in rows_of("--dataset", "cub"):
-        found.setdefault(experiments.runs_of(row, under("runs"))[0].folder.name, set()).add(
+        keys_of.setdefault(experiments.runs_of(row, under("runs"))[0].folder.name, set()).add(
             (*row.key, tables.label(row)))
-    jrd = {key[1] for key in found["jrd-cub-s0"]}
+    jrd = {key[1] for key in keys_of["jrd-cub-s0"]}
     assert jrd == {"1", "2", "3", "fig4", "fig5", "fig6"}       # α = 1, (K, K') = (3, 1) among them
-    mdr = {key[1] for key in found["mdr-cub-s0"]}
+    mdr = {key[1] for key in keys_of["mdr-cub-s0"]}
     assert mdr == {"1a", "2a", "2b", "2c", "3", "fig3a", "fig3b", "fig4", "fig6"}
 
 
