@@ -182,6 +182,8 @@ STAND_INS = {"glyphs": "no miniature", "cub128": "not in cub128"}
 CUB128_RATES = {("mdr", "--l2norm"): "--lr 1e-4", ("dml_da", "--loss npair"): "--lr 1e-5"}
 # The seeds that decide the headline differences on cub128, each setting's; 0 to 2 explored.
 DECIDING_SEEDS = {"jrd": range(3, 11), "mdr": range(3, 11), "dml_da": range(3, 11)}
+# {(paper, flags): share of the schedule after which its search was best}, else 1, from the search
+SEARCH_BEST = {}
 
 
 def flags_on(dataset, paper, flags):

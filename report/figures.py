@@ -136,11 +136,7 @@ def draw_epochs(path, rows, get):
 
 
 def draw_runs(path, out, names):
-    """--curves: loss, unseen and seen R@1 against the epoch, a curve per name, over its seeds.
-
-    names: folders of runs in `out`, finished or not, with -s0, -s1, ... or without: all the seeds.
-    UserError: no such run, a damaged log, nothing logged yet, another suffix than .png and .svg.
-    """
+    """--curves: loss, unseen and seen R@1 against the epoch, a curve per name, over its seeds."""
     if Path(path).suffix not in (".png", ".svg"):
         raise common.UserError(f"--to {path} must end in .png or .svg")
     logs_by_name = {name: logs_of(out, name) for name in names}

@@ -62,8 +62,12 @@ def reading(run, metric, row=None, part="last epoch"):
     metric: of paper_numbers.jsonl, or a key of result.json or of the last log row.
     row: rows "at inference" read l2-normalized embeddings.
     """
+    evaluations = [line for line in run.log if "R@1" in line]
     if metric == "last four R@1":                   # the mean of the last four evaluations
-        return 100 * statistics.mean([line["R@1"] for line in run.log if "R@1" in line][-4:])
+        return 100 * statistics.mean(line["R@1"] for line in evaluations[-4:])
+    if isinstance(metric, float):                   # R@1 after about this share of the schedule
+        return 100 * min(evaluations, key=lambda line: abs(
+            line["epoch"] - metric * run.cfg.epochs))["R@1"]
     figures, name = run.result[part], IN_RUNS.get(metric, metric)
     if part == "last epoch":
         figures = run.log[-1] | figures
@@ -283,11 +287,8 @@ def table(out):
 
 
 def compare(out, one, other):
-    """Two settings of a folder side by side, last epoch, and their differences within a seed, as
-    Markdown; then the settings and the functions in which they differ.
-
-    one, other: names of settings, or of one of their runs or its folder.
-    """
+    """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
+    differences within a seed; then the settings and functions in which they differ -> Markdown"""
     folders = [seeds_of(out, name) for name in (one, other)]
     configs = [read_config(next(iter(of_seed.values()))) or {} for of_seed in folders]
     refuse_other_images(one, other, *configs)

@@ -134,8 +134,7 @@ def test_holm():
                     break
                 want.add(i)
                 left.remove(i)
-            below = {i for i, adjusted in enumerate(claims.holm(p)) if adjusted <= level}
-            assert below == want
+            assert {i for i, adjusted in enumerate(claims.holm(p)) if adjusted <= level} == want
             rejected, kept = rejected + len(want), kept + m - len(want)
     assert rejected > 20 and kept > 20
 

@@ -15,7 +15,6 @@ SCRIPTS = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.
 
 # ---------------------------------------------------------------------------- memory
 def test_no_memory_left_ends_in_one_line(few_glyphs, tmp_path, monkeypatch, capsys):
-    """In a step, and before the first one."""
     def full(*args):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 ...")
     monkeypatch.setattr(jrd, "objective", full)

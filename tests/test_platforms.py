@@ -37,7 +37,6 @@ def test_a_spawned_worker_can_be_told_what_to_load(script, tmp_path):
 
 @pytest.mark.parametrize("cache", [True, False])
 def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatch):
-    """A spawned worker costs seconds, at every evaluation."""
     folder = make_folder(tmp_path / "photos", [2] * 8, side=30)
     data = common.load_dataset(str(folder), tmp_path, test=common.SMALL_TRANSFORMS[2], cache=cache,
                                val=0.5)
@@ -70,7 +69,6 @@ def test_run_folders_have_names_for_every_system():
 @pytest.mark.parametrize("name", ["mps", "mps:0", "xpu", "meta"])
 def test_other_devices_are_refused_before_anything_is_read(script, name, tmp_path, monkeypatch,
                                                            capsys):
-    """Apple's GPU not after all epochs: torch has no float64 there, and wrong gradients."""
     monkeypatch.setattr(common, "load_dataset", None)
     monkeypatch.setattr(sys, "argv", ["script.py"])
     with pytest.raises(SystemExit) as end:
