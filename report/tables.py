@@ -59,7 +59,7 @@ def metrics_of(key, dataset):
 def reading(run, metric, row=None, part="last epoch"):
     """A finished run's figure in the paper's unit, None if it has none.
 
-    metric: of paper_numbers.jsonl, or a key of result.json or of the last log row.
+    metric: of paper_numbers.jsonl, a key of result.json or of the last log row, a share (R@1 then).
     row: rows "at inference" read l2-normalized embeddings.
     """
     evaluations = [line for line in run.log if "R@1" in line]
