@@ -1,13 +1,12 @@
 """What holds MDR back on photographs: mdr.py and variants of it, on held-out training classes.
 
-    python studies/mdr_on_photographs.py run [--variant NAME] FLAGS    trains: classes 1-80 of CUB,
-                                                   tested on 81-100; FLAGS are mdr.py's
+    python studies/mdr_on_photographs.py run [--variant NAME] FLAGS    mdr.py: trains on CUB's 1-80
     python studies/mdr_on_photographs.py measure RUN ...               what a run's last.pt can tell
     python studies/mdr_on_photographs.py table DIR                     a row per finished run
     python studies/mdr_on_photographs.py draw DIR                      R@1 against images seen
 
-Runs lie in runs-mdr/, those that mdr_on_photographs.md cites in results/cub128/mdr/.  A variant
-replaces a function of mdr.py, which a run's fingerprint does not see, so its name is the run's.
+Runs lie in runs-mdr/, the cited ones in results/cub128/mdr/.  A variant replaces a function of
+mdr.py, which a run's fingerprint does not see, so its name is the run's.
 """
 import argparse
 import json
@@ -128,7 +127,6 @@ def measure(folder):
     if name in VARIANTS:
         VARIANTS[name]()
     network, cfg = common.load(folder / "last.pt")
-    cfg.images_per_class = getattr(cfg, "images_per_class", None) or cfg.m      # its old name
     cfg.iterations, cfg.workers, cfg.data_root = BATCHES, 0, common.data_root()
     prefix, augment, whole = mdr.transforms(cfg)
     data = rate_search.held_out(cfg.dataset, cfg.data_root, prefix, whole)
@@ -166,9 +164,17 @@ def finished(out):
 
 
 def arm(config):
-    """Triplet, Triplet + L2Norm or Triplet + MDR, and what differs from its preset."""
+    """Triplet, Triplet + L2Norm or Triplet + MDR"""
     name = f"Triplet + MDR, λ = {config['lambda_']:g}" if config["lambda_"] else "Triplet"
     return name + " + L2Norm" * bool(config["l2norm"])
+
+
+def variant(config):
+    """What else differs from mdr.py's preset: --variant or flags."""
+    preset = {"loss": "triplet", "margin": 0.2, "images_per_class": 4, "nu": 0.01,
+              "precision": "bf16", "backbone": "squeezenet1_1"}
+    return config["name"] or ", ".join(
+        f"{k} {config[k]}" for k, usual in preset.items() if config.get(k, usual) != usual)
 
 
 def table(out):
@@ -177,7 +183,7 @@ def table(out):
             "‖∂triplet‖,λ‖∂MDR‖".split(",")]
     for _, config, log, result, measures in finished(out):
         images = config["epochs"] * config["iterations"] * config["batch"]
-        rows.append([arm(config), config.get("name") or "", f"{config['lr']:g}", f"{images:,}",
+        rows.append([arm(config), variant(config), f"{config['lr']:g}", f"{images:,}",
                      str(config["seed"]), *(f"{100 * result['last epoch'][k]:.1f}" for k in (
                          "R@1", "R@1, l2-normalized", "NMI", "seen R@1")), f"{log[-1]['sigma*']:.3f}",
                      *(f"{measures[k]:.3f}" if k in measures else "–" for k in (
@@ -189,7 +195,7 @@ def draw(out):
     """Held-out R@1 against images seen, a curve per arm, at each length and rate."""
     panels = {}
     for _, config, log, _, _ in finished(out):
-        if config.get("name"):
+        if variant(config):
             continue
         panel = (f"{config['iterations']} iterations per epoch, rate {config['lr']:g}",
                  "images seen (1,000)", "R@1, held-out classes (%)")

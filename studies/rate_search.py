@@ -1,11 +1,8 @@
 """Learning rates for glyphs and cub128, searched on held-out training classes.
 
-    python studies/rate_search.py list [--dataset glyphs] [--weights FILE ...]
-        print the commands, one per line; other flags are added to each
-    python studies/rate_search.py run mdr FLAGS
-        run one of them: mdr.py with these flags on the held-out split
-    python studies/rate_search.py [--dataset glyphs] [--out results/cub128/search]
-        print the table of the finished runs
+    python studies/rate_search.py list [--dataset glyphs] [FLAGS]   the commands, with FLAGS
+    python studies/rate_search.py run mdr FLAGS                     one: mdr.py on held-out classes
+    python studies/rate_search.py [--dataset glyphs] [--out DIR]    the table of finished runs
 
 The first four fifths of the training classes train, the last fifth takes the test classes' place.
 No image of a test class is embedded.  On cub128 a run is two fifths of the preset's, and a setting

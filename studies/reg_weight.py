@@ -24,10 +24,8 @@ def main():
         flags = ["--regularizer", row[0], "--reg-weight", row[1]]
         if row[0] == "none":
             flags = ["--lambda", "0"]
-        results = []
-        for seed in ("0", "1"):
-            cfg = dml_da.parse_args([*flags, "--seed", seed, "--out", "runs-weights"])
-            results.append(dml_da.train(cfg)["last epoch"])
+        results = [dml_da.train(dml_da.parse_args(
+            [*flags, "--seed", seed, "--out", "runs-weights"]))["last epoch"] for seed in "01"]
         row += [f"{100 * statistics.mean(result[metric] for result in results):.1f}"
                 for metric in ("R@1", "NMI")]
     print(*markdown(rows), sep="\n")

@@ -8,8 +8,7 @@ loss is always DML-DA's contrastive loss (its Eq. 2) with margin 1.  The panels 
   2  3 L_JRS / N_pairs (JRD, Eq. 10-11) of one representation, as in the variant MRD
   3  8 L_MDR (MDR, Eq. 5) with fixed levels -1, 0, 1
   4  10 L_DA (DML-DA, Eq. 6-8) on the unit circle, where the start's points are normalized
-The inner circle of panel 4 shows the loss alone on the circle.  Arrows show minus the regularizer's
-gradient; compare their lengths within a panel only.
+Arrows show minus the regularizer's gradient; compare their lengths within a panel only.
 The papers' weights are α = 1, λ = 0.6 and λ = 10.  The weights 3 and 8 show the effect beside a
 loss that sums over pairs.  MDR's levels start at -3, 0, 3; in this plane -3 is a negative distance.
 """
