@@ -1,22 +1,22 @@
 """The headline differences on cub128, by seeds that explored nothing (docs/plan_cub128.md)."""
 import numpy as np
 
-from report.claims import CLAIMS, PAPER_OF, adjust, in_each_seed, p_value, verdict
-from report.experiments import DECIDING_SEEDS, SEARCH_BEST
-from report.tables import markdown, spread, with_interval
+from report.claims import adjust, p_value, verdict
+from report.experiments import DECIDING, DECIDING_SEEDS, NAMES, deciding_runs
+from report.tables import markdown, reading, spread, with_interval
 
-FAMILY = {  # an inequality of a claim: the paper's difference on CUB (AMSoftmax is in no table)
-    ("J1", "JRD - AMSoftmax"): None, ("D1", "R@1, DML-DA triplet - triplet"): 6.33,
-    ("D2", "R@1, DML-DA N-pair - N-pair"): 4.15,
-    ("D3", "R@1, DML-DA contrastive - contrastive"): 3.63, ("M1", "L2Norm - Triplet"): 7.8,
-    ("M7", "test, MDR - Triplet"): 11.5, ("M1", "MDR - L2Norm"): 3.7}
+FAMILY = {  # {setting - setting: (paper, the flags of both, the paper's difference on CUB)}
+    "JRD - AMSoftmax": ("jrd", "", "--alpha 0", None),              # AMSoftmax is in no table
+    "DML-DA contrastive - contrastive": ("dml_da", "", "--lambda 0", 3.63),
+    "DML-DA triplet - triplet": ("dml_da", "--loss triplet", "--loss triplet --lambda 0", 6.33),
+    "DML-DA N-pair - N-pair": ("dml_da", "--loss npair", "--loss npair --lambda 0", 4.15),
+    "L2Norm - Triplet": ("mdr", "--lambda 0 --l2norm", "--lambda 0", 7.8),
+    "MDR - Triplet": ("mdr", "", "--lambda 0", 11.5),
+    "MDR - L2Norm": ("mdr", "", "--lambda 0 --l2norm", 3.7)}
 COLUMNS = ("R@1 of each", "paired", "correlation", "unpaired", "over classes", "paper's", "seeds",
            "Holm-adjusted verdict")
 SECONDARY = ("MAP@R", "NMI", "seen R@1", "last four R@1", "R@1 where the search was best")
-TITLE = """\
-## Decided
-
-By new seeds, as docs/plan_cub128.md says.  The claims below are explored with seeds 0 to 2."""
+TITLE = "By new seeds (docs/plan_cub128.md).  The claims below are explored with seeds 0 to 2."
 
 
 def over_classes(one, other, resamples=10_000):
@@ -30,31 +30,15 @@ def over_classes(one, other, resamples=10_000):
     return np.percentile(100 * gain[drawn].sum(1) / size[drawn].sum(1), (2.5, 97.5))
 
 
-def difference(claim, text, papers, args):
-    """A member of FAMILY -> CSV row; without figures before all its seeds are in"""
-    paper, terms = PAPER_OF[claim[0]], CLAIMS[claim][2][text]
-    seeds = DECIDING_SEEDS[paper]
-
+def figures(paper, settings, sides):
+    """The runs of either setting -> the figures of their difference"""
     def of_both(metric):
-        """What the seeds that have run have on either side"""
-        sides = []
-        for _, flags, _ in terms:
-            share = SEARCH_BEST.get((paper, flags), 1.0)
-            of = share if metric == SECONDARY[-1] else metric
-            sides.append(in_each_seed(paper, lambda figure: figure(flags, of), "cub128", args,
-                                      seeds))
-        return sides
+        return [[reading(run, DECIDING[paper, flags][1] if metric == SECONDARY[-1] else metric)
+                 for run in runs] for runs, flags in zip(sides, settings)]
 
-    done = min(len(side) if isinstance(side, list) else 0 for side in of_both("R@1"))
-    row = {"claim": "decided", "must be above 0": text.rpartition(", ")[2], "on": "cub128",
-           "seeds": f"{done} of {len(seeds)}", "paper's": f"{papers:+g}" if papers else "–"}
-    if done < len(seeds):
-        return row
-    for metric in SECONDARY:
-        a, b = map(np.array, of_both(metric))
-        row[metric] = with_interval(*verdict(a - b)[:2])
     a, b = map(np.array, of_both("R@1"))
     mean, half, word = verdict(a - b)
+    row = {of: with_interval(*verdict(np.subtract(*of_both(of)))[:2]) for of in SECONDARY}
     from scipy import stats                         # here, because it takes a second to import
     ends = {"unpaired": stats.ttest_ind(a, b, equal_var=False).confidence_interval(),
             "over classes": over_classes(*of_both("hits"))}
@@ -66,13 +50,28 @@ def difference(claim, text, papers, args):
 
 
 def decided(args):
-    """-> Markdown lines, CSV rows"""
-    rows, lines = [difference(*member, papers, args) for member, papers in FAMILY.items()], []
-    if all("p" in row for row in rows):
-        adjust(rows)
+    """-> Markdown lines, CSV rows.  No figure before the runs of all seven are in, by one code."""
+    rows, members, runs = [], [], []
+    for text, (paper, *settings, papers) in FAMILY.items():
+        sides = [deciding_runs(paper, flags, args) for flags in settings]
+        members.append((paper, settings, sides))
+        runs += sum(sides, [])
+        done = min(sum(run.result is not None for run in side) for side in sides)
+        rows.append({"claim": "decided", "must be above 0": text, "on": "cub128",
+                     "seeds": f"{done} of {len(DECIDING_SEEDS[paper])}",
+                     "paper's": f"{papers:+g}" if papers else "–"})
+    differ = [f"{what} of {NAMES[paper]}'s runs differ" for paper in DECIDING_SEEDS
+              for what in ("code", "images", "weights_sha256")
+              if len({str(run.config.get(what)) for run in runs
+                      if run.paper == paper and run.result}) > 1]
+    if not DECIDING or differ or not all(run.result for run in runs):
+        word = ", ".join(differ) or "not before all seeds"
+        rows = [row | {"verdict": word, "Holm-adjusted verdict": word} for row in rows]
     else:
-        rows = [row | {"verdict": "not before all seeds"} for row in rows]
+        rows = [row | figures(*member) for row, member in zip(rows, members)]
+        adjust(rows)
+    lines = []
     for heads in (COLUMNS, SECONDARY):
         heads = ["must be above 0", *heads]
         lines += [*markdown([heads, *([row.get(head, "–") for head in heads] for row in rows)]), ""]
-    return [TITLE, "", *lines], rows
+    return ["## Decided", "", TITLE, "", *lines], rows

@@ -42,8 +42,7 @@ ADAPTIVE = {f"DML-DA {name}": loss for name, loss in LOSSES.items()}
 ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 and 5 go from 0 to 2; the paper names no points
 JRD_AND_BASELINE = {"JRD": "", "AMSoftmax": "--alpha 0"}
 FIG_1 = PLAIN | {"DML-DA contrastive": ""}
-# On glyphs the headline settings stand at a second rate too, the next of the search's grid (JRD's
-# proxies keep 100 times the model's rate).
+# Headline settings stand on glyphs at the search's next rate too; JRD's proxies have 100 times it.
 THREE_TIMES = "3 × the rate"
 THREE_TIMES_IS = {"jrd": "--lr 1e-3 --lr-proxies 0.1", "mdr": "--lr 3e-3", "dml_da": "--lr 3e-4"}
 
@@ -177,13 +176,13 @@ QUICK = {("jrd", "1"): tuple(JRD_AND_BASELINE), ("mdr", "1a"): tuple(TRIPLET),
 # A stand-in has each experiment of the papers on CUB or Cars, once; what it says of rows that it
 # cannot have (other backbones, 256 × 256 images):
 STAND_INS = {"glyphs": "no miniature", "cub128": "not in cub128"}
-# Rates on cub128 that are not the preset's, {(paper, words among a row's flags): "--lr ..."}:
-# of several that fit the first (docs/cub128.md has the search).
+# Rates on cub128 that are not the preset's, {(paper, words among a row's flags): "--lr ..."}.
 CUB128_RATES = {("mdr", "--l2norm"): "--lr 1e-4", ("dml_da", "--loss npair"): "--lr 1e-5"}
-# The seeds that decide the headline differences on cub128, each setting's; 0 to 2 explored.
+# What decides the headline differences on cub128 (docs/plan_cub128.md): the seeds, of which 0 to 2
+# explored, and {(paper, flags): (what its commands have besides, share of the schedule after which
+# its search was best)}, empty until the plan is final.
 DECIDING_SEEDS = {"jrd": range(3, 11), "mdr": range(3, 11), "dml_da": range(3, 11)}
-# {(paper, flags): share of the schedule after which its search was best}, else 1, from the search
-SEARCH_BEST = {}
+DECIDING = {}
 
 
 def flags_on(dataset, paper, flags):
@@ -336,16 +335,20 @@ def runs_of(row, args, seeds=None):
 
 
 # ---------------------------------------------------------------------------- list and plan
+def deciding_runs(paper, flags, args):
+    """The runs of a headline setting that decide, one per seed; none before the plan is final"""
+    return [training(paper, "cub128", f"{flags} {DECIDING[paper, flags][0]} --name decides", seed,
+                     args.out, args.weights) for seed in DECIDING_SEEDS[paper] if DECIDING]
+
+
 def all_runs(rows, args):
     """Every training that the rows need, each once: the headlines', then the others', of each the
     first seed of all rows, the second, ..."""
-    wanted = []
-    for row in rows:
-        decides = row.key in HEADLINES and row.dataset == "cub128" and not (
-            args.seeds or args.quick)
-        seeds = DECIDING_SEEDS[row.key[0]].stop if decides else row.seeds
-        wanted += [(row.key not in HEADLINES, seed, run)
-                   for seed, run in enumerate(runs_of(row, args, seeds))]
+    wanted = [(row.key not in HEADLINES, run.cfg.seed, run)
+              for row in rows for run in runs_of(row, args)]
+    if args.dataset == "cub128" and not (args.seeds or args.quick or args.table):
+        wanted += [(False, run.cfg.seed, run) for paper, flags in DECIDING
+                   if args.paper in (None, paper) for run in deciding_runs(paper, flags, args)]
     runs = {}
     for _, _, run in sorted(wanted, key=lambda entry: entry[:2]):
         runs.setdefault(run.folder, run)

@@ -13,36 +13,38 @@ from test_report import arguments, pretend, write_report
 def test_the_papers_differences_are_those_of_its_tables():
     of = {("mdr", name): entry for name, entry in paper_numbers()["mdr", "1a"]["cub"].items()}
     of |= {("dml_da", name): row for name, row in paper_numbers()["dml_da", "I"]["cub"].items()}
-    rows = {("mdr", "L2Norm"): "Triplet+L2Norm", ("mdr", "MDR"): "Triplet+MDR",
-            ("dml_da", "triplet"): "Triplet", ("dml_da", "contrastive"): "Contrastive"}
-    for (claim, text), papers in decided.FAMILY.items():
-        script = claims.PAPER_OF[claim[0]]
-        one, other = (of.get((script, rows.get((script, name), name)))
-                      for name in text.split(", ")[-1].split(" - "))
-        assert (papers is None) == (claim == "J1")
-        if papers:
-            assert one["R@1"]["value"] - other["R@1"]["value"] == pytest.approx(papers)
+    row_of = {(key[0], flags): name for key in experiments.HEADLINES
+              for name, flags in experiments.EXPERIMENTS[key].rows.items()}
+    for text, (script, *settings, papers) in decided.FAMILY.items():
+        rows = [row_of[script, flags] for flags in settings]
+        for row, name in zip(rows, text.split(" - "), strict=True):
+            assert row.lower().endswith(name.lower())
+        if script != "jrd":
+            one, other = (of[script, row]["R@1"]["value"] for row in rows)
+            assert one - other == pytest.approx(papers)
 
 
 def test_nothing_is_said_before_all_seeds_are_in(tmp_path, monkeypatch):
-    """... and then what SciPy's tests and a bootstrap by loops say."""
     def told(name):
         text, _ = write_report(tmp_path / name, "--dataset", "cub128", "--out", tmp_path / "runs")
         with open(tmp_path / name / "claims.csv", encoding="utf-8") as file:
             return text, [row for row in csv.DictReader(file) if row["claim"] == "decided"]
 
-    monkeypatch.setitem(decided.SEARCH_BEST, ("jrd", ""), 0.02)         # epoch 1 of 50
     args = arguments("--dataset", "cub128", "--out", tmp_path / "runs")
+    assert 2 == max(run.cfg.seed for run in experiments.all_runs(experiments.selected(args), args))
+    for paper, *settings, _ in decided.FAMILY.values():
+        for flags in settings:                                          # 0.02: epoch 1 of 50
+            more = "--lr 2e-5", 1.0 if flags else 0.02
+            monkeypatch.setitem(decided.DECIDING, (paper, flags), more)
     runs = experiments.all_runs(experiments.selected(args), args)[:11 * 11]
     assert [run.cfg.seed for run in runs] == sorted([*range(11)] * 11)
-    quick = arguments("--quick", "--dataset", "cub128")
-    assert len(experiments.all_runs(experiments.selected(quick), quick)) == 14
     runs, draw, hits = [run for run in runs if run.cfg.seed > 2], np.random.RandomState(1), {}
+    assert {(run.cfg.lr, run.cfg.name) for run in runs} == {(2e-5, "decides")}
     for run in runs:
         if run is runs[-1]:
             text, rows = told("before")
-            assert "7 of 8" in text and {row["verdict"] for row in rows} == {
-                "not before all seeds"}
+            assert {row["verdict"] for row in rows} == {"not before all seeds"}
+            assert "7 of 8" in text and not any(row.get("p") for row in rows)
         regularized = run.cfg.changed.get("lambda", run.cfg.changed.get("alpha", 1)) > 0
         of_run = {str(c): draw.randint(0, 2, 9 + c) for c in range(6)}
         of_run["5"] |= regularized
@@ -70,3 +72,5 @@ def test_nothing_is_said_before_all_seeds_are_in(tmp_path, monkeypatch):
         shares.append((right[0] - right[1]) / 8 / sum(9 + c for c in classes))
     low, high = 100 * np.percentile(shares, (2.5, 97.5))
     assert row["over classes"] == f"[{low:+.2f}, {high:+.2f}]"
+    runs[0].config["code"] = "another"
+    assert {row["verdict"] for row in told("mixed")[1]} == {"code of JRD's runs differ"}
