@@ -33,14 +33,14 @@ def triplet(args):
     network = mdr.Network(cfg, len(data.train.classes))
     common.load_weights(network.backbone, cfg.backbone, cfg.weights)
     common.to_device(network, cfg).eval()
-    rows = [["R@1", "pooled", "L2-normalized", "embedding", "L2-normalized", "centred first", "cv"]]
+    rows = [["R@1", "pooled", "L2-normalized", "embedding", "L2-normalized", "cv"]]
     for path in [None, *sorted(Path(args.out).glob("mdr-cub128-*/last.pt"))]:
         if path:
             network.load_state_dict(common.read_checkpoint(path)["network"])
         pooled = common.embed(network.pool, data.test, cfg)
         e = network.embedding(pooled)
-        searched = pooled, F.normalize(pooled), e, F.normalize(e), F.normalize(e - e.mean(0))
-        recalls = [recall_at_k(x, data.test.labels, [1])[1] for x in searched]
+        recalls = [recall_at_k(x, data.test.labels, [1])[1]
+                   for x in (pooled, F.normalize(pooled), e, F.normalize(e))]
         norms = e.norm(dim=1)
         rows.append([path.parent.name if path else "pretrained",
                      *(f"{100 * recall:.1f}" for recall in recalls),

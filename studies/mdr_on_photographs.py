@@ -24,6 +24,9 @@ from report.tables import markdown  # noqa: E402
 from studies import rate_search  # noqa: E402
 
 OUT, BATCHES = "runs-mdr", 20           # BATCHES: of training, to measure gradients by
+RATES = {  # of the picture's arms: the preset's, the best so far at 100 iterations
+    "Triplet": (3e-4, 1e-4), "Triplet + L2Norm": (1e-4, 3e-5),
+    "Triplet + MDR, λ = 0.6": (3e-4, 1e-4), "Triplet + MDR, λ = 0.2": (None, 1e-4)}
 
 
 # ---------------------------------------------------------------------------- variants
@@ -192,21 +195,23 @@ def table(out):
 
 
 def draw(out):
-    """Held-out R@1 against images seen, a curve per arm, at each length and rate."""
+    """Held-out R@1 against images seen: a panel per length at the preset's rates, the best rates."""
     panels = {}
     for _, config, log, _, _ in finished(out):
-        if variant(config):
+        length, (preset, best) = config["iterations"], RATES.get(arm(config), (None, None))
+        at_best = config["lr"] == best and length == 100
+        if variant(config) or not (config["lr"] == preset or at_best):
             continue
-        panel = (f"{config['iterations']} iterations per epoch, rate {config['lr']:g}",
-                 "images seen (1,000)", "R@1, held-out classes (%)")
+        panel = (at_best, length), (f"{length} iterations per epoch" + ", best rates" * at_best,
+                                    "images seen (1,000)", "R@1, held-out classes (%)")
         points = panels.setdefault(panel, {}).setdefault(arm(config), {})
         for row in log:
             if "R@1" in row:
-                x = row["epoch"] * config["iterations"] * config["batch"] / 1000
+                x = row["epoch"] * length * config["batch"] / 1000
                 points.setdefault(x, []).append(100 * row["R@1"])
     draw_curves(Path(__file__).with_suffix(".png"), {
         panel: {name: sorted(points.items()) for name, points in curves.items()}
-        for panel, curves in sorted(panels.items())})
+        for (_, panel), curves in sorted(panels.items())})
 
 
 def main(words):

@@ -21,9 +21,8 @@ def main():
     rows = [["regularizer", "weight", "R@1", "NMI"], ["none", "0"], ["en", "1"], ["en", "10"],
             ["en", "100"], ["gor", "1"], ["gor", "10"], ["gor", "100"]]
     for row in rows[1:]:
-        flags = ["--regularizer", row[0], "--reg-weight", row[1]]
-        if row[0] == "none":
-            flags = ["--lambda", "0"]
+        flags = (["--lambda", "0"] if row[0] == "none" else
+                 ["--regularizer", row[0], "--reg-weight", row[1]])
         results = [dml_da.train(dml_da.parse_args(
             [*flags, "--seed", seed, "--out", "runs-weights"]))["last epoch"] for seed in "01"]
         row += [f"{100 * statistics.mean(result[metric] for result in results):.1f}"

@@ -2,15 +2,11 @@
 
     python studies/toy.py       writes docs/toy.gif in half a minute; needs matplotlib and Pillow
 
-There is no network.  Gradient descent moves the points, and every panel has the same start.  The
-loss is always DML-DA's contrastive loss (its Eq. 2) with margin 1.  The panels add to it:
-  1  nothing
-  2  3 L_JRS / N_pairs (JRD, Eq. 10-11) of one representation, as in the variant MRD
-  3  8 L_MDR (MDR, Eq. 5) with fixed levels -1, 0, 1
-  4  10 L_DA (DML-DA, Eq. 6-8) on the unit circle, where the start's points are normalized
-Arrows show minus the regularizer's gradient; compare their lengths within a panel only.
-The papers' weights are α = 1, λ = 0.6 and λ = 10.  The weights 3 and 8 show the effect beside a
-loss that sums over pairs.  MDR's levels start at -3, 0, 3; in this plane -3 is a negative distance.
+Gradient descent moves the points themselves, from the same start in every panel.  The loss is
+DML-DA's contrastive loss (its Eq. 2) with margin 1.  The panels add to it: nothing; 3 L_JRS /
+N_pairs (JRD, Eq. 10-11) of one representation, as in MRD; 8 L_MDR (MDR, Eq. 5) with fixed levels
+-1, 0, 1, because in this plane -3 is a negative distance; 10 L_DA (DML-DA, Eq. 6-8) on the circle.
+The papers' weights are 1, 0.6 and 10; 3 and 8 show the effect beside a loss that sums over pairs.
 """
 import sys
 from pathlib import Path
