@@ -176,8 +176,9 @@ QUICK = {("jrd", "1"): tuple(JRD_AND_BASELINE), ("mdr", "1a"): tuple(TRIPLET),
 # A stand-in has each experiment of the papers on CUB or Cars, once; what it says of rows that it
 # cannot have (other backbones, 256 × 256 images):
 STAND_INS = {"glyphs": "no miniature", "cub128": "not in cub128"}
-# Rates on cub128 that are not the preset's, {(paper, words among a row's flags): "--lr ..."}.
-CUB128_RATES = {("mdr", "--l2norm"): "--lr 1e-4", ("dml_da", "--loss npair"): "--lr 1e-5"}
+# Flags on cub128 besides a row's own, {(paper, words among these): flags}; MDR explored at 25.
+CUB128_FLAGS = {("mdr", ""): "--iterations 25", ("mdr", "--l2norm"): "--lr 1e-4",
+                ("dml_da", "--loss npair"): "--lr 1e-5"}
 # What decides the headline differences on cub128 (docs/plan_cub128.md): the seeds, of which 0 to 2
 # explored, and {(paper, flags): (what its commands have besides, share of the schedule after which
 # its search was best)}, empty until the plan is final.
@@ -188,16 +189,15 @@ DECIDING = {}
 def flags_on(dataset, paper, flags):
     """A row's flags on the papers' datasets -> those on this one, None if it has no such row.
 
-    On glyphs widths are an eighth; on cub128 some settings have a rate of their own.
+    On glyphs widths are an eighth; on cub128 some settings have flags of their own.
     """
     if dataset in STAND_INS and ("--backbone" in flags or "--size" in flags):
         return None
     if dataset == "glyphs":
         return re.sub(r"--dim (\d+)", lambda width: f"--dim {int(width[1]) // 8}", flags)
     if dataset == "cub128":
-        for (owner, words), rate in CUB128_RATES.items():
-            if owner == paper and f" {words} " in f" {flags} ":
-                return f"{flags} {rate}"
+        for (owner, words), more in CUB128_FLAGS.items():
+            flags += f" {more}" if owner == paper and words in flags else ""
     return flags
 
 

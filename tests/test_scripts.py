@@ -150,7 +150,7 @@ CUB128 = dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16")
     (dml_da, "cub", DML_DA), (dml_da, "cars", DML_DA | dict(lr=5e-4)),
     (dml_da, "sop", DML_DA | dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000])),
     (jrd, "cub128", JRD | CUB128 | dict(lr=1e-3, lr_proxies=0.1, eval_every=5)),
-    (mdr, "cub128", MDR | CUB128 | dict(lr=3e-4, iterations=25, eval_every=10)),
+    (mdr, "cub128", MDR | CUB128 | dict(lr=3e-4, iterations=50, eval_every=10)),
     (dml_da, "cub128", DML_DA | CUB128 | dict(lr=3e-5, iterations=100, eval_every=3))], ids=named)
 def test_presets(script, flags, want):
     """The papers' sections on settings; cub128 is that of docs/cub128.md."""
