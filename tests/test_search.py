@@ -13,7 +13,7 @@ def test_the_commands(capsys):
         return capsys.readouterr().out.splitlines()
 
     cub = listed("--weights", "my.pth", "--workers", "0")
-    assert len(cub) == len(set(cub)) == 11 * 5 + 2
+    assert len(cub) == len(set(cub)) == 8 * 5 + 2
     assert "run jrd --alpha 0 --dataset cub128 --epochs 25 --drop-every 10 --lr 1e-05" in cub[0]
     assert cub[0].endswith("--lr-proxies 0.001 --out runs-search --weights my.pth --workers 0")
     glyphs = listed("--dataset", "glyphs")
