@@ -34,8 +34,8 @@ SETTINGS = BASELINES | REGULARIZED
 RATES = {"cub128": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), "glyphs": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)}
 FURTHER_RATES = {"AMSoftmax": (3e-3,), "N-pair": (3e-6,)}                   # on cub128
 SEEDS = {"cub128": 1, "glyphs": 3}
-LENGTH = {("cub128", "jrd"): " --epochs 25 --drop-every 10", ("cub128", "mdr"): " --iterations 25 --epochs 40",
-          ("cub128", "dml_da"): " --epochs 12"}
+LENGTH = {("cub128", "jrd"): " --epochs 25 --drop-every 10",
+          ("cub128", "mdr"): " --iterations 25 --epochs 40", ("cub128", "dml_da"): " --epochs 12"}
 OUT, HELD_OUT_SHARE = "runs-search", 0.2
 
 
