@@ -188,14 +188,14 @@ def table(out):
         images = config["epochs"] * config["iterations"] * config["batch"]
         rows.append([arm(config), variant(config), f"{config['lr']:g}", f"{images:,}",
                      str(config["seed"]), *(f"{100 * result['last epoch'][k]:.1f}" for k in (
-                         "R@1", "R@1, l2-normalized", "NMI", "seen R@1")), f"{log[-1]['sigma*']:.3f}",
-                     *(f"{measures[k]:.3f}" if k in measures else "–" for k in (
-                         "active triplets", "triplet gradient", "mdr gradient"))])
+                         "R@1", "R@1, l2-normalized", "NMI", "seen R@1")),
+                     *(f"{k:.3f}" if k is not None else "–" for k in (log[-1]["sigma*"], *map(
+                         measures.get, ("active triplets", "triplet gradient", "mdr gradient"))))])
     print(*markdown(rows), sep="\n")
 
 
 def draw(out):
-    """Held-out R@1 against images seen: a panel per length at the preset's rates, the best rates."""
+    """R@1 against images seen: a panel per length at the preset's rates, one at the best."""
     panels = {}
     for _, config, log, _, _ in finished(out):
         length, (preset, best) = config["iterations"], RATES.get(arm(config), (None, None))

@@ -33,9 +33,8 @@ def test_nothing_is_said_before_all_seeds_are_in(tmp_path, monkeypatch):
     args = arguments("--dataset", "cub128", "--out", tmp_path / "runs")
     assert 2 == max(run.cfg.seed for run in experiments.all_runs(experiments.selected(args), args))
     for paper, *settings, _ in decided.FAMILY.values():
-        for flags in settings:                                          # 0.02: epoch 1 of 50
-            more = "--lr 2e-5", 1.0 if flags else 0.02
-            monkeypatch.setitem(decided.DECIDING, (paper, flags), more)
+        for flags, share in zip(settings, (0.02, 1.0)):                 # 0.02: epoch 1 of 50
+            monkeypatch.setitem(decided.DECIDING, (paper, flags), ("--lr 2e-5", share))
     runs = experiments.all_runs(experiments.selected(args), args)[:11 * 11]
     assert [run.cfg.seed for run in runs] == sorted([*range(11)] * 11)
     runs, draw, hits = [run for run in runs if run.cfg.seed > 2], np.random.RandomState(1), {}
