@@ -186,7 +186,7 @@ def class_density(f, labels):
     """
     classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
     inverse, n = common.send(f.device, inverse, n)
-    # Sums per class, because a (C, B) matrix takes gigabytes on SOP; on a GPU in varying order.
+    # Sums per class, because a (C, B) matrix takes gigabytes on SOP.
     mu = f.new_zeros(len(n), f.shape[1]).index_add(0, inverse, f) / n[:, None]      # (C, d)
     spread = (f - mu[inverse]).square().sum(1)                                      # (B,)
     return classes, f.new_zeros(len(n)).index_add(0, inverse, spread) / n
@@ -434,7 +434,7 @@ def parse_args(argv=None):
     add("--batch", type=number(int, 2))
     add("--images-per-class", type=number(int, 0), help="in a batch; 0: all of them")
     add("--epochs", type=number(int, 1))
-    add("--iterations", type=number(int, 1), help="batches an epoch")
+    add("--iterations", type=number(int, 1), help="batches per epoch")
     add("--lr", type=number(float, above=0), help="learning rate")
     common.add_shared_arguments(parser, common.backbone_name)
     parser.describe(DEFAULTS, PRESETS, IMPLIED_DEFAULTS)

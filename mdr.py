@@ -396,7 +396,7 @@ def parse_args(argv=None):
     add("--batch", type=number(int, 2))
     add("--images-per-class", type=number(int, 2), help="in a batch")
     add("--epochs", type=number(int, 1))
-    add("--iterations", type=number(int, 1), help="batches an epoch")
+    add("--iterations", type=number(int, 1), help="batches per epoch")
     add("--lr", type=number(float, above=0), help="learning rate")
     common.add_shared_arguments(parser, common.backbone_name)
     parser.describe(DEFAULTS, PRESETS, IMPLIED_DEFAULTS)

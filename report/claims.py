@@ -174,13 +174,10 @@ def verdict(values, full=math.inf):
     What `full` values, a number fixed beforehand, leave undecided is bounded by the interval.
     """
     mean, half = confidence_interval(values)
-    if mean - half > 0:
-        return mean, half, "holds"
-    if mean + half < 0:
-        return mean, half, "does not hold"
-    if len(values) >= full:
-        return mean, half, f"{BOUNDED} {rounded_up(mean + half)}"
-    return mean, half, "undecided"
+    word = "holds" if mean > half else "does not hold" if mean < -half else "undecided"
+    if word == "undecided" and len(values) >= full:
+        word = f"{BOUNDED} {rounded_up(mean + half)}"
+    return mean, half, word
 
 
 def rounded_up(x):

@@ -4,6 +4,7 @@ import numpy as np
 from report.claims import adjust, p_value, verdict
 from report.experiments import DECIDING, DECIDING_SEEDS, NAMES, deciding_runs
 from report.tables import markdown, reading, spread, with_interval
+from support.identity import listed
 
 FAMILY = {  # {setting - setting: (paper, the flags of both, the paper's difference on CUB)}
     "JRD - AMSoftmax": ("jrd", "", "--alpha 0", None),              # AMSoftmax is in no table
@@ -61,7 +62,7 @@ def decided(args):
                      "seeds": f"{done} of {len(DECIDING_SEEDS[paper])}",
                      "paper's": f"{papers:+g}" if papers else "–"})
     differ = [f"{what} of {NAMES[paper]}'s runs differ" for paper in DECIDING_SEEDS
-              for what in ("code", "images", "weights_sha256")
+              for what in ("code", "images", "weights_sha256", "versions")
               if len({str(run.config.get(what)) for run in runs
                       if run.paper == paper and run.result}) > 1]
     if not DECIDING or differ or not all(run.result for run in runs):
@@ -70,7 +71,8 @@ def decided(args):
     else:
         rows = [row | figures(*member) for row, member in zip(rows, members)]
         adjust(rows)
-    lines = []
+    missing = [*dict.fromkeys(run.folder.name for run in runs if not run.result)]
+    lines = [f"Missing: {listed(missing)}.", ""] if missing else []
     for heads in (COLUMNS, SECONDARY):
         heads = ["must be above 0", *heads]
         lines += [*markdown([heads, *([row.get(head, "–") for head in heads] for row in rows)]), ""]

@@ -241,13 +241,11 @@ def add_selection(parser):
 def rows_on(dataset, key, args):
     """An experiment's rows on one dataset."""
     experiment = EXPERIMENTS[key]
-    flags_of, seeds = dict(experiment.rows), 5
+    flags_of, seeds = dict(experiment.rows), 3 if dataset == "cub128" else 5
     if args.quick:
         flags_of, seeds = {name: flags_of[name] for name in QUICK.get(key, ())}, 2
     elif dataset == "glyphs":
         flags_of, seeds = flags_of | experiment.on_glyphs, experiment.seeds
-    elif dataset == "cub128":
-        seeds = 3
     return [Row(key, name_on(dataset, name), dataset, flags_on(dataset, key[0], flags),
                 args.seeds or seeds) for name, flags in flags_of.items()]
 
@@ -284,10 +282,8 @@ class Training:
 
     def __init__(self, paper, dataset, flags, seed, out="runs", weights=None):
         words = ["--dataset", dataset, *flags.split(), "--seed", str(seed)]
-        if weights:
-            words += ["--weights", weights]
-        if out != "runs":
-            words += ["--out", out]
+        words += ["--weights", weights] if weights else []
+        words += ["--out", out] if out != "runs" else []
         self.paper, self.command = paper, shlex.join(["python", f"{paper}.py", *words])
         self.cfg = SCRIPTS[paper].parse_args(words)
         self.folder = run_folder(paper, self.cfg)

@@ -111,8 +111,12 @@ def spread(values, digits=1):
 
 
 def published(entry):
-    """A paper's figure as printed, ± what it gives as its spread; – for none."""
-    return " ± ".join(str(entry[k]) for k in ("value", "std", "ci95") if k in entry) or "–"
+    """A paper's figure as printed, with ± std or [its 95% interval]; – for none."""
+    text = " ± ".join(str(entry[k]) for k in ("value", "std") if k in entry)
+    if "ci95" in entry:
+        ends = interval(entry["value"], entry["ci95"], len(text.partition(".")[2]))
+        text += f" {ends.replace('+', '')}"
+    return text or "–"
 
 
 def interval(mean, half, digits):
@@ -202,7 +206,7 @@ def paper_lines(row, metrics):
         if entries:
             first = next(iter(entries.values()))
             who = f"paper, {NAMES[dataset]}" if row.dataset in STAND_INS else "paper"
-            who += " ± std" if "std" in first else " ± 95% interval" if "ci95" in first else ""
+            who += " ± std" if "std" in first else ", 95% interval" if "ci95" in first else ""
             lines.append([who, *(published(entries.get(metric, {})) for metric in metrics)])
     return lines
 

@@ -137,7 +137,7 @@ def iterations_for(split, batch, defaults):
     over CUB's 5,864, at most as many batches as there."""
     passes = defaults["iterations"] * defaults["batch"] / COUNTS["cub"]["train"][0]
     batches = min(defaults["iterations"], math.ceil(passes * len(split) / batch))
-    print(f"{batches} batches an epoch, for {len(split):,} training images")
+    print(f"{batches} batches per epoch, for {len(split):,} training images")
     return batches
 
 

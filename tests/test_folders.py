@@ -95,7 +95,7 @@ def test_the_length_follows_the_folder(script, most, batch, capsys):
     for n in (45, 1000, 5864, 60_000):
         split = common.Split(None, torch.zeros(n), [])
         steps = common.iterations_for(split, batch, script.DEFAULTS)
-        assert f"{steps} batches an epoch, for {n:,} training images" in capsys.readouterr().out
+        assert f"{steps} batches per epoch, for {n:,} training images" in capsys.readouterr().out
         assert steps == min(most, math.ceil(most * n / 5864))
     assert common.iterations_for(common.Split(None, torch.zeros(5864), []), 2 * batch,
                                  script.DEFAULTS) == most / 2
@@ -105,7 +105,7 @@ def test_the_length_follows_the_folder(script, most, batch, capsys):
 def test_a_small_folder_trains_shortly_and_its_name_is_plain(script, train, tmp_path):
     make_folder(tmp_path / "photos", [3] * 6, side=20)
     _, out, folder = train(script)
-    assert "batches an epoch, for 9 training images\n" in out
+    assert "batches per epoch, for 9 training images\n" in out
     assert folder.name == f"{script.__name__}-photos-epochs1-backbonesmall-s0"
     assert json.loads((folder / "config.json").read_text())["iterations"] <= 2
 
