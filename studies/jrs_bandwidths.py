@@ -63,10 +63,6 @@ def penalty(variant, reps, labels, Ks, first):
     return at_bandwidths(reps, labels, Ks, first if variant == "fixed" else taus)
 
 
-def same_class(labels):
-    return ~jrd.different_class(labels) & ~torch.eye(len(labels), dtype=torch.bool)
-
-
 # ---------------------------------------------------------------------------- free points
 def cap(labels, d, seed):
     """Ten overlapping classes on one side of the unit sphere, like pooled features.  -> (B, d)"""
@@ -80,9 +76,10 @@ def flow(variant, layers, on_sphere, labels, Ks):
     """Gradient descent on the points -> (steps + 1, 3): F; of the last layer τ / first τ, and the
     mean same-class distance² / τ"""
     first, rows = [mean_distance(x) for x in layers], []
+    same_class = ~jrd.different_class(labels) & ~torch.eye(len(labels), dtype=torch.bool)
     for _ in range(STEPS + 1):
         taus = [mean_distance(x) for x in layers]
-        same = jrd.squared_distances(layers[-1])[same_class(labels)].mean()
+        same = jrd.squared_distances(layers[-1])[same_class].mean()
         rows.append([at_bandwidths(layers, labels, Ks, taus), taus[-1] / first[-1],
                      same / taus[-1]])
         layers = [x.clone().requires_grad_() for x in layers]

@@ -1,6 +1,6 @@
 """One figure per lecture: how JRD, MDR and DML-DA act, before any result.
 
-    python studies/mechanisms.py [--to docs/lectures]       half a minute; needs matplotlib
+    python studies/mechanisms.py        writes docs/lectures/*_mechanism.png; needs matplotlib
 
 JRD, Eq. 8-11: training images of `glyphs`, pretrained backbone.  20 steps of Eq. 11 have trained
 the embedding layer and the proxies.  The numbers below the matrices are means.
@@ -8,7 +8,6 @@ MDR, Eq. 1-5: the pairs of all training images of `glyphs`, pretrained backbone,
 DML-DA, Eq. 6 and comment U1: gradient descent on 10 D_avg + 10 L_DA of one class with spread D_avg
 and target α.  The first term is the pull of Eq. 2's positive pairs.  There are no negative pairs.
 """
-import argparse
 import sys
 from pathlib import Path
 
@@ -125,6 +124,4 @@ def draw(folder):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--to", default=ROOT / "docs/lectures")
-    common.main(lambda args: draw(args.to), parser.parse_args)
+    common.main(draw, lambda: ROOT / "docs" / "lectures")

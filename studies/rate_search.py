@@ -5,8 +5,8 @@
     python studies/rate_search.py [--dataset glyphs] [--out DIR]    the table of finished runs
 
 The first four fifths of the training classes train, the last fifth takes the test classes' place.
-No image of a test class is embedded.  On cub128 a run is two fifths of the preset's, and MDR's arms
-are not listed: mdr_on_photographs.py searches their rates at the preset's length.
+No image of a test class is embedded.  On cub128 a run is two fifths of the preset's; MDR's arms are
+not listed, mdr_on_photographs.py searches their rates at full length: --out results/cub128/mdr.
 """
 import argparse
 import importlib
@@ -28,14 +28,19 @@ BASELINES = {  # a row of the table: script, flags
     "Triplet (DML-DA's)": ("dml_da", "--loss triplet --lambda 0"),
     "N-pair": ("dml_da", "--loss npair --lambda 0")}
 REGULARIZED = {  # on cub128 alone
-    "JRD": ("jrd", ""), "DML-DA contrastive": ("dml_da", ""),
-    "DML-DA triplet": ("dml_da", "--loss triplet"), "DML-DA N-pair": ("dml_da", "--loss npair")}
+    "JRD": ("jrd", ""), "Triplet + MDR": ("mdr", ""), "DML-DA contrastive": ("dml_da", ""),
+    "DML-DA triplet": ("dml_da", "--loss triplet"), "DML-DA N-pair": ("dml_da", "--loss npair"),
+    "AMSoftmax, 50 epochs": ("jrd", "--alpha 0 --epochs 50 --drop-every 20"),
+    "JRD, 50 epochs": ("jrd", "--epochs 50 --drop-every 20")}
 SETTINGS = BASELINES | REGULARIZED
+NAMES = {"cub128": SETTINGS, "glyphs": BASELINES}
 RATES = {"cub128": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), "glyphs": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)}
-FURTHER_RATES = {"AMSoftmax": (3e-3,), "N-pair": (3e-6,)}                   # on cub128
+RATES_OF = {"glyphs": {}, "cub128": {
+    "Triplet": (), "Triplet + L2Norm": (), "Triplet + MDR": (),         # mdr_on_photographs.py
+    "AMSoftmax": (*RATES["cub128"], 3e-3), "N-pair": (3e-6, *RATES["cub128"]),
+    "AMSoftmax, 50 epochs": (3e-4, 1e-3), "JRD, 50 epochs": (3e-4, 1e-3)}}
 SEEDS = {"cub128": 1, "glyphs": 3}
-LENGTH = {("cub128", "jrd"): " --epochs 25 --drop-every 10",
-          ("cub128", "mdr"): " --iterations 25 --epochs 40", ("cub128", "dml_da"): " --epochs 12"}
+LENGTH = {("cub128", "jrd"): " --epochs 25 --drop-every 10", ("cub128", "dml_da"): " --epochs 12"}
 OUT, HELD_OUT_SHARE = "runs-search", 0.2
 
 
@@ -43,7 +48,7 @@ OUT, HELD_OUT_SHARE = "runs-search", 0.2
 def command(name, dataset, rate, seed=0):
     """What to run; JRD's proxies have 100 times the model's rate, as in the paper."""
     script, flags = SETTINGS[name]
-    words = f"{script} {flags} --dataset {dataset}{LENGTH.get((dataset, script), '')} --lr {rate:g}"
+    words = f"{script} --dataset {dataset}{LENGTH.get((dataset, script), '')} {flags} --lr {rate:g}"
     if script == "jrd":
         words += f" --lr-proxies {100 * rate:g}"
     if seed:
@@ -75,14 +80,16 @@ def is_run_of(config, name, dataset):
 
 
 def finished_runs(dataset, out):
-    """-> {rate: {setting: [(R@1 held out, R@1 trained) in % of each seed]}}, rates ascending"""
+    """-> {rate: {setting: [figures of each seed]}}, rates ascending.  Figures: R@1 held out and
+    R@1 trained in %, MAP@R held out in %, the share of the epochs after which R@1 was best first"""
     runs = {}
     for path in sorted(Path(out).glob("*/result.json")):
-        config, last = read_config(path.parent), read_result(path)["last epoch"]
-        for name in SETTINGS:
-            if is_run_of(config, name, dataset):
-                seeds = runs.setdefault(config["lr"], {}).setdefault(name, [])
-                seeds.append((100 * last["R@1"], 100 * last["seen R@1"]))
+        config, result = read_config(path.parent), read_result(path)
+        for name in NAMES[dataset]:
+            if config["seed"] < SEEDS[dataset] and is_run_of(config, name, dataset):
+                runs.setdefault(config["lr"], {}).setdefault(name, []).append((
+                    *(100 * result["last epoch"][of] for of in ("R@1", "seen R@1", "MAP@R")),
+                    result["best on test"]["epoch"] / config["epochs"]))
     return dict(sorted(runs.items()))
 
 
@@ -93,7 +100,7 @@ def baseline_means(runs, script):
     for rate, recalls in runs.items():
         if set(names) <= set(recalls):
             by_seed = zip(*(recalls[name] for name in names))
-            means[rate] = [statistics.mean(unseen for unseen, _ in seed) for seed in by_seed]
+            means[rate] = [statistics.mean(unseen for unseen, *_ in seed) for seed in by_seed]
     return means
 
 
@@ -108,18 +115,22 @@ def choice(means):
 
 
 def table(dataset, out):
-    """Last-epoch R@1 per setting and rate; with seeds also of each script's baselines together."""
+    """Last-epoch R@1 per setting and rate.  With seeds also of each script's baselines together;
+    with one seed also MAP@R and the share of the schedule."""
     runs = finished_runs(dataset, out)
     if not runs:
         sys.exit(f"rate_search.py: no finished run of the search on {dataset} under {out}")
     rows = [["R@1 held out / trained", *(f"{rate:g}" for rate in runs)]]
+    more = [["MAP@R held out / best after", *rows[0][1:]]]
     for name in SETTINGS:
         if not any(name in recalls for recalls in runs.values()):
             continue
         rows.append([name])
+        more.append([name])
         for recalls in runs.values():
-            unseen, seen = zip(*recalls[name]) if name in recalls else ((), ())
-            rows[-1].append(f"{spread(unseen)} / {statistics.mean(seen):.1f}" if unseen else "")
+            unseen, seen, precision, share = zip(*recalls.get(name, [(0, 0, 0, 0)]))
+            rows[-1].append(f"{spread(unseen)} / {statistics.mean(seen):.1f}" if unseen[0] else "")
+            more[-1].append(f"{precision[0]:.1f} / {share[0]:.2f}" if unseen[0] else "")
     for script in common.PAPERS:
         means = baseline_means(runs, script)
         chosen = choice(means)
@@ -127,7 +138,7 @@ def table(dataset, out):
             cells = {rate: spread(means.get(rate, [])) for rate in runs}
             cells[chosen] = f"**{cells[chosen]}**"
             rows.append([f"{script}'s baselines together", *cells.values()])
-    print(*markdown(rows), sep="\n")
+    print(*markdown(rows), *([""] + markdown(more)) * (SEEDS[dataset] == 1), sep="\n")
 
 
 def main(words):
@@ -143,10 +154,8 @@ def main(words):
     if args.what is None:
         table(args.dataset, args.out)
         return
-    without_mdr = [name for name, (script, _) in SETTINGS.items() if script != "mdr"]
-    names, further = (BASELINES, {}) if args.dataset == "glyphs" else (without_mdr, FURTHER_RATES)
-    for seed, name in itertools.product(range(SEEDS[args.dataset]), names):
-        for rate in RATES[args.dataset] + further.get(name, ()):
+    for seed, name in itertools.product(range(SEEDS[args.dataset]), NAMES[args.dataset]):
+        for rate in RATES_OF[args.dataset].get(name, RATES[args.dataset]):
             print("studies/rate_search.py run", command(name, args.dataset, rate, seed), *extra)
 
 

@@ -11,7 +11,6 @@ The papers' weights are 1, 0.6 and 10; 3 and 8 show the effect beside a loss tha
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -73,19 +72,19 @@ def draw_points(axis, points, size):
         axis.plot(*points[LABELS == c].T, MARKS[c], color=COLOURS[c], ms=size, mew=0.6, mec="white")
 
 
-def draw(to, steps=1600, frames=60):
+def draw(to, steps=1600, frames=48):
     with for_figures():
+        from matplotlib import animation
         from matplotlib import pyplot as plt
-        from PIL import Image
     plt.switch_backend("agg")
+    figure, axes = plt.subplots(1, 4, figsize=(10.4, 3.5), dpi=100)
+    figure.subplots_adjust(0.005, 0.2, 0.995, 0.92, wspace=0.02)
     *panels, inner = paths(steps)
-    images = []
-    for share in np.linspace(0, 1, frames):
-        step = round(steps * share ** 2)                                # the start is the fastest
-        figure, axes = plt.subplots(1, 4, figsize=(10.4, 3.5), dpi=100)
-        figure.subplots_adjust(0.005, 0.2, 0.995, 0.92, wspace=0.02)
+
+    def frame(step):
         for axis, path, (title, scale, text) in zip(axes, panels, PANELS):
             points, arrows = path[step]
+            axis.clear()
             if path is panels[3]:
                 for radius in (1, 0.7):
                     axis.add_patch(plt.Circle((0, 0), radius, fill=False, color="0.85"))
@@ -97,13 +96,10 @@ def draw(to, steps=1600, frames=60):
             axis.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal", xticks=[], yticks=[])
             axis.set_title(title, fontsize=11, weight="bold")
             axis.set_xlabel(f"{text}\nSpread within a class: {spread:.2f}", fontsize=9)
-        figure.canvas.draw()
-        images.append(Image.fromarray(np.array(figure.canvas.buffer_rgba())).convert("RGB"))
-        plt.close(figure)
-    palette = images[0].quantize(64, Image.Quantize.FASTOCTREE)
-    first, *others = [image.quantize(palette=palette, dither=0) for image in images]
-    first.save(to, save_all=True, append_images=others, loop=0, optimize=True,
-               duration=[1500, *[100] * (frames - 2), 4000])
+
+    shown = [round(steps * share ** 2) for share in torch.linspace(0, 1, frames).tolist()]
+    animation.FuncAnimation(figure, frame, 15 * [0] + shown + 40 * [steps]).save(
+        to, animation.PillowWriter(fps=10))
 
 
 if __name__ == "__main__":
