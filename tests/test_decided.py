@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from conftest import ROOT
 from report import claims, decided, experiments
 from report.tables import paper_numbers
+from studies import rate_search
 from test_report import arguments, pretend, write_report
 
 
@@ -22,6 +24,17 @@ def test_the_papers_differences_are_those_of_its_tables():
         if script != "jrd":
             one, other = (of[script, row]["R@1"]["value"] for row in rows)
             assert one - other == pytest.approx(papers)
+
+
+def test_rates_and_shares_are_those_of_the_search():
+    settings = {(paper, flags) for paper, *both, _ in decided.FAMILY.values() for flags in both}
+    assert set(decided.DECIDING) in (set(), settings)                   # none before the plan
+    for (paper, flags), (more, share) in decided.DECIDING.items():
+        cfg = experiments.SCRIPTS[paper].parse_args(f"--dataset cub128 {flags} {more}".split())
+        (name,) = [name for name, of in rate_search.SETTINGS.items() if of == (paper, flags)]
+        runs = ROOT / "results" / "cub128" / ("mdr" if paper == "mdr" else "search")
+        assert share == rate_search.finished_runs("cub128", runs)[cfg.lr][name][0][3]
+        assert paper != "jrd" or cfg.lr_proxies == pytest.approx(100 * cfg.lr)
 
 
 def test_nothing_is_said_before_all_seeds_are_in(tmp_path, monkeypatch):

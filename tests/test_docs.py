@@ -225,5 +225,3 @@ def test_each_exercise_changes_one_line(script):
         name, = set(re.findall(r"--name ([\w-]+)", exercise))
         assert f"python {script}.py --epochs 15 --name {name}" in exercise
         assert f"-{name}" in re.search(r"--compare .*", exercise)[0]
-
-
