@@ -63,7 +63,7 @@ def train_loader(split, augment, batches, cfg, device):
     batches(epoch) -> lists of indices.  What an epoch draws depends on (--seed, epoch, image)
     alone, in whichever worker and order.
     """
-    order, workers = [], _workers(cfg, split.images)
+    order, workers = [], _workers(cfg, split.images)    # order: refilled, so that workers live on
     loader = torch.utils.data.DataLoader(
         _Augmented(split, augment, cfg.seed), batch_sampler=order, num_workers=workers,
         persistent_workers=workers > 0, pin_memory=torch.device(device).type == "cuda",
@@ -84,7 +84,7 @@ def send(device, *tensors):
 def embed(function, split, cfg):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
     images, where = split.images, device(cfg)
-    batch = 200 if where.type == "cuda" else 25         # a CPU is faster with what its cache holds
+    batch = 200 if where.type == "cuda" else 25         # 25 fit into a CPU's cache
     whole = images if torch.is_tensor(images) else images.whole()
     batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
         images, batch, num_workers=_workers(cfg, images), pin_memory=where.type == "cuda",
@@ -123,8 +123,8 @@ def to_device(network, cfg):
 
 
 def memory_format(device, precision):
-    """channels_last, but for float32 on a GPU, whose kernels of that format are those of TF32 and
-    bfloat16."""
+    """channels_last, which is faster, except for float32 on a GPU: it has such kernels for TF32 and
+    bfloat16 alone."""
     plain = device.type == "cuda" and precision == "fp32"
     return torch.contiguous_format if plain else torch.channels_last
 
@@ -288,7 +288,7 @@ def load(checkpoint, device="cpu"):
     """A run's last.pt -> its network in eval mode on a device, and its settings.
 
     network.embed(uint8 images (B, 3, h, w) on that device) -> embeddings (B, d).
-    UserError: no checkpoint, or one of other code.
+    UserError: no checkpoint, or one that does not fit this code.
     """
     state = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**state["config"])

@@ -303,9 +303,8 @@ def rebuild(path, args):
     cfg.data_root = args.data_root or cfg.data_root
     cfg.dataset = args.dataset or cfg.dataset
     train_prefix, _, test_transform = importlib.import_module(cfg.paper).transforms(cfg)
-    val = None if args.dataset else getattr(cfg, "val", None)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not args.no_cache, val=val)
+                               cache=not args.no_cache, val=getattr(cfg, "val", None))
     other = common.other_images(getattr(cfg, "images", None), data.identity)
     if other:
         print(f"note: these are not the images of the run: {other} differ; if a test class was "
@@ -360,7 +359,7 @@ def main(args):
         network, cfg, data = rebuild(path, args)
         inputs, ks, names = common.embeddings(network.embed, data, cfg), cfg.ks, names_of(data)
     if args.l2norm:
-        inputs |= {k: F.normalize(v) for k, v in inputs.items() if not k.endswith("labels")}
+        inputs |= {k: F.normalize(v, dim=-1) for k, v in inputs.items() if not k.endswith("labels")}
     ks = args.ks or ks
     try:
         result = judge(ks=ks, **inputs)
@@ -399,7 +398,7 @@ def parse_args(argv=None):
                         help="with --query: draw them too")
     args = parser.parse_args(argv)
     common.refuse_idle(parser, args, [
-        ("with an .npz", args.file.endswith(".npz"), "query dataset data_root no_cache"),
+        ("with an .npz", args.file.endswith(".npz"), "query export dataset data_root no_cache"),
         ("without --query", args.query is None, "gallery top to"),
         ("with --query", args.query is not None, "ks export"),
         ("with --gallery", args.gallery is not None, "dataset data_root")])

@@ -70,7 +70,7 @@ if [ "$mode" = test ]; then                     # in two halves of a core each; 
 fi
 
 if [ "$mode" = list ]; then
-    commands=$("$PYTHON" -m report --list "${select[@]}")
+    commands=$("$PYTHON" -m report --list $again "${select[@]}")
     while read -r _ words; do printf '%q %s\n' "$PYTHON" "$words"; done <<< "$commands"
     exit
 fi

@@ -21,8 +21,8 @@ TITLE = "By new seeds (docs/plan_cub128.md).  The claims below are explored with
 
 
 def over_classes(one, other, resamples=10_000):
-    """95% bootstrap interval over test classes: drawn anew with all their queries, the gallery as
-    it is, the mean over seeds.  one, other: the hits of each seed -> its ends, in points"""
+    """95% bootstrap interval over test classes: classes are resampled with all their queries, the
+    gallery stays, seeds are averaged.  one, other: the hits of each seed -> its ends, in points"""
     classes = list(one[0])
     gain = np.array([sum(a[c].count("1") - b[c].count("1") for a, b in zip(one, other))
                      for c in classes])

@@ -173,8 +173,8 @@ QUICK = {("jrd", "1"): tuple(JRD_AND_BASELINE), ("mdr", "1a"): tuple(TRIPLET),
 
 
 # ---------------------------------------------------------------------------- glyphs and cub128
-# A stand-in has each experiment of the papers on CUB or Cars, once; what it says of rows that it
-# cannot have (other backbones, 256 × 256 images):
+# A stand-in has each experiment of the papers on CUB or Cars, once.  The text that stands in rows
+# that it cannot have (other backbones, 256 × 256 images):
 STAND_INS = {"glyphs": "no miniature", "cub128": "not in cub128"}
 # Flags on cub128 besides a row's own, {(paper, words among these): flags}; MDR explored at 25.
 CUB128_FLAGS = {("mdr", ""): "--iterations 25", ("mdr", "--l2norm"): "--lr 1e-4",

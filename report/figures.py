@@ -98,7 +98,7 @@ def draw_curves(path, curves_in, sweep=False):
 def draw_sweep(path, rows, get):
     """A panel per dataset and metric, a curve per series: means over the seeds that every point
     has.  UserError: a point has none."""
-    seeds = min(len(get(row)) for row in rows)
+    seeds = set.intersection(*({run.cfg.seed for run in get(row)} for row in rows))
     if not seeds:
         raise common.UserError("not every value has run")
     curves_in = {}
@@ -107,7 +107,7 @@ def draw_sweep(path, rows, get):
             series, symbol, x = row.name
             panel = (NAMES[row.dataset], symbol, AXES.get(metric, metric))
             curve = curves_in.setdefault(panel, {}).setdefault(series, [])
-            curve.append((x, readings(get(row)[:seeds], metric)))
+            curve.append((x, readings([r for r in get(row) if r.cfg.seed in seeds], metric)))
     draw_curves(path, curves_in, sweep=True)
 
 
@@ -152,12 +152,12 @@ def draw_runs(path, out, names):
 
 # ---------------------------------------------------------------------------- bars
 def draw_levels(path, rows, get):
-    """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch that
-    has them, means over the seeds with 95% intervals; a panel per dataset."""
+    """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch, means
+    over the seeds with 95% intervals; a panel per dataset."""
     rows = [row for row in rows if get(row)]
     figure, axes = panels(len(rows))
     for axis, row in zip(axes, rows):
-        logs = [[line for line in run.log if "levels" in line][-1] for run in get(row)]
+        logs = [run.log[-1] for run in get(row)]
         levels = np.mean([log["levels"] for log in logs], 0)
         for i, kind in enumerate(("positive pairs", "negative pairs")):
             of_seeds = 100 * np.array([log[f"{kind} by level"] for log in logs])

@@ -59,7 +59,8 @@ def metrics_of(key, dataset):
 def reading(run, metric, row=None, part="last epoch"):
     """A finished run's figure in the paper's unit, None if it has none.
 
-    metric: of paper_numbers.jsonl, a key of result.json or of the last log row, a share (R@1 then).
+    metric: a name of paper_numbers.jsonl, of result.json or of the last log row; or a share of the
+    epochs, for R@1 after it.
     row: rows "at inference" read l2-normalized embeddings.
     """
     evaluations = [line for line in run.log if "R@1" in line]
@@ -294,11 +295,11 @@ def compare(out, one, other):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
     differences within a seed; then the settings and functions in which they differ -> Markdown"""
     folders = [seeds_of(out, name) for name in (one, other)]
-    configs = [read_config(next(iter(of_seed.values()))) or {} for of_seed in folders]
-    refuse_other_images(one, other, *configs)
-    seeds = [seed for seed in folders[0] if seed in folders[1]]
+    seeds = sorted(folders[0].keys() & folders[1].keys(), key=int)
     if not seeds:
         raise common.UserError(f"{one} and {other} have no seed in common")
+    configs = [read_config(of_seed[seeds[0]]) or {} for of_seed in folders]
+    refuse_other_images(one, other, *configs)
     first, second = ([last_figures(of_seed[seed]) for seed in seeds] for of_seed in folders)
     settings = [re.sub(r"-s\d+$", "", of_seed[seeds[0]].name) for of_seed in folders]
     rows = [["last epoch", *settings, "difference", "95% interval"]]

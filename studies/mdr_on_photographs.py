@@ -1,7 +1,7 @@
 """What holds MDR back on photographs: mdr.py and variants of it, on held-out training classes.
 
     python studies/mdr_on_photographs.py run [--variant NAME] FLAGS    mdr.py: trains on CUB's 1-80
-    python studies/mdr_on_photographs.py measure RUN ...               what a run's last.pt can tell
+    python studies/mdr_on_photographs.py measure RUN                   what its last.pt can tell
     python studies/mdr_on_photographs.py table DIR                     a row per finished run
     python studies/mdr_on_photographs.py draw DIR                      R@1 against images seen
 
@@ -9,7 +9,6 @@ Runs lie in runs-mdr/, the cited ones in results/cub128/mdr/.  A variant replace
 mdr.py, which a run's fingerprint does not see, so its name is the run's.
 """
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -19,12 +18,16 @@ import torch.nn.functional as F  # noqa: E402
 
 import common  # noqa: E402
 import mdr  # noqa: E402
+from report.experiments import read_log  # noqa: E402
 from report.figures import draw_curves  # noqa: E402
 from report.tables import markdown  # noqa: E402
 from studies import rate_search  # noqa: E402
+from support.files import read_json, write_json  # noqa: E402
+from support.runs import read_config, read_result  # noqa: E402
 
-OUT, BATCHES = "runs-mdr", 20           # BATCHES: of training, to measure gradients by
-RATES = {  # of the picture's arms: the preset's, the best so far at 100 iterations
+OUT, BATCHES = "runs-mdr", 20           # BATCHES: of training, to measure by
+MEASURES = "active triplets", "triplet gradient", "mdr gradient"
+RATES = {  # of the picture's arms: the preset's, the best at 100 iterations
     "Triplet": (3e-4, 1e-4), "Triplet + L2Norm": (1e-4, 3e-5),
     "Triplet + MDR, λ = 0.6": (3e-4, 1e-4), "Triplet + MDR, λ = 0.2": (None, 1e-4)}
 
@@ -123,8 +126,8 @@ def run(words):
 
 # ---------------------------------------------------------------------------- measures
 def measure(folder):
-    """Of a run's network after training: the share of active triplets, and ‖∂L/∂e‖ of both losses
-    (of MDR times λ), e in units of its mean distance.  Means over BATCHES -> measures.json"""
+    """After training: the share of active triplets, and ‖∂L/∂e‖ of both losses (of MDR times λ), e
+    in units of its mean distance.  Means over BATCHES -> measures.json"""
     checkpoint = common.read_checkpoint(folder / "last.pt")
     name = checkpoint["config"].get("name")
     if name in VARIANTS:
@@ -141,28 +144,25 @@ def measure(folder):
     for images, labels in loader(0):
         with torch.no_grad():
             e = network(images)
-        e = (e / mdr.off_diagonal(mdr.pairwise_distances(e)).mean()).requires_grad_()
+        mean = mdr.off_diagonal(mdr.pairwise_distances(e)).mean()
+        e = (e / mean).requires_grad_()
         distances = mdr.pairwise_distances(e)
         a, p, n = mdr.distance_weighted_negatives(e.detach(), labels, generator)
-        active = distances[a, p] - distances[a, n] + cfg.margin > 0
-        seen = distances if cfg.l2norm else mdr.unit_mean(distances)
+        seen = mean * distances if cfg.l2norm else mdr.unit_mean(distances)
+        active = seen[a, p] - seen[a, n] + cfg.margin > 0
         losses = mdr.triplet_loss(seen, a, p, n, cfg.margin), cfg.lambda_ * regularizer(seen)
-        norms = [torch.autograd.grad(loss, e, retain_graph=True)[0].norm().item()
-                 for loss in losses]
+        norms = [torch.autograd.grad(loss, e, retain_graph=True)[0].norm() for loss in losses]
         rows.append([active.float().mean().item(), *norms])
-    names = ("active triplets", "triplet gradient", "mdr gradient")
-    with common.atomic(folder / "measures.json") as file:
-        json.dump(dict(zip(names, torch.tensor(rows).mean(0).tolist())), file, indent=1)
+    write_json(folder / "measures.json", dict(zip(MEASURES, torch.tensor(rows).mean(0).tolist())))
 
 
 def finished(out):
-    """-> [(folder, config, log, result, measures)] of the finished runs"""
+    """-> [(config, log, result)] of the finished runs; measures stand in the result"""
     runs = []
     for path in sorted(Path(out).glob("*/result.json")):
-        read = [json.loads((path.parent / name).read_text()) if (path.parent / name).exists()
-                else {} for name in ("config.json", "result.json", "measures.json")]
-        log = [json.loads(line) for line in (path.parent / "log.jsonl").read_text().splitlines()]
-        runs.append((path.parent, read[0], log, *read[1:]))
+        measures = path.with_name("measures.json")
+        result = read_result(path) | (read_json(measures) if measures.exists() else {})
+        runs.append((read_config(path.parent), read_log(path.with_name("log.jsonl")), result))
     return runs or sys.exit(f"mdr_on_photographs.py: no finished run under {out}")
 
 
@@ -184,20 +184,20 @@ def table(out):
     """A row per run, R@1 in %, of the last epoch."""
     rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,NMI,trained classes,σ*,active triplets,"
             "‖∂triplet‖,λ‖∂MDR‖".split(",")]
-    for _, config, log, result, measures in finished(out):
+    for config, log, result in finished(out):
         images = config["epochs"] * config["iterations"] * config["batch"]
         rows.append([arm(config), variant(config), f"{config['lr']:g}", f"{images:,}",
                      str(config["seed"]), *(f"{100 * result['last epoch'][k]:.1f}" for k in (
                          "R@1", "R@1, l2-normalized", "NMI", "seen R@1")),
-                     *(f"{k:.3f}" if k is not None else "–" for k in (log[-1]["sigma*"], *map(
-                         measures.get, ("active triplets", "triplet gradient", "mdr gradient"))))])
+                     *(f"{k:.3f}" if k is not None else "–" for k in (log[-1]["sigma*"],
+                                                                  *map(result.get, MEASURES)))])
     print(*markdown(rows), sep="\n")
 
 
 def draw(out):
     """R@1 against images seen: a panel per length at the preset's rates, one at the best."""
     panels = {}
-    for _, config, log, _, _ in finished(out):
+    for config, log, _ in finished(out):
         length, (preset, best) = config["iterations"], RATES.get(arm(config), (None, None))
         at_best = config["lr"] == best and length == 100
         if variant(config) or not (config["lr"] == preset or at_best):
@@ -218,9 +218,8 @@ def main(words):
     command, *rest = words or ["help"]
     if command == "run":
         run(rest)
-    elif command == "measure":
-        for folder in rest:
-            common.main(measure, lambda: Path(folder))
+    elif command == "measure" and len(rest) == 1:
+        common.main(measure, lambda: Path(*rest))
     elif command in ("table", "draw") and len(rest) == 1:
         {"table": table, "draw": draw}[command](*rest)
     else:

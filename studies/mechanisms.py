@@ -33,7 +33,7 @@ def glyphs(script):
     torch.manual_seed(0)
     network = script.Network(cfg, len(seen.classes))
     common.load_weights(network.backbone, cfg.backbone)
-    return cfg, network.eval(), torch.stack([seen.images[i] for i in range(len(seen))]), seen.labels
+    return cfg, network.eval(), seen.images, seen.labels
 
 
 def draw_jrd(plt):

@@ -33,15 +33,14 @@ REGULARIZED = {  # on cub128 alone
     "AMSoftmax, 50 epochs": ("jrd", "--alpha 0 --epochs 50 --drop-every 20"),
     "JRD, 50 epochs": ("jrd", "--epochs 50 --drop-every 20")}
 SETTINGS = BASELINES | REGULARIZED
-NAMES = {"cub128": SETTINGS, "glyphs": BASELINES}
+SETTINGS_ON = {"cub128": SETTINGS, "glyphs": BASELINES}
 RATES = {"cub128": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), "glyphs": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)}
 RATES_OF = {"glyphs": {}, "cub128": {
     "Triplet": (), "Triplet + L2Norm": (), "Triplet + MDR": (),         # mdr_on_photographs.py
     "AMSoftmax": (*RATES["cub128"], 3e-3), "N-pair": (3e-6, *RATES["cub128"]),
     "AMSoftmax, 50 epochs": (3e-4, 1e-3), "JRD, 50 epochs": (3e-4, 1e-3)}}
-SEEDS = {"cub128": 1, "glyphs": 3}
 LENGTH = {("cub128", "jrd"): " --epochs 25 --drop-every 10", ("cub128", "dml_da"): " --epochs 12"}
-OUT, HELD_OUT_SHARE = "runs-search", 0.2
+OUT, HELD_OUT_SHARE, SEEDS = "runs-search", 0.2, {"cub128": 1, "glyphs": 3}
 
 
 # ---------------------------------------------------------------------------- the trainings
@@ -85,7 +84,7 @@ def finished_runs(dataset, out):
     runs = {}
     for path in sorted(Path(out).glob("*/result.json")):
         config, result = read_config(path.parent), read_result(path)
-        for name in NAMES[dataset]:
+        for name in SETTINGS_ON[dataset]:
             if config["seed"] < SEEDS[dataset] and is_run_of(config, name, dataset):
                 runs.setdefault(config["lr"], {}).setdefault(name, []).append((
                     *(100 * result["last epoch"][of] for of in ("R@1", "seen R@1", "MAP@R")),
@@ -128,9 +127,10 @@ def table(dataset, out):
         rows.append([name])
         more.append([name])
         for recalls in runs.values():
-            unseen, seen, precision, share = zip(*recalls.get(name, [(0, 0, 0, 0)]))
-            rows[-1].append(f"{spread(unseen)} / {statistics.mean(seen):.1f}" if unseen[0] else "")
-            more[-1].append(f"{precision[0]:.1f} / {share[0]:.2f}" if unseen[0] else "")
+            unseen, seen, precision, share = zip(*recalls.get(name, [[None] * 4]))
+            found = unseen[0] is not None
+            rows[-1].append(f"{spread(unseen)} / {statistics.mean(seen):.1f}" if found else "")
+            more[-1].append(f"{precision[0]:.1f} / {share[0]:.2f}" if found else "")
     for script in common.PAPERS:
         means = baseline_means(runs, script)
         chosen = choice(means)
@@ -138,7 +138,9 @@ def table(dataset, out):
             cells = {rate: spread(means.get(rate, [])) for rate in runs}
             cells[chosen] = f"**{cells[chosen]}**"
             rows.append([f"{script}'s baselines together", *cells.values()])
-    print(*markdown(rows), *([""] + markdown(more)) * (SEEDS[dataset] == 1), sep="\n")
+    print(*markdown(rows), sep="\n")
+    if SEEDS[dataset] == 1:
+        print("", *markdown(more), sep="\n")
 
 
 def main(words):
@@ -154,7 +156,7 @@ def main(words):
     if args.what is None:
         table(args.dataset, args.out)
         return
-    for seed, name in itertools.product(range(SEEDS[args.dataset]), NAMES[args.dataset]):
+    for seed, name in itertools.product(range(SEEDS[args.dataset]), SETTINGS_ON[args.dataset]):
         for rate in RATES_OF[args.dataset].get(name, RATES[args.dataset]):
             print("studies/rate_search.py run", command(name, args.dataset, rate, seed), *extra)
 

@@ -135,7 +135,7 @@ def settings(args, defaults, presets, implied_defaults):
 
     implied_defaults: {(setting, choice): {setting: value}}.  They hold where `choice` was made, by
     a flag or by the preset, unless a flag says otherwise.  Later entries have the last word.
-    The namespace's `changed` has what flags change of all that, in the order of the defaults:
+    The namespace's `changed`: the settings that flags changed, in the order of the defaults,
     {setting: value}, without those of RUNTIME_ONLY.
     UserError: a crop larger than the image.
     """
@@ -184,8 +184,8 @@ def main(function, parse_args):
 
 
 def keep_freed_memory():
-    """Have glibc keep large blocks that are freed, instead of fetching them from the kernel anew in
-    every step, page by page: on a CPU a step is 15 to 25% faster.  Elsewhere nothing happens."""
+    """Let glibc reuse freed memory; otherwise every step asks the kernel for it again.  On a CPU a
+    step is 15 to 25% faster.  Elsewhere nothing happens."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
         trim_threshold, mmap_max = -1, -4           # <malloc.h>

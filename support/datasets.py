@@ -62,8 +62,8 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     root: the folder that holds the datasets (default: data_root()) and their cache, `.cache`.
     train, test: the deterministic first part of the transform of training and of test images (the
     rest is random and belongs to the loader); None leaves images as they are.
-    cache: keep what that part makes of each image; the tensors are the same without.  None: not
-    yet, Data.prepare(cache) does it.
+    cache: keep what that part makes of each image; the tensors are the same without.  False
+    or None: not now; Data.prepare(cache) may do it later.
     val: the share of the training classes, the last by name, to hold out.
     UserError: what read_dataset refuses; an image that cannot be read while the cache is built; no
     room for the cache; too few classes for val.

@@ -14,6 +14,8 @@ COVERED = {
                "generalization_bound stratified_parts confidence_interval _usable _usable_pair "
                "judge retrieval test_recall val_recall before_training",
     "common.py": "_Augmented features freeze_batch_norm Preprocess",
+    "support/ranks.py": "PART rescaled first_places positive_places _distances nearest "
+                        "nearest_centres _left _products _full_precision",
     "support/images.py": "to_tensor shuffled random_seed augmented",
     "support/glyphs.py": "GLYPHS GLYPH_SIZE HARMONICS glyphs _draw_glyph SmallNet SMALL_TRANSFORMS"}
 # {function: digests of its versions that compute the same, bit for bit}, by measurement

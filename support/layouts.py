@@ -132,7 +132,7 @@ def remarks(folder, splits):
     copies = [f"{path.relative_to(folder)} is {trained[sha256(path)]}"
               for path in sum(paths.values(), []) if sha256(path) in trained]
     if copies:
-        sentences.append(f"{len(copies)} images of test are in train too, byte for byte: "
+        sentences.append(f"{len(copies)} images of test or gallery are in train too, byte for byte: "
                          f"{listed(copies, 1)}")
     return sentences
 

@@ -18,7 +18,7 @@ PART = 2 ** 24                              # how many distances are computed at
 
 @contextlib.contextmanager
 def _full_precision():
-    """float32 products with TF32 off: a training may have chosen less, which would move ranks."""
+    """float32 products with TF32 off, which moves ranks; a caller's own program may allow it."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -113,8 +113,8 @@ def first_places(x, labels, gallery=None, gallery_labels=None):
 
 
 def positive_places(x, labels, gallery, gallery_labels, R):
-    """The places of all positives up to R, which is what MAP@R asks -> (rows, places) for some
-    queries after the others, rows a slice, places (b, R) where x is, ascending.
+    """The places of all positives up to R, which is what MAP@R asks: yields (rows, places),
+    rows a slice of the queries, places (b, R) where x is, ascending.
 
     1 <= R <= the size of the gallery (of x if gallery is None).  Only the R nearest negatives and
     the R nearest positives matter, and to select them is cheaper than to sort the row.  A place
@@ -135,8 +135,8 @@ def positive_places(x, labels, gallery, gallery_labels, R):
 
 
 def _distances(x, bank):
-    """For some points after the others: which, a slice, and their ‖a - b‖²/2 less ‖a‖²/2, which
-    ranks nothing.  x (n, d), bank (m, d) -> (b, m) each"""
+    """Yields a slice of the points at a time, and their ‖b‖²/2 - a·b, which ranks like
+    ‖a - b‖²/2.  x (n, d), bank (m, d) -> (b, m) each"""
     half, size = bank.square().sum(1) / 2, max(1, PART // len(bank))
     for start in range(0, len(x), size):
         rows = slice(start, start + size)

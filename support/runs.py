@@ -92,8 +92,9 @@ def other_settings(old, new):
 
 
 class Run:
-    """One training: `runs/<paper>-<dataset>-<what differs from the preset>-s<seed>/` with
-    config.json, log.jsonl (a line an epoch), last.pt (after every epoch) and result.json.
+    """One training: `runs/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>/`
+    with config.json, log.jsonl (a line an epoch), last.pt (after every epoch), result.json, and
+    with --val best.pt.
 
     Use as a context manager around the training.  A killed run continues from last.pt by the same
     command; a folder whose settings differ is refused (UserError, with the fields that differ).
@@ -105,7 +106,6 @@ class Run:
                        "splits": data.counts(), "images": data.identity, "code": code_of(paper),
                        "versions": versions(), "commit": commit()}
         self.history, self.pretrained, self.epoch, self.columns = [], None, 0, None
-        self.saved = 0                                                  # epochs in last.pt
         self._check_folder()
         self._header(data, weights)
 
@@ -187,7 +187,7 @@ class Run:
 
     def _how_to_continue(self):
         command = shlex.join(["python", *(word for word in sys.argv if word != "--again")])
-        return (f"\nstopped: {self.folder} holds {self.saved} of {self.cfg.epochs} epochs.  "
+        return (f"\nstopped: {self.folder} holds {len(self.history)} of {self.cfg.epochs} epochs.  "
                 f"To continue: {command}")
 
     @property
@@ -207,7 +207,6 @@ class Run:
                         part.load_state_dict(state[name])
                 self.history = state["history"]
                 self.pretrained = state.get("pretrained", state.get("untrained"))    # its old name
-                self.saved = len(self.history)
             except (KeyError, RuntimeError, ValueError) as error:
                 raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
                                 f"delete {self.folder} to train anew")
@@ -222,8 +221,8 @@ class Run:
             return
         for self.epoch in range(self.first, self.cfg.epochs):
             best, patience = self.best("val R@1"), self.cfg.patience
-            looked = self.history and "val R@1" in self.history[-1]
-            if patience and looked and len(self.history) - best["epoch"] >= patience:
+            just_evaluated = self.history and "val R@1" in self.history[-1]
+            if patience and just_evaluated and len(self.history) - best["epoch"] >= patience:
                 print(f"no better R@1 on the held-out classes for {patience} epochs")
                 return
             yield self.epoch
@@ -274,7 +273,6 @@ class Run:
         if self.best("val R@1") is row:
             self._save("best.pt", optimizer=None)
         self._save("last.pt")
-        self.saved = len(self.history)
         self._write_log()
         self._print(row)
 
@@ -345,7 +343,7 @@ def percent(share, width=7):
 
 
 def show(rows, ks):
-    """Print {name: judge(...)} as an aligned table in %, and below it what one row alone has."""
+    """Print {name: judge(...)} as an aligned table in %, and below it the ten parts and 1-NN estimates."""
     metrics = [f"R@{k}" for k in ks] + ["MAP@R", "NMI", "seen R@1"]
     metrics = [m for m in metrics if any(m in row for row in rows.values())]
     wide = max(map(len, rows), default=0)

@@ -48,7 +48,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "mdr.py --images-per-class 1": "--images-per-class: 1 must be >= 2",
     "dml_da.py --images-per-class 1": "--images-per-class: 1 leaves no positive pair",
     "eval.py {tmp}/other.npz --dataset cub": "--dataset does nothing with an .npz",
-    "eval.py {tmp}/other.npz --export e": "'e' must end in .npz",
+    "eval.py {tmp}/other.npz --export {tmp}/e.npz": "--export does nothing with an .npz",
     "eval.py {tmp}/other.npz --export {tmp}/no/e.npz": "cannot be written: no folder",
     "eval.py {tmp}/empty": "is a folder: a last.pt in it is meant?",
     "eval.py {tmp}/one.npz": "it holds one array",

@@ -45,7 +45,7 @@ def edited(tmp_path, monkeypatch):
     ("eval.py", r"places <= k", "places < k", "eval.recall_at_k"),
     ("common.py", r"module.eval\(\)", "module.train()", "common.freeze_batch_norm"),
     ("support/images.py", r"torch.randperm\(n", "torch.randperm(n + 0", "images.shuffled"),
-    ("support/glyphs.py", r"n, wild = ", "wild, n = ", "glyphs._draw_glyph"),
+    ("support/ranks.py", r">= nearest\)", "> nearest)", "ranks.first_places"),
     ("support/glyphs.py", r"v2.RandomCrop\(32\)", "v2.RandomCrop(31)", "glyphs.SMALL_TRANSFORMS")])
 def test_an_edit_is_named_by_its_function(file, pattern, replacement, name, edited):
     before = identity.code_of("jrd")
@@ -249,7 +249,7 @@ def test_copies_of_trained_images_are_named_by_check(photos, capsys):
     (folder,) = photos.at
     shutil.copy(folder / "class00" / "1.png", folder / "class05" / "7.png")
     common.check(str(folder), None)
-    assert ("note: 1 images of test are in train too, byte for byte: class05/7.png is "
+    assert ("note: 1 images of test or gallery are in train too, byte for byte: class05/7.png is "
             "class00/1.png\n") in capsys.readouterr().out
 
 
