@@ -152,8 +152,8 @@ def draw_runs(path, out, names):
 
 # ---------------------------------------------------------------------------- bars
 def draw_levels(path, rows, get):
-    """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch, means
-    over the seeds with 95% intervals; a panel per dataset."""
+    """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch,
+    means over the seeds with 95% intervals; a panel per dataset."""
     rows = [row for row in rows if get(row)]
     figure, axes = panels(len(rows))
     for axis, row in zip(axes, rows):

@@ -132,8 +132,8 @@ def remarks(folder, splits):
     copies = [f"{path.relative_to(folder)} is {trained[sha256(path)]}"
               for path in sum(paths.values(), []) if sha256(path) in trained]
     if copies:
-        sentences.append(f"{len(copies)} images of test or gallery are in train too, byte for byte: "
-                         f"{listed(copies, 1)}")
+        sentences.append(f"{len(copies)} images of test or gallery are in train too, "
+                         f"byte for byte: {listed(copies, 1)}")
     return sentences
 
 

@@ -343,7 +343,7 @@ def percent(share, width=7):
 
 
 def show(rows, ks):
-    """Print {name: judge(...)} as an aligned table in %, and below it the ten parts and 1-NN estimates."""
+    """Print {name: judge(...)} in % as a table, below it the ten parts and 1-NN estimates."""
     metrics = [f"R@{k}" for k in ks] + ["MAP@R", "NMI", "seen R@1"]
     metrics = [m for m in metrics if any(m in row for row in rows.values())]
     wide = max(map(len, rows), default=0)
