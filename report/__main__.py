@@ -151,8 +151,7 @@ def main(args):
 
 def make_report(rows, args):
     """Write the report and say so; a part of one is printed too."""
-    name = "quick" if args.quick else args.dataset
-    name = "-".join(filter(None, [name, args.paper, args.table]))
+    name = "-".join(filter(None, ["quick" if args.quick else args.dataset, args.paper, args.table]))
     folder = Path(args.to or Path(args.out, f"report-{name}"))
     text, drawn = write_report(rows, args, folder)
     if args.partial:

@@ -76,14 +76,10 @@ def paper_side(title):
 
 # ---------------------------------------------------------------------------- right: the code
 def read(path):
-    """A Python file -> its text, its syntax tree, its lines as HTML.  UserError: no Python."""
+    """A Python file -> its text, its syntax tree, its lines as HTML"""
     text = path.read_text(encoding="utf-8")
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise UserError(f"{path}, line {error.lineno}: {error.msg}")
     lexer, formatter = lexers.PythonLexer(stripnl=False), formatters.HtmlFormatter(nowrap=True)
-    return text, tree, highlight(text, lexer, formatter).split("\n")
+    return text, ast.parse(text), highlight(text, lexer, formatter).split("\n")
 
 
 def listing(lines, numbers):
@@ -130,7 +126,7 @@ def parts_of(text, tree, told):
 
 # ---------------------------------------------------------------------------- a page
 def page(paper):
-    """UserError: a broken script, an equation or a function that docs/map.md has wrong."""
+    """UserError: an equation or a function that docs/map.md has wrong."""
     left, home = paper_side(PAPERS[paper])
     text, tree, lines = read(ROOT / f"{paper}.py")
 

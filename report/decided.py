@@ -2,7 +2,7 @@
 import numpy as np
 
 from report.claims import adjust, p_value, verdict
-from report.experiments import DECIDING, DECIDING_SEEDS, NAMES, deciding_runs
+from report.experiments import DECIDING, DECIDING_SEEDS, NAMES, SCRIPTS, deciding_runs
 from report.tables import markdown, reading, spread, with_interval
 from support.identity import listed
 
@@ -59,13 +59,13 @@ def decided(args):
         runs += sum(sides, [])
         done = min(sum(run.result is not None for run in side) for side in sides)
         rows.append({"claim": "decided", "must be above 0": text, "on": "cub128",
-                     "seeds": f"{done} of {len(DECIDING_SEEDS[paper])}",
+                     "seeds": f"{done} of {len(DECIDING_SEEDS)}",
                      "paper's": f"{papers:+g}" if papers else "–"})
-    differ = [f"{what} of {NAMES[paper]}'s runs differ" for paper in DECIDING_SEEDS
+    differ = [f"{what} of {NAMES[paper]}'s runs differ" for paper in SCRIPTS
               for what in ("code", "images", "weights_sha256", "versions")
               if len({str(run.config.get(what)) for run in runs
                       if run.paper == paper and run.result}) > 1]
-    if not DECIDING or differ or not all(run.result for run in runs):
+    if differ or not all(run.result for run in runs):
         word = ", ".join(differ) or "not before all seeds"
         rows = [row | {"verdict": word, "Holm-adjusted verdict": word} for row in rows]
     else:

@@ -179,11 +179,19 @@ STAND_INS = {"glyphs": "no miniature", "cub128": "not in cub128"}
 # Flags on cub128 besides a row's own, {(paper, words among these): flags}; MDR explored at 25.
 CUB128_FLAGS = {("mdr", ""): "--iterations 25", ("mdr", "--l2norm"): "--lr 1e-4",
                 ("dml_da", "--loss npair"): "--lr 1e-5"}
-# What decides the headline differences on cub128 (docs/plan_cub128.md): the seeds, of which 0 to 2
-# explored, and {(paper, flags): (what its commands have besides, share of the schedule after which
-# its search was best)}, empty until the plan is final.
-DECIDING_SEEDS = {"jrd": range(3, 11), "mdr": range(3, 11), "dml_da": range(3, 11)}
-DECIDING = {}
+# What decides on cub128 (docs/plan_cub128.md): seeds (0 to 2 explored), and {(paper, flags): (what
+# its commands have besides, share of the schedule after which its search was best)}.
+DECIDING_SEEDS = range(3, 11)
+DECIDING = {
+    ("jrd", "--alpha 0"): ("--lr 1e-3 --lr-proxies 1e-1", 1.0),
+    ("jrd", ""): ("--lr 3e-4 --lr-proxies 3e-2", 0.8),
+    ("mdr", "--lambda 0"): ("--lr 3e-4", 1.0), ("mdr", ""): ("--lr 3e-4", 0.8),
+    ("mdr", "--lambda 0 --l2norm"): ("--lr 3e-5", 0.4),
+    ("dml_da", "--lambda 0"): ("--lr 3e-5", 1.0), ("dml_da", ""): ("--lr 3e-5", 1.0),
+    ("dml_da", "--loss triplet --lambda 0"): ("--lr 3e-5", 0.5),
+    ("dml_da", "--loss triplet"): ("--lr 3e-5", 0.5),
+    ("dml_da", "--loss npair --lambda 0"): ("--lr 3e-6", 0.75),
+    ("dml_da", "--loss npair"): ("--lr 3e-5", 0.75)}
 
 
 def flags_on(dataset, paper, flags):
@@ -332,14 +340,13 @@ def runs_of(row, args, seeds=None):
 
 # ---------------------------------------------------------------------------- list and plan
 def deciding_runs(paper, flags, args):
-    """The runs of a headline setting that decide, one per seed; none before the plan is final"""
+    """The runs of a headline setting that decide, one per seed."""
     return [training(paper, "cub128", f"{flags} {DECIDING[paper, flags][0]} --name decides", seed,
-                     args.out, args.weights) for seed in DECIDING_SEEDS[paper] if DECIDING]
+                     args.out, args.weights) for seed in DECIDING_SEEDS]
 
 
 def all_runs(rows, args):
-    """Every training that the rows need, each once: the headlines', then the others', of each the
-    first seed of all rows, the second, ..."""
+    """Each training of the rows once: the headlines', then others'; seed 0 of all, 1, ..."""
     wanted = [(row.key not in HEADLINES, run.cfg.seed, run)
               for row in rows for run in runs_of(row, args)]
     if args.dataset == "cub128" and not (args.seeds or args.quick or args.table):
@@ -369,9 +376,8 @@ def plan(rows, args):
         except UserError as error:
             missing[dataset] = f"missing: {error}"
     states = Counter(run.state for run in runs)
-    counts = ", ".join(f"{n} {state}" for state, n in states.items())
     lines = [f"plan: {len(runs)} runs for {len({row.key for row in rows})} tables and figures, "
-             + counts]
+             + ", ".join(f"{n} {state}" for state, n in states.items())]
     other = [run for run in runs if run.other_code and run.state == "finished"]
     if other:
         what = "trained anew" if args.again else "they count; --again trains them anew"
