@@ -5,8 +5,8 @@
     python studies/rate_search.py [--dataset glyphs] [--out DIR]    the table of finished runs
 
 The first four fifths of the training classes train, the last fifth takes the test classes' place.
-No image of a test class is embedded.  On cub128 a run is two fifths of the preset's; MDR's arms are
-not listed, mdr_on_photographs.py searches their rates at full length: --out results/cub128/mdr.
+No image of a test class is embedded.  On cub128 a run is half of JRD's, or two fifths
+of DML-DA's.  mdr_on_photographs.py runs MDR's rates at full length: --out results/cub128/mdr.
 """
 import argparse
 import importlib
