@@ -18,7 +18,7 @@ Equation                                          where
   6     L_DA without correlation ("DML-DA⁻")      density_regularizer(D_avg, alpha)
   7-8   L_DA with it                              density_regularizer(D_avg, alpha, D0, eta)
   9     L = L_pair + λ L_DA                       objective
-  -     Algorithm 1: θ and α_c by Adam            train, TargetDensities
+  -     Algorithm 1: θ by Adam, α_c too (U4)      train, TargetDensities
   -     EN, GOR (Fig. 4)                          entropy_regularizer,
                                                   global_orthogonal_regularizer
 
@@ -98,9 +98,9 @@ class Network(nn.Module):
 # ---------------------------------------------------------------------------- losses
 # U1: Eq. 2-4 print sums without a divisor.  Here the sums over unordered pairs, triplets or tuplets
 # are divided by B, the number of images.  Reason: a class of n images has Σ_{i<j} D = n² D_avg.  So
-# with 10 classes of 10 images the positive part of Eq. 2 is 10 mean_c D_avg.  At α* = D_avg + ½,
-# λ L_DA (Eq. 6) pushes with -λ mean_c D_avg.  The two balance at λ = 10, on the plateau of Fig. 6.
-# With a mean over pairs λ L_DA would dominate the loss, with a plain sum it would vanish.
+# with 10 classes of 10 images the positive part of Eq. 2 is 10 mean_c D_avg.  Once α has settled
+# (see TargetDensities.step), λ L_DA has the gradient of -λ mean_c D_avg.  The two balance at
+# λ = 10, on Fig. 6's plateau.  A mean over pairs would let λ L_DA dominate, a plain sum drown it.
 
 
 def squared_distances(f):
@@ -208,12 +208,12 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
 
 
 class TargetDensities(nn.Module):
-    """α_c of all training classes, D⁰_c, and Adam for the classes of a batch alone.
+    """α_c of all training classes (large: a loose class), D⁰_c, and Adam for a batch's classes.
 
     U2: in the paper Eq. 5-8 are over all training images.  Here they are over the batch's classes
     and images, because D_avg exists only for them.  No other α moves, not even by momentum.
-    U4: α_c start at 0.5 (the paper).  Adam learns them at the network's rate; nothing keeps them
-    positive.  Their mean is printed; mean, minimum and maximum are logged.
+    U4: α_c start at 0.5 (the paper).  It names no optimizer for them: here Adam learns them
+    at the network's rate; nothing keeps them positive.  Logged: mean, minimum, maximum.
     """
 
     def __init__(self, classes, betas=(0.9, 0.999), eps=1e-8):
@@ -242,12 +242,12 @@ class TargetDensities(nn.Module):
 
     @torch.no_grad()
     def step(self, lr):
-        """Algorithm 1, line 8: Adam for the α that `of` gave, from their gradient.
+        """Algorithm 1, line 8, by Adam (U4): moves the α that `of` gave, by their gradient.
 
         At α* = D_avg + ½, the optimum of Eq. 6, ∂L_DA/∂D_avg = 2 (D_avg - α*) / C = -1 / C.  So
         converged targets push every class outwards equally: Eq. 6 adapts only while α lags.  The
-        lag depends on the rate, because Adam moves α by at most about lr per step.  A class has
-        3,000 steps on CUB, so α can move by 0.03; on Cars, at a rate of 5e-4, by 1.5.
+        lag depends on the rate: Adam moves α by at most about lr per step.  With the paper's 3,000
+        steps per class α can move by 0.03 on CUB; on Cars, at a rate of 5e-4, by 1.5.
         The positive pairs alone (U1) balance a fixed α at D_avg = α - 5/λ.  On the sphere
         D_avg = 1 - ‖μ_c‖² <= 1.
         """

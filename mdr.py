@@ -222,7 +222,7 @@ class MDR(nn.Module):
     def forward(self, distances):
         """Eq. 5: mean over i ≠ j of |d̄ - nearest level|.  (B, B) -> scalar; 0 if B < 2
 
-        E1: Eq. 5 prints 1/P with P the set of pairs; 1/|P| is meant.
+        In training mode it updates μ* and σ* first.  E1: Eq. 5 prints 1/P; 1/|P| is meant.
         """
         if len(distances) < 2:
             return distances.sum() * 0
