@@ -3,7 +3,7 @@
     python studies/mechanisms.py        writes docs/lectures/*_mechanism.png; needs matplotlib
 
 JRD, Eq. 8-11: training images of `glyphs`, pretrained backbone.  20 steps of Eq. 11 have trained
-the embedding layer and the proxies.  The numbers below the matrices are means.
+the embedding layer and the proxies.  Numbers are means, self-pairs included.
 MDR, Eq. 1-5: the pairs of all training images of `glyphs`, pretrained backbone, random embedding.
 DML-DA, Eq. 6 and comment U1: gradient descent on 10 D_avg + 10 L_DA of one class with spread D_avg
 and target α.  The first term is the pull of Eq. 2's positive pairs.  There are no negative pairs.
