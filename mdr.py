@@ -162,7 +162,7 @@ def distance_weighted_negatives(e, labels, generator):
     to the density q(r) ∝ r^(d-2) (1 - r²/4)^((d-3)/2) of its distance r on the unit sphere.
 
     U9: the paper only names the method.  Here r is between l2-normalized copies of e and at least
-    0.5; at d = 512 the nearest mostly wins.  None beyond 1.4 is drawn; if all are beyond, each alike.
+    0.5; at d = 512 the nearest mostly wins.  None beyond 1.4 is drawn; if all are, each alike.
     e (B, d), labels (B,) on the host, generator on e's device -> anchors, positives, negatives (T,)
     """
     pairs = positive_pairs(labels)                                      # (T, 2), on the host
