@@ -3,7 +3,7 @@
     python studies/mechanisms.py        writes docs/lectures/*_mechanism.png; needs matplotlib
 
 JRD, Eq. 8-11: training images of `glyphs`, pretrained backbone.  20 steps of Eq. 11 have trained
-the embedding layer and the proxies.  Numbers are means, self-pairs included.
+the embedding layer and the proxies.  Numbers are means without self-pairs.
 MDR, Eq. 1-5: the pairs of all training images of `glyphs`, pretrained backbone, random embedding.
 DML-DA, Eq. 6 and comment U1: gradient descent on 10 D_avg + 10 L_DA of one class with spread D_avg
 and target α.  The first term is the pull of Eq. 2's positive pairs.  There are no negative pairs.
@@ -51,7 +51,7 @@ def draw_jrd(plt):
              joint.masked_fill(~different, torch.nan)]
     figure, axes = plt.subplots(1, 5, figsize=(14, 3.1))
     for axis, gram, title, sign in zip(axes, grams, MATRICES, "××=→ "):
-        same, other = gram[~different].mean(), gram[different].mean()
+        same, other = gram[~different & ~torch.eye(48, dtype=bool)].mean(), gram[different].mean()
         matrix = axis.imshow(gram.numpy(), vmin=0, vmax=1, cmap="cividis")
         for line in (axis.hlines, axis.vlines):
             line([7.5, 15.5, 23.5, 31.5, 39.5], -0.5, 47.5, color="white", lw=0.8)
