@@ -16,7 +16,7 @@ from support.images import decode
 from support.layouts import COUNTS, SMALLER, find_dataset, images_below
 
 UNKNOWN = "–"                                           # the class of an image in no sub-folder
-SIDE, GAP, TEXT, LINE = 128, 6, 12, 15                  # of a sheet, in pixels
+SIDE, GAP, TEXT, LINE = 128, 10, 14, 17                 # of a sheet, in pixels
 RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
 
 

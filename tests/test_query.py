@@ -141,15 +141,16 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
     cut."""
     PIL.Image.new("RGB", (256, 128), "blue").save(tmp_path / "wide.png")
     tall = torch.zeros(3, 60, 30, dtype=torch.uint8)
-    row = [(tmp_path / "wide.png", ["a name that is much too long to stand below it"], "red"),
+    row = [(tmp_path / "wide.png", ["a name by far too long to stand below it"], "red"),
            (tall, ["tall"], "lime")]
-    embeddings.draw_sheet(tmp_path / "sheet.png", [row, row[:1]])
+    embeddings.draw_sheet(tmp_path / "sheet.png", [row, row[:1], row[::-1]])
     sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png").convert("RGB")).astype(int)
 
     def size(colour):
-        rows, columns = np.nonzero((sheet[:140] == colour).all(-1))
+        rows, columns = np.nonzero((sheet[:145] == colour).all(-1))
         return np.ptp(columns) + 1, np.ptp(rows) + 1
     assert size((0, 0, 255)) == (128, 64) and size((0, 255, 0))[1] == 128 + 6
+    assert (sheet[-1] == 255).all() and (sheet[:, -1] == 255).all()     # nothing is cut off
     assert list(tmp_path.glob(".*")) == []
 
 
@@ -161,7 +162,7 @@ def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, capsys):
     with PIL.Image.open(tmp_path / name) as sheet:
         assert sheet.format == ("PNG" if name.endswith("png") else "JPEG")
         width, height = sheet.size
-        assert (width, height) == (3 * 140, 2 * (140 + 2 * 15))     # a query and two images, twice
+        assert (width, height) == (3 * 148, 2 * (148 + 2 * 17))     # a query and two images, twice
 
 
 # ---------------------------------------------------------------------------- mistakes
