@@ -1,6 +1,6 @@
 """How the small backbone of glyphs was pretrained: about a minute on one core.
 
-    python studies/pretrain_glyphs.py [FILE]      default: support/glyphs_backbone.pth
+    python studies/pretrain_glyphs.py FILE.pth        committed as support/glyphs_backbone.pth
 """
 import sys
 from pathlib import Path
@@ -40,4 +40,4 @@ def pretrain(path):
 
 
 if __name__ == "__main__":
-    pretrain(*sys.argv[1:] or [glyphs.WEIGHTS])
+    pretrain(sys.argv[1]) if sys.argv[-1].endswith(".pth") else sys.exit(__doc__)
