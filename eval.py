@@ -152,7 +152,7 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     classes of one multi-class 1-NN fitted on both labelled halves.
     Eq. 2: d_H = 1 - ε*, the error of the 1-NN that tells seen from unseen.
     The halves are stratified by class and drawn from `seed`.  seen (n, d), unseen (m, d); a seen
-    and an unseen class are different whatever their numbers.  ValueError: no class has two images.
+    and an unseen class are different whatever their numbers.  ValueError: a side is all singletons.
     """
     generator = torch.Generator().manual_seed(seed)
     s, ys, u, yu = _usable_pair(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))

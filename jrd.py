@@ -8,7 +8,7 @@ all proxies): it penalizes pairs of different classes that are alike in all thre
     python jrd.py --alpha 0                     the same with AMSoftmax alone
     python jrd.py --dataset path/to/folder      one sub-folder per class; half train, half test
 It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last
-epoch (the figure to report) and of the best epoch on test (not one to report).
+epoch (the figure to report); Recall@K alone of the best epoch on test (not one to report).
 
 Equation                                        where
   1-3   bound ε_u <= ε_s + d_H + λ              eval.generalization_bound
@@ -53,7 +53,7 @@ PRESETS = {
     "cub": {},
     "cars": dict(m=0.05, batch=50),
     "sop": dict(alpha=0.4, batch=120, epochs=80, lr_proxies=1e-1, drop_every=40,
-                ks=[1, 10, 100], eval_every=10),
+                ks=[1, 10, 100], eval_every=10),                    # ours: eval_every
     "glyphs": dict(backbone="small"),                   # ours: CUB in miniature
     # Ours: CUB at 128 × 128 with SqueezeNet.  Both rates were chosen with AMSoftmax alone, on
     # held-out training classes (docs/cub128.md).
@@ -199,7 +199,7 @@ def jintra(gram, labels):
     U6: the paper prints norms and no weights.  Here the norms are squared, as in Eq. 14, and
     weighted as in Eq. 10-11.  ‖C_I‖² = 1/n_I² Σ_{i,j∈I} k_ij has the pairs i = j, and classes with
     one example count.  n_I is the size of class I in the batch, not in the training set (E5).
-    The sum equals 2 Σ_I n^I (B - n^I) ‖C_I‖², so a pair i, j of one class weighs 2 (B - n) / n.
+    It equals -2/N_pairs Σ_I n^I (B - n^I) ‖C_I‖², so a pair i, j of one class weighs 2 (B - n) / n.
     gram (B, B), labels (B,) -> scalar <= 0
     """
     different = different_class(labels)                                 # (B, B)
@@ -220,8 +220,8 @@ def jmmd(gram, labels):
 def intra_class(x, labels):
     """Eq. 4's penalty: -Σ_I 1/N_pairs^I Σ_{i≠j∈I} exp(-½‖x_i - x_j‖²), over the batch's classes.
 
-    The loss adds α times this value, which pulls the images of a class together.
-    x (B, d), labels (B,) -> scalar in [-classes, 0]; a class with one example has no pairs.
+    The paper has no i≠j (a constant more).  N_pairs^I counts ordered pairs; a class with one image
+    has none.  The loss adds α times this.  x (B, d), labels (B,) -> scalar in [-classes, 0]
     """
     pairs = ~different_class(labels) & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
     n_minus_1 = pairs.sum(1, dtype=x.dtype)                             # (B,)
@@ -314,7 +314,7 @@ def train(cfg):
                 metrics = test_recall(network.embed, data, cfg)
                 metrics |= val_recall(network.embed, data, cfg)
             run.end_epoch(lr=cfg.lr * rate_factor, **metrics)
-        # E4: report the last epoch.  The authors' code, too, evaluates each and selects none.
+        # E4: report the last epoch.  The authors' code evaluates each and selects none, too.
         if not run.result:
             parts = common.embeddings(network.embed, data, cfg)
             run.finish(judge(ks=cfg.ks, **parts))
