@@ -9,7 +9,7 @@ pretrained features.
     python dml_da.py --regularizer gor          the global orthogonal regularizer instead
     python dml_da.py --dataset path/to/folder   one sub-folder per class; half train, half test
 It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last
-epoch (the figure to report) and of the best epoch on test (not one to report).
+epoch (the figure to report); Recall@K alone of the best epoch on test (not one to report).
 
 Equation                                          where
   1     D = ‖f_i - f_j‖²                          squared_distances

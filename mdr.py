@@ -8,7 +8,7 @@ MDR disturbs it: it normalizes the batch's distances and pulls each to the neare
     python mdr.py --lambda 0 --l2norm           Triplet on the unit sphere, the usual baseline
     python mdr.py --dataset path/to/folder      one sub-folder per class; half train, half test
 It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last
-epoch (the figure to report) and of the best epoch on test (not one to report).
+epoch (the figure to report); Recall@K alone of the best epoch on test (not one to report).
 
 Equation                                          where
   1-3   normalized distances, momented μ*, σ*     MDR.update, MDR.normalize
@@ -124,7 +124,7 @@ def triplet_loss(distances, anchors, positives, negatives, margin):
 def contrastive_loss(distances, anchors, positives, negatives, margin):
     """Contrastive: mean over pairs of d(a, p), plus mean of [m - d(a, n)]_+.  -> scalar
 
-    U10: the paper gives no formula.  Here distances are not squared; m = 1 is their mean.
+    U10: the paper gives no formula.  Distances are not squared; m = 1 is the scaled mean.
     """
     if not len(anchors):
         return distances.sum() * 0
@@ -161,8 +161,8 @@ def distance_weighted_negatives(e, labels, generator):
     """Wu et al. 2017: for every ordered anchor-positive pair one negative, its probability inverse
     to the density q(r) ∝ r^(d-2) (1 - r²/4)^((d-3)/2) of its distance r on the unit sphere.
 
-    U9: the paper only names the method.  Here r is between l2-normalized copies of e and at least
-    0.5; at d = 512 the nearest mostly wins.  None beyond 1.4 is drawn; if all are, each alike.
+    U9: the paper only names it.  r >= 0.5 is between l2-normalized e.  None beyond 1.4 is drawn; if
+    all are, each alike: in the authors' float32 also where a positive is much nearer (underflow).
     e (B, d), labels (B,) on the host, generator on e's device -> anchors, positives, negatives (T,)
     """
     pairs = positive_pairs(labels)                                      # (T, 2), on the host
@@ -211,7 +211,7 @@ class MDR(nn.Module):
 
     def normalize(self, distances):
         """Eq. 3: d̄ = (d - μ*)/σ*, the statistics constant.  (B, B) -> (B, B)"""
-        # If all distances are equal, σ* is 0; the floor, far below any other σ*, makes d̄ = 0.
+        # If all distances are equal, σ* is 0; the floor, far below any other σ*, keeps d̄ finite.
         floor = (1e-6 * self.mu).clamp_min(torch.finfo(distances.dtype).tiny)
         return (distances - self.mu) / torch.maximum(self.sigma, floor)
 
@@ -230,7 +230,7 @@ class MDR(nn.Module):
             self.update(distances)
         normalized = off_diagonal(self.normalize(distances))
         # One-dimensional k-medians: this mean alone moves a level towards the median of its pairs.
-        # Here ν (U5) dominates: it moves the outer levels inwards, as fast as Adam's rate allows.
+        # Here it and ν (U5) move the outer levels inwards, as fast as Adam's rate allows.
         return (normalized - self.levels[self.assign(normalized)]).abs().mean()
 
     @torch.no_grad()
@@ -271,7 +271,7 @@ def objective(network, mdr, loss_dml, cfg, images, labels, generator):
 def batches(labels, cfg, epoch):
     """`iterations` batches of `images_per_class` random images per class.
 
-    U2, as in the authors' code: classes are drawn without replacement until the batch is full.  A
+    U2, as in the authors' code: classes without replacement, until batch or classes are used up.  A
     class with fewer images gives all it has, and the last class is cut to fit.
     """
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
@@ -366,7 +366,7 @@ def train(cfg):
                 "levels": mdr.levels.tolist(), "mu*": mdr.mu.item(), "sigma*": mdr.sigma.item(),
                 "positive pairs by level": (level_counts[0] / level_counts[0].sum()).tolist(),
                 "negative pairs by level": (level_counts[1] / level_counts[1].sum()).tolist()})
-        # U12: report the last epoch.  The authors' code keeps the best on test instead.
+        # U12: report the last epoch.  The authors' code also keeps the best on test.
         if not run.result:
             parts = common.embeddings(network.embed, data, cfg)
             normalized = {k: v if k.endswith("labels") else F.normalize(v)
@@ -428,7 +428,7 @@ class BNInception(nn.Module):
     """Inception with batch norm (Ioffe & Szegedy 2015), with the names of the published weights.
 
     Input: BGR 0-255 minus (104, 117, 128).  Every convolution has a bias, a batch norm and a ReLU.
-    features: (B, 3, h, w) -> (B, 1024, h/32, w/32);  forward: -> last_linear of their mean.
+    features: (B, 3, 32 h, 32 w) -> (B, 1024, h, w);  forward: -> last_linear of their mean.
     """
 
     def __init__(self, classes=1000):
