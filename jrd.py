@@ -375,7 +375,7 @@ class BNInception(nn.Module):
     """Inception with batch norm (Ioffe & Szegedy 2015), with the names of the published weights.
 
     Input: BGR 0-255 minus (104, 117, 128).  Every convolution has a bias, a batch norm and a ReLU.
-    features: (B, 3, h, w) -> (B, 1024, h/32, w/32);  forward: -> last_linear of their mean.
+    features: (B, 3, 32 h, 32 w) -> (B, 1024, h, w);  forward: -> last_linear of their mean.
     """
 
     def __init__(self, classes=1000):
