@@ -183,7 +183,7 @@ def _published(name):
 def backbone(name, size=None):
     """`small`, or a model of torchvision without its 1000-way layer -> module, width of its output
 
-    Without dropout and stochastic depth, which the papers do not have.
+    Without dropout and stochastic depth, which the papers do not mention.
     UserError: a model that cannot take images of size × size; bn_inception, which only the papers
     that use it have in their scripts.
     """

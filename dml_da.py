@@ -1,15 +1,15 @@
 """DML-DA: Deep Metric Learning with Density Adaptivity (Li, Yao, Pan, Chao & Mei, IEEE TMM 2019).
 
 A loss on pairs or triplets concentrates each class tightly, and may overfit.  DML-DA gives each
-class a target for its spread, rewards large targets, and keeps their proportions near those of the
-pretrained features.
+class a target for its spread, rewards large targets, and ties their proportions to those of the
+spreads before the embedding.
 
     python dml_da.py                            Contrastive + DA on the embedded dataset
     python dml_da.py --lambda 0                 Contrastive alone
     python dml_da.py --regularizer gor          the global orthogonal regularizer instead
     python dml_da.py --dataset path/to/folder   one sub-folder per class; half train, half test
-It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last
-epoch (the figure to report); Recall@K alone of the best epoch on test (not one to report).
+It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone and the last
+epoch (report this), and Recall@K of the epoch that is best on test (do not report this).
 
 Equation                                          where
   1     D = ‖f_i - f_j‖²                          squared_distances
@@ -22,7 +22,7 @@ Equation                                          where
   -     EN, GOR (Fig. 4)                          entropy_regularizer,
                                                   global_orthogonal_regularizer
 
-There is no public code.  Choices that the paper leaves open, or that differ from it (explained
+We know of no public code.  Choices that the paper leaves open, or that differ from it (explained
 where they act):
   U1 divisor of Eq. 2-4                     U7 crops
   U2 which classes C and α are of           U8 torchvision's GoogLeNet
@@ -45,7 +45,7 @@ from eval import (before_training, final_table, judge, kmeans, nmi, recall_at_k,
                   val_recall)
 
 # Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the paper's rate is "initially set"; here it
-# is constant.  --head-lr-mult 10 gives the embedding layer ten times the rate, as was common.
+# is constant, no weight decay.  --head-lr-mult 10: ten times the rate for the embedding layer.
 DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
                 reg_weight=None, batch=100, images_per_class=10, epochs=30, iterations=1000,
                 lr=1e-5, head_lr_mult=1.0, dim=128, backbone="googlenet",
@@ -56,14 +56,14 @@ PRESETS = {
     "sop": dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000], eval_every=10),
     "glyphs": dict(backbone="small", epochs=40, iterations=10, ks=[1, 2, 4, 8]),        # ours
     # Ours: CUB at 128 × 128 with SqueezeNet, a tenth of the iterations.  The rate was chosen with
-    # the three losses alone, on held-out training classes; N-pair's is 1e-5 (docs/cub128.md).
+    # the three losses alone, on held-out training classes; N-pair has its own (docs/cub128.md).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=3,
                    iterations=100, lr=3e-5),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
 IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
-    ("backbone", "small"): dict(dim=64, lr=1e-4),                      # docs/glyphs.md: the search
-    # U9: the paper gives no weights; these were chosen on held-out training classes of `glyphs`
-    # (studies/reg_weight.py).
+    ("backbone", "small"): dict(dim=64, lr=1e-4),              # dim: ours; lr: docs/glyphs.md
+    # U9: the paper gives no weights.  These: held-out training classes of `glyphs`, contrastive
+    # loss; EN's is the lowest tried (studies/reg_weight.py).
     ("regularizer", "en"): dict(reg_weight=1.0), ("regularizer", "gor"): dict(reg_weight=10.0)}
 
 
@@ -97,9 +97,9 @@ class Network(nn.Module):
 
 # ---------------------------------------------------------------------------- losses
 # U1: Eq. 2-4 print sums without a divisor.  Here the sums over unordered pairs, triplets or tuplets
-# are divided by B, the number of images.  Reason: a class of n images has Σ_{i<j} D = n² D_avg.  So
-# with 10 classes of 10 images the positive part of Eq. 2 is 10 mean_c D_avg.  Once α has settled
-# (see TargetDensities.step), λ L_DA has the gradient of -λ mean_c D_avg.  The two balance at
+# are divided by B, the number of images.  For Eq. 2: a class of n images has Σ_{i<j} D = n² D_avg,
+# so with 10 classes of 10 images its positive part is 10 mean_c D_avg.  Once α has settled (see
+# TargetDensities.step), λ times Eq. 6 has the gradient of -λ mean_c D_avg.  The two balance at
 # λ = 10, on Fig. 6's plateau.  A mean over pairs would let λ L_DA dominate, a plain sum drown it.
 
 
@@ -120,7 +120,7 @@ def positive_pairs(labels):
 
 
 def contrastive_loss(f, labels, margin):
-    """Eq. 2: (Σ_positive D + Σ_negative [m_p - D]_+) / B over unordered pairs (U1).
+    """Eq. 2: (Σ_positive D + Σ_negative [m_p - D]_+) / B over all unordered pairs (U1).
 
     f (B, d), labels (B,) -> scalar
     """
@@ -210,8 +210,8 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
 class TargetDensities(nn.Module):
     """α_c of all training classes (large: a loose class), D⁰_c, and Adam for a batch's classes.
 
-    U2: in the paper Eq. 5-8 are over all training images.  Here they are over the batch's classes
-    and images, because D_avg exists only for them.  No other α moves, not even by momentum.
+    U2: Eq. 6-8 are printed for all C classes, and Section IV-A computes D_avg in a mini-batch.
+    Here C, too, is the batch's.  No other α moves, not even by momentum.
     U4: α_c start at 0.5 (the paper).  It names no optimizer for them: here Adam learns them
     at the network's rate; nothing keeps them positive.  Logged: mean, minimum, maximum.
     """
@@ -224,11 +224,11 @@ class TargetDensities(nn.Module):
             self.register_buffer(name, torch.zeros(classes))
 
     def measure(self, features, labels):
-        """D⁰ of Eq. 7: Eq. 5 on the pretrained pooled features, unnormalized, of all training
-        images, without augmentation.
+        """D⁰ of Eq. 7: Eq. 5 on the pooled features.  U3: the paper does not say of which weights
+        and images.  Here: pretrained, all training images, not augmented, features unnormalized.
 
-        U3: divided by its mean over classes.  Otherwise the strength of Eq. 8 (not its minimizers)
-        would depend on the scale of the features.
+        D⁰ is divided by its mean over classes.  Otherwise the strength of Eq. 8's penalty (not its
+        minimizers) would depend on the scale of the features.
         """
         _, D0 = class_density(features, labels)
         self.D0.copy_(D0 / D0.mean().clamp_min(torch.finfo(D0.dtype).tiny))
@@ -248,8 +248,8 @@ class TargetDensities(nn.Module):
         converged targets push every class outwards equally: Eq. 6 adapts only while α lags.  The
         lag depends on the rate: Adam moves α by at most about lr per step.  With the paper's 3,000
         steps per class α can move by 0.03 on CUB; on Cars, at a rate of 5e-4, by 1.5.
-        The positive pairs alone (U1) balance a fixed α at D_avg = α - 5/λ.  On the sphere
-        D_avg = 1 - ‖μ_c‖² <= 1.
+        Eq. 2's positive pairs alone (10 × 10, U1) balance a fixed α at D_avg = α - 5/λ.  On the
+        sphere D_avg = 1 - ‖μ_c‖² <= 1.
         """
         (classes, alpha), (b1, b2) = self.pending, self.betas
         t = self.steps[classes] + 1
@@ -263,7 +263,7 @@ class TargetDensities(nn.Module):
 def entropy_regularizer(f):
     """EN: minus the entropy of softmax(f), mean over the batch.  (B, d) -> scalar
 
-    U9: the paper cites an entropy regularizer and gives no formula.
+    U9: no formula in the paper.  This is lowest if all f = ±(1, ..., 1)/√d: it spreads nothing.
     """
     return (F.softmax(f, 1) * F.log_softmax(f, 1)).sum(1).mean()
 
@@ -313,8 +313,8 @@ def batches(labels, cfg, epoch):
     """`iterations` batches of n = `images_per_class` random images of random classes, 0: of all.
 
     Classes are drawn without replacement until the batch is full; a smaller class gives all it has.
-    U11: with n = 0 (SOP) a class that does not fit as a whole ends the batch, a few images short of
-    100.  Otherwise the D_avg of a part of a class would train its α.
+    U11: with n = 0 (SOP) a class that does not fit ends the batch, a few images short of 100, so
+    that no remnant of it trains its α.  With n > 0 the last class may be cut.
     """
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
     n = cfg.images_per_class
@@ -385,7 +385,7 @@ def train(cfg):
         lr=cfg.lr, fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
                                  cfg, device)
-    adaptive = cfg.regularizer in ("da", "da-") and cfg.lambda_ > 0
+    adaptive = cfg.regularizer in ("da", "da-") and cfg.lambda_ > 0       # with λ = 0, D⁰ stays 0
 
     with run:
         run.restore(network=network, optimizer=optimizer, targets=targets)

@@ -4,11 +4,11 @@ AMSoftmax, a classification loss, pulls each image to the proxy of its class.  J
 dissimilar in the joint distribution of x⁻ (pooled features), x (the embedding) and x⁺ (cosines to
 all proxies): it penalizes pairs of different classes that are alike in all three at once.
 
-    python jrd.py                               the embedded dataset, under a minute on two cores
+    python jrd.py                               the embedded dataset, half a minute on two cores
     python jrd.py --alpha 0                     the same with AMSoftmax alone
     python jrd.py --dataset path/to/folder      one sub-folder per class; half train, half test
-It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last
-epoch (the figure to report); Recall@K alone of the best epoch on test (not one to report).
+It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone and the last
+epoch (report this), and Recall@K of the epoch that is best on test (do not report this).
 
 Equation                                        where
   1-3   bound ε_u <= ε_s + d_H + λ              eval.generalization_bound

@@ -7,8 +7,8 @@ MDR disturbs it: it normalizes the batch's distances and pulls each to the neare
     python mdr.py --lambda 0                    Triplet alone
     python mdr.py --lambda 0 --l2norm           Triplet on the unit sphere, the usual baseline
     python mdr.py --dataset path/to/folder      one sub-folder per class; half train, half test
-It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone, of the last
-epoch (the figure to report); Recall@K alone of the best epoch on test (not one to report).
+It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone and the last
+epoch (report this), and Recall@K of the epoch that is best on test (do not report this).
 
 Equation                                          where
   1-3   normalized distances, momented μ*, σ*     MDR.update, MDR.normalize
@@ -161,8 +161,8 @@ def distance_weighted_negatives(e, labels, generator):
     """Wu et al. 2017: for every ordered anchor-positive pair one negative, its probability inverse
     to the density q(r) ∝ r^(d-2) (1 - r²/4)^((d-3)/2) of its distance r on the unit sphere.
 
-    U9: the paper only names it.  r >= 0.5 is between l2-normalized e.  None beyond 1.4 is drawn; if
-    all are, each alike: in the authors' float32 also where a positive is much nearer (underflow).
+    U9: the paper only names it.  r is of l2-normalized e, at least 0.5.  None beyond 1.4 is drawn;
+    if all are, any is.  The authors' weights underflow in float32 if a positive is much nearer.
     e (B, d), labels (B,) on the host, generator on e's device -> anchors, positives, negatives (T,)
     """
     pairs = positive_pairs(labels)                                      # (T, 2), on the host

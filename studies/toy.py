@@ -98,7 +98,7 @@ def draw(to, steps=1600, frames=48):
             axis.set_xlabel(f"{text}\nSpread within a class: {spread:.2f}", fontsize=9)
 
     shown = [round(steps * share ** 2) for share in torch.linspace(0, 1, frames).tolist()]
-    animation.FuncAnimation(figure, frame, 15 * [0] + shown + 40 * [steps]).save(
+    animation.FuncAnimation(figure, frame, 40 * [steps] + 15 * [0] + shown).save(
         to, animation.PillowWriter(fps=10))
 
 

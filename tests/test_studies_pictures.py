@@ -12,7 +12,7 @@ def test_the_toy_is_an_animation_and_the_same_twice(tmp_path):
     for name in ("one.gif", "two.gif"):
         toy.draw(tmp_path / name, steps=3, frames=3)
     with Image.open(tmp_path / "one.gif") as picture:
-        assert picture.n_frames == 3 and picture.info["loop"] == 0
+        assert picture.n_frames == 4 and picture.info["loop"] == 0     # the outcome, then the path
     assert (tmp_path / "one.gif").read_bytes() == (tmp_path / "two.gif").read_bytes()
 
 
