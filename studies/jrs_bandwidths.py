@@ -108,19 +108,19 @@ def free_points(png):
             rows.append([name, variant, f"{bound:.4f}", f"{first:.4f}", f"{last:.4f}",
                          f"{tau:.2f}", f"{same:.4f}"])
         if name == "free, 16-d":
-            draw(axes, name, flows, bound)
+            draw(axes, flows, bound)
     print(*markdown(rows), sep="\n")
     save(figure, png, figure.axes)
 
 
-def draw(axes, name, flows, bound):
-    """A row of three panels; flows: {variant: what flow returns}"""
-    for column, title in enumerate(["F", "τ / first τ", "same-class distance² / τ"]):
+def draw(axes, flows, bound):
+    """Three panels of the free points; flows: {variant: what flow returns}"""
+    for column, title in enumerate(["F, JRS's value", "τ / first τ", "same-class distance² / τ"]):
         axis = axes[column]
         for (variant, steps), colour, line in zip(flows.items(), COLOURS, LINES):
             axis.plot(range(1, STEPS + 2), steps[:, column], color=colour, ls=line, lw=2,
                       label=f"τ {variant}")
-        axis.set(title=f"{name}: {title}", xlabel="step + 1", xscale="log")
+        axis.set(title=title, xlabel="step + 1", xscale="log")
     axes[0].axhline(bound, color="0.6", lw=1, label="lower bound")
     axes[1].set_yscale("log")
 
