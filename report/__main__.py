@@ -83,7 +83,7 @@ def write_report(rows, args, folder):
     claim_lines, claim_rows = ledger(args, range(most))
     if args.dataset == "cub128" and not args.partial:      # Holm's family is all of them
         decided_lines, decided_rows = decided(args)
-        claim_lines, claim_rows = decided_lines + claim_lines, claim_rows + decided_rows
+        claim_lines, claim_rows = decided_lines + claim_lines, decided_rows + claim_rows
     lines, table_rows, drawn = header(args, rows) + claim_lines, [], []
     if (folder / "notes.md").exists():
         lines += [(folder / "notes.md").read_text(encoding="utf-8").strip(), ""]

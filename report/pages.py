@@ -3,8 +3,8 @@
     <!-- from results/glyphs/tables.csv -->     right above a table: its cells are the file's
 
 The columns table and row (of claims.csv: claim and must be above 0), perhaps on, say which row of
-the file stands in a line.  The other columns have a metric as head (R@1, paper's R@1, pretrained
-R@1) or a column of the file.  A column in *italics* is written by hand.
+the file stands in a line: the first that has them.  The other columns have a metric as head (R@1,
+paper's R@1, pretrained R@1) or a column of the file.  A column in *italics* is written by hand.
 """
 import csv
 import functools

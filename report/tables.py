@@ -306,16 +306,16 @@ def compare(out, one, other):
     for metric in first[0]:
         if all(metric in figures for figures in first + second):
             rows.append(compared(metric, [f[metric] for f in first], [f[metric] for f in second]))
-    lines = [*markdown(rows), "", f"Seeds {', '.join(seeds)}; R@1, MAP@R and NMI in %, the others "
-             "as in the log; differences within a seed, their mean."]
+    lines = [*markdown(rows), "", f"Seeds {', '.join(seeds)}; recalls, MAP@R and NMI in %, the "
+             "others as in the log; differences within a seed, their mean."]
     return "\n".join(lines + differences(*configs))
 
 
 def last_figures(folder):
     """A run's last epoch: what its result has in %, then what its log has, lists one by one."""
     result = read_result(folder / "result.json")["last epoch"]
-    figures = {metric: 100 * result[metric] for metric in ("R@1", "MAP@R", "NMI", "seen R@1")
-               if metric in result}
+    figures = {metric: 100 * value for metric, value in result.items() if PERCENT.fullmatch(metric)}
+    figures |= {name: result[name][0] for name in ("lambda", "d_H") if name in result}
     for name, value in read_log(folder / "log.jsonl")[-1].items():
         if name in ("epoch", "lr", "images/s", "seconds", *figures) or PERCENT.fullmatch(name):
             continue
