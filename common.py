@@ -35,6 +35,7 @@ from support.glyphs import SMALL_TRANSFORMS, SmallNet                           
 from support.identity import listed, other_images                                 # noqa: F401
 from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
 from support.layouts import COUNTS
+from support.networks import BNInception, GoogLeNet
 from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
 
 
@@ -147,7 +148,8 @@ def freeze_batch_norm(network):
 class Preprocess(nn.Module):
     """uint8 RGB (B, 3, h, w) -> the float input that a backbone was pretrained on."""
     INPUTS = {"small": ((127.5,) * 3, (127.5,) * 3, False),
-              "bn_inception": ((104.0, 117.0, 128.0), (1.0,) * 3, True)}     # BGR, 0-255
+              "bn_inception": ((104.0, 117.0, 128.0), (1.0,) * 3, True),     # BGR, 0-255
+              "googlenet_bvlc": ((104.0, 117.0, 123.0), (1.0,) * 3, True)}
 
     def __init__(self, backbone):
         super().__init__()
@@ -166,7 +168,7 @@ class Preprocess(nn.Module):
 
 
 def backbone_name(text):
-    """An argparse type: bn_inception, small, or a model of torchvision with IMAGENET1K_V1."""
+    """An argparse type: a name of WEIGHTS, or a model of torchvision with IMAGENET1K_V1."""
     if text not in WEIGHTS and not hasattr(_published(text), "IMAGENET1K_V1"):
         raise argparse.ArgumentTypeError(
             f"'{text}' is none of {', '.join(WEIGHTS)} and no classification model of torchvision "
@@ -181,16 +183,18 @@ def _published(name):
 
 
 def backbone(name, size=None):
-    """`small`, or a model of torchvision without its 1000-way layer -> module, width of its output
+    """`small`, bn_inception, googlenet_bvlc, or a model of torchvision without its 1000-way layer
+    -> module, width of its output
 
     Without dropout and stochastic depth, which the papers do not mention.
-    UserError: a model that cannot take images of size × size; bn_inception, which only the papers
-    that use it have in their scripts.
+    UserError: a model that cannot take images of size × size.
     """
-    if name == "bn_inception":
-        raise UserError("--backbone bn_inception is for jrd.py and mdr.py, whose papers use it")
     if name == "small":
         return SmallNet(), 128
+    if name == "bn_inception":
+        return BNInception(), 1024
+    if name == "googlenet_bvlc":
+        return GoogLeNet(), 1024
     inception = dict(aux_logits=False, init_weights=False, transform_input=True)
     network = torchvision.models.get_model(name, weights=None, **(
         inception if name in ("googlenet", "inception_v3") else {}))
@@ -214,10 +218,11 @@ WEIGHTS = {  # backbone: file name, SHA-256 (or the digits of it that are publis
     "small": (glyphs.WEIGHTS.name, glyphs.SHA256, None),
     "bn_inception": ("bn_inception-52deb4733.pth",
                      "52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353",
-                     "http://data.lip6.fr/cadene/pretrainedmodels/")}
+                     "http://data.lip6.fr/cadene/pretrainedmodels/"),
+    "googlenet_bvlc": (None, None, None)}               # Caffe's file has to be converted
 
 
-CLASSIFIERS = ("last_linear.", "fc.", "aux", "AuxLogits.", "classifier.", "head")   # their names
+CLASSIFIERS = ("last_linear.", "loss", "fc.", "aux", "AuxLogits.", "classifier.", "head")
 
 
 def weights_file(name):
@@ -242,6 +247,9 @@ def load_weights(backbone, name, source=None):
     file, digest, url = weights_file(name)
     if source == "random":
         return "random"
+    if not (source or file):
+        raise UserError(f"{name} needs --weights FILE: BVLC's caffemodel, converted "
+                        "(docs/running.md)")
     folder = glyphs.WEIGHTS.parent if url is None else Path(torch.hub.get_dir(), "checkpoints")
     path = Path(source or folder / file)
     if not path.exists():

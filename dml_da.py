@@ -25,7 +25,7 @@ Equation                                          where
 We know of no public code.  Choices that the paper leaves open, or that differ from it (explained
 where they act):
   U1 divisor of Eq. 2-4                     U7 crops
-  U2 which classes C and α are of           U8 torchvision's GoogLeNet
+  U2 which classes C and α are of           U8 which GoogLeNet
   U3 D⁰ and its scale                       U9 EN, GOR and their weights
   U4 how α learns                           U10 NMI and k-means (eval.py)
   U5 rate; embedding layer's rate, start    U11 SOP: whole classes only
@@ -71,8 +71,9 @@ IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
 class Network(nn.Module):
     """uint8 images -> embeddings f (B, d) on the unit sphere: backbone, pool5, fully connected.
 
-    U8: the paper's GoogLeNet is a Caffe model without batch norm.  torchvision's has batch norm,
-    and 3 × 3 convolutions in place of 5 × 5.
+    U8: the paper's GoogLeNet is Caffe's, without batch norm: --backbone googlenet_bvlc --weights
+    FILE.  The preset is torchvision's, whose weights can be downloaded; it has batch norm, and
+    3 × 3 convolutions in place of 5 × 5.
     """
 
     def __init__(self, cfg, classes):
@@ -82,8 +83,8 @@ class Network(nn.Module):
         self.embedding = nn.Linear(width, cfg.dim)          # U5: nn.Linear's initialization
 
     def train(self, mode=True):
-        """U8: batch norm stays in eval mode, because the paper's model has none; its affine
-        parameters learn."""
+        """U8: torchvision's batch norm stays in eval mode, because the paper's model has none; its
+        affine parameters learn."""
         return common.freeze_batch_norm(super().train(mode))
 
     def pool(self, images):

@@ -75,11 +75,7 @@ class Network(nn.Module):
     def __init__(self, cfg, classes):
         super().__init__()
         self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
-        if cfg.backbone == "bn_inception":
-            self.backbone, width = BNInception(), 1024
-            self.backbone.last_linear = nn.Identity()
-        else:
-            self.backbone, width = common.backbone(cfg.backbone, cfg.size)
+        self.backbone, width = common.backbone(cfg.backbone, cfg.size)
         self.embedding = nn.Linear(width, cfg.dim)                      # W, b of Eq. 9
         # U4: the proxies start Kaiming-uniform over (d, C), as in the authors' code.  The embedding
         # layer keeps nn.Linear's initialization.
@@ -355,72 +351,6 @@ def parse_args(argv=None):
         (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime"),
         *common.idle_shared(cfg)])
     return cfg
-
-
-# ---------------------------------------------------------------------------- BN-Inception
-INCEPTION = (  # block, in, 1x1, 3x3 reduce and out, double 3x3 reduce and out, pool, proj, stride
-    ("3a", 192, 64, (64, 64), (64, 96), "avg", 32, 1),
-    ("3b", 256, 64, (64, 96), (64, 96), "avg", 64, 1),
-    ("3c", 320, 0, (128, 160), (64, 96), "max", 0, 2),
-    ("4a", 576, 224, (64, 96), (96, 128), "avg", 128, 1),
-    ("4b", 576, 192, (96, 128), (96, 128), "avg", 128, 1),
-    ("4c", 576, 160, (128, 160), (128, 160), "avg", 128, 1),
-    ("4d", 608, 96, (128, 192), (160, 192), "avg", 128, 1),
-    ("4e", 608, 0, (128, 192), (192, 256), "max", 0, 2),
-    ("5a", 1056, 352, (192, 320), (160, 224), "avg", 128, 1),
-    ("5b", 1024, 352, (192, 320), (192, 224), "max", 128, 1))
-
-
-class BNInception(nn.Module):
-    """Inception with batch norm (Ioffe & Szegedy 2015), with the names of the published weights.
-
-    Input: BGR 0-255 minus (104, 117, 128).  Every convolution has a bias, a batch norm and a ReLU.
-    features: (B, 3, 32 h, 32 w) -> (B, 1024, h, w);  forward: -> last_linear of their mean.
-    """
-
-    def __init__(self, classes=1000):
-        super().__init__()
-        self._add("conv1_7x7_s2", 3, 64, 7, stride=2)
-        self._add("conv2_3x3_reduce", 64, 64, 1)
-        self._add("conv2_3x3", 64, 192, 3)
-        for block, width, one, (reduce3, out3), (reduce5, out5), _, proj, stride in INCEPTION:
-            name = f"inception_{block}_"
-            if one:
-                self._add(name + "1x1", width, one, 1)
-            self._add(name + "3x3_reduce", width, reduce3, 1)
-            self._add(name + "3x3", reduce3, out3, 3, stride)
-            self._add(name + "double_3x3_reduce", width, reduce5, 1)
-            self._add(name + "double_3x3_1", reduce5, out5, 3)
-            self._add(name + "double_3x3_2", out5, out5, 3, stride)
-            if proj:
-                self._add(name + "pool_proj", width, proj, 1)
-        self.last_linear = nn.Linear(1024, classes)
-
-    def _add(self, name, width, out, size, stride=1):
-        self.add_module(name, nn.Conv2d(width, out, size, stride, padding=size // 2))
-        self.add_module(name + "_bn", nn.BatchNorm2d(out))
-
-    def _run(self, x, *names):
-        for name in names:
-            x = F.relu(getattr(self, name + "_bn")(getattr(self, name)(x)), inplace=True)
-        return x
-
-    def features(self, x):
-        x = F.max_pool2d(self._run(x, "conv1_7x7_s2"), 3, 2, ceil_mode=True)
-        x = F.max_pool2d(self._run(x, "conv2_3x3_reduce", "conv2_3x3"), 3, 2, ceil_mode=True)
-        for block, _, one, _, _, pool, proj, stride in INCEPTION:
-            name = f"inception_{block}_"
-            branches = [self._run(x, name + "1x1")] if one else []
-            branches += [self._run(x, name + "3x3_reduce", name + "3x3"),
-                         self._run(x, *(f"{name}double_3x3_{i}" for i in ("reduce", 1, 2)))]
-            pooled = F.avg_pool2d(x, 3, stride, 1, ceil_mode=True) if pool == "avg" else \
-                F.max_pool2d(x, 3, stride, 1 if stride == 1 else 0, ceil_mode=True)
-            branches.append(self._run(pooled, name + "pool_proj") if proj else pooled)
-            x = torch.cat(branches, 1)
-        return x
-
-    def forward(self, x):
-        return self.last_linear(self.features(x).mean((2, 3)))
 
 
 if __name__ == "__main__":

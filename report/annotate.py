@@ -14,7 +14,7 @@ from support.files import ROOT, UserError, atomic
 
 PAPERS = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA"}
 PICTURES = {"jrd.jrs": "jrd", "mdr.MDR": "mdr", "dml_da.density_regularizer": "dml_da"}
-FOLDED = re.compile(r"\w+\.(parse_args|BNInception)")      # of no equation
+FOLDED = re.compile(r"\w+\.parse_args")                    # of no equation
 NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
 MARKS = {"&": "&amp;", "<": "&lt;", r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
          r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order

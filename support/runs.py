@@ -2,6 +2,8 @@
 import contextlib
 import json
 import os
+import platform
+import re
 import shlex
 import signal
 import subprocess
@@ -86,7 +88,7 @@ def other_settings(old, new):
     path.  A folder of images may move: identity.other_images compares the images.
     """
     old, new = ({k: v for k, v in json.loads(json.dumps(config)).items() if k not in (
-        *RUNTIME_ONLY, "versions", "commit", "weights", "code", "images", "dataset")}
+        *RUNTIME_ONLY, "versions", "commit", "processor", "weights", "code", "images", "dataset")}
         for config in (old, new))
     return {k: (old.get(k), new.get(k)) for k in sorted({*old, *new}) if old.get(k) != new.get(k)}
 
@@ -104,7 +106,7 @@ class Run:
         self.folder = run_folder(paper, cfg)
         self.config = {"paper": paper, **settings_of(cfg), "weights_sha256": weights,
                        "splits": data.counts(), "images": data.identity, "code": code_of(paper),
-                       "versions": versions(), "commit": commit()}
+                       "versions": versions(), "commit": commit(), "processor": processor(cfg)}
         self.history, self.pretrained, self.epoch, self.columns = [], None, 0, None
         self._check_folder()
         self._header(data, weights)
@@ -335,6 +337,18 @@ def commit():
                               "--abbrev=40", "--dirty=+"], capture_output=True, text=True,
                              encoding="utf-8", errors="replace")
         return git.stdout.strip() or None
+
+
+def processor(cfg):
+    """The name of what computes: last digits repeat on one kind of processor alone."""
+    where = device(cfg)
+    if where.type == "cuda":
+        return torch.cuda.get_device_name(where)
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):                                  # Linux
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        name = re.search(r"model name\s*:\s*(.*)", info)[1] if "model name" in info else name
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 # ---------------------------------------------------------------------------- the last table

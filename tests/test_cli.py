@@ -72,7 +72,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "mdr.py --dataset cub --size 300": "--size 300 is larger than --resize 256",
     "jrd.py --backbone resnet51": "no classification model of torchvision",
     "mdr.py --dataset cars --data-root {tmp}/empty": "no cars under",
-    "dml_da.py --backbone bn_inception": "is for jrd.py and mdr.py",
+    "dml_da.py --backbone googlenet_bvlc": "googlenet_bvlc needs --weights FILE",
     "dml_da.py --loss npair --margin 1": "--margin does nothing",
     "dml_da.py --eta inf": "--eta: inf must be",
     "dml_da.py --head-lr-mult 0": "--head-lr-mult: 0 must be > 0",

@@ -164,7 +164,7 @@ def published(tmp_path, monkeypatch):
     """A stand-in for the published BN-Inception file: its names and shapes, random values."""
     torch.manual_seed(0)
     path = tmp_path / common.WEIGHTS["bn_inception"][0]
-    torch.save(jrd.BNInception().state_dict(), path)
+    torch.save(common.backbone("bn_inception")[0].state_dict(), path)
 
     def accept(file):
         name, _, url = common.WEIGHTS["bn_inception"]
