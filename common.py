@@ -29,14 +29,13 @@ from support.command_line import (Parser, add_shared_arguments, cores, data_root
                                   device, idle_shared, main, number, output, refuse_idle,
                                   settings)
 from support.datasets import Data, Split, check, iterations_for, load_dataset    # noqa: F401
-from support.files import (NonFiniteLoss, UserError, atomic, load_torch,          # noqa: F401
+from support.files import (NonFiniteLoss, UserError, atomic, listed, load_torch,  # noqa: F401
                            reason, sha256)
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
-from support.identity import listed, other_images                                 # noqa: F401
 from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
 from support.layouts import COUNTS
 from support.networks import BNInception, GoogLeNet
-from support.runs import PAPERS, Run, read_checkpoint, run_folder                # noqa: F401
+from support.runs import PAPERS, Run, other_images, read_checkpoint, run_folder  # noqa: F401
 
 
 # ---------------------------------------------------------------------------- batches, embeddings
@@ -76,11 +75,6 @@ def train_loader(split, augment, batches, cfg, device):
     return of_epoch
 
 
-def send(device, *tensors):
-    """Tensors from the host to the device, the only transfers of a step; no wait for the device."""
-    return [x.to(device, non_blocking=True) for x in tensors]
-
-
 @torch.inference_mode()
 def embed(function, split, cfg):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
@@ -110,7 +104,7 @@ def embeddings(function, data, cfg, splits=("test", "gallery", "seen")):
 
 # ---------------------------------------------------------------------------- backbones
 def to_device(network, cfg):
-    """Move a network to --device, and allow what --precision and --compile allow.
+    """Move a network to --device, and allow what --precision allows.
 
     TF32 is allowed in convolutions alone: the losses, which have none, stay in float32.
     """
@@ -118,8 +112,6 @@ def to_device(network, cfg):
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
     torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
-    if cfg.compile:
-        network.backbone.compile()
     return network.to(where, memory_format=memory_format(where, cfg.precision))
 
 
@@ -300,8 +292,7 @@ def load(checkpoint, device="cpu"):
     """
     state = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**state["config"])
-    cfg.device, cfg.compile = device, False
-    cfg.paper = state["paper"]
+    cfg.device, cfg.paper = device, state["paper"]
     paper = importlib.import_module(cfg.paper)         # the one of jrd, mdr, dml_da that it names
     try:
         network = paper.Network(cfg, cfg.splits["train"][1])

@@ -18,19 +18,13 @@ Equation                                          where
   6     L_DA without correlation ("DML-DA⁻")      density_regularizer(D_avg, alpha)
   7-8   L_DA with it                              density_regularizer(D_avg, alpha, D0, eta)
   9     L = L_pair + λ L_DA                       objective
-  -     Algorithm 1: θ by Adam, α_c too (U4)      train, TargetDensities
+  -     Algorithm 1: θ by Adam, α_c too (U4)      train
   -     EN, GOR (Fig. 4)                          entropy_regularizer,
                                                   global_orthogonal_regularizer
 
-We know of no public code.  Choices that the paper leaves open, or that differ from it (explained
-where they act):
-  U1 divisor of Eq. 2-4                     U7 crops
-  U2 which classes C and α are of           U8 which GoogLeNet
-  U3 D⁰ and its scale                       U9 EN, GOR and their weights
-  U4 how α learns                           U10 NMI and k-means (eval.py)
-  U5 rate; embedding layer's rate, start    U11 SOP: whole classes only
-  U6 which triplets and tuplets
-Worth knowing: Eq. 6 adapts only while its targets lag behind their optima (TargetDensities.step).
+We know of no public code.  U1, U2, ... mark choices that the paper leaves open, or that differ from
+it; docs/equations.md has them all.
+Worth knowing: Eq. 6 adapts only while its targets lag behind their optima (TargetDensities).
 Shapes: B batch (the paper's Ñ), d embedding width, C classes of the batch, T triplets or tuplets.
 """
 from functools import partial
@@ -41,7 +35,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import (before_training, final_table, judge, kmeans, nmi, recall_at_k, retrieval,
+from eval import (final_table, judge, kmeans, nmi, pretrained_baseline, recall_at_k, retrieval,
                   val_recall)
 
 # Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the paper's rate is "initially set"; here it
@@ -71,6 +65,8 @@ IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
 class Network(nn.Module):
     """uint8 images -> embeddings f (B, d) on the unit sphere: backbone, pool5, fully connected.
 
+    It also has the targets α_c, which Adam learns too.
+
     U8: the paper's GoogLeNet is Caffe's, without batch norm: --backbone googlenet_bvlc --weights
     FILE.  The preset is torchvision's, whose weights can be downloaded; it has batch norm, and
     3 × 3 convolutions in place of 5 × 5.
@@ -81,6 +77,7 @@ class Network(nn.Module):
         self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
         self.backbone, width = common.backbone(cfg.backbone, cfg.size)
         self.embedding = nn.Linear(width, cfg.dim)          # U5: nn.Linear's initialization
+        self.targets = TargetDensities(classes)
 
     def train(self, mode=True):
         """U8: torchvision's batch norm stays in eval mode, because the paper's model has none; its
@@ -100,7 +97,7 @@ class Network(nn.Module):
 # U1: Eq. 2-4 print sums without a divisor.  Here the sums over unordered pairs, triplets or tuplets
 # are divided by B, the number of images.  For Eq. 2: a class of n images has Σ_{i<j} D = n² D_avg,
 # so with 10 classes of 10 images its positive part is 10 mean_c D_avg.  Once α has settled (see
-# TargetDensities.step), λ times Eq. 6 has the gradient of -λ mean_c D_avg.  The two balance at
+# TargetDensities), λ times Eq. 6 has the gradient of -λ mean_c D_avg.  The two balance at
 # λ = 10, on Fig. 6's plateau.  A mean over pairs would let λ L_DA dominate, a plain sum drown it.
 
 
@@ -115,9 +112,8 @@ def same_class(labels):
 
 
 def positive_pairs(labels):
-    """labels (B,), best on the host -> anchors (T,), positives (T,): all ordered pairs"""
-    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    return torch.nonzero(same_class(labels) & ~itself).T
+    """All ordered pairs of different images of one class.  (B,) -> anchors (T,), positives (T,)"""
+    return same_class(labels).fill_diagonal_(False).nonzero(as_tuple=True)
 
 
 def contrastive_loss(f, labels, margin):
@@ -125,7 +121,6 @@ def contrastive_loss(f, labels, margin):
 
     f (B, d), labels (B,) -> scalar
     """
-    labels, = common.send(f.device, labels)
     D, same = squared_distances(f), same_class(labels)                  # (B, B)
     return torch.where(same, D, F.relu(margin - D)).sum() / 2 / len(f)  # half: each pair twice
 
@@ -135,12 +130,12 @@ def triplet_loss(f, labels, margin):
 
     U6: the paper does not say which triplets.  Here each ordered anchor-positive pair has one, with
     the nearest semi-hard negative (Schroff et al. 2015), or else the nearest negative of all.
-    f (B, d), labels (B,), best on the host -> scalar; 0 if the batch has one class.
+    f (B, d), labels (B,) -> scalar; 0 if the batch has one class.
     """
-    if (labels == labels[0]).all():
-        return f.sum() * 0
-    labels, anchors, positives = common.send(f.device, labels, *positive_pairs(labels))
     D, same = squared_distances(f), same_class(labels)                  # (B, B)
+    if same.all():
+        return f.sum() * 0
+    anchors, positives = positive_pairs(labels)
     D_ap = D[anchors, positives]                                        # (T,)
     with torch.no_grad():
         D_an = D.masked_fill(same, torch.inf)[anchors]                  # (T, B)
@@ -154,24 +149,25 @@ def triplet_loss(f, labels, margin):
 def draw_tuplets(labels, generator):
     """U6: for each ordered anchor-positive pair one random image of every other class in the batch.
 
-    labels (B,) and generator on the host -> anchors (T,), positives (T,), negatives (T, C - 1)
+    labels (B,), generator, on one device -> anchors (T,), positives (T,), negatives (T, C - 1)
     """
-    classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
     anchors, positives = positive_pairs(labels)
-    T, C = len(anchors), len(classes)
-    which = (torch.rand(T, C, generator=generator, dtype=torch.float64) * n).long()
-    first = n.cumsum(0) - n                         # where each class begins in the sorted labels
-    drawn = inverse.argsort(stable=True)[which + first]                 # one of every class, (T, C)
-    other = torch.arange(C) != inverse[anchors, None]
-    return anchors, positives, drawn[other].view(T, C - 1)
+    drawn, classes = [], labels.unique()
+    for c in classes:
+        images = (labels == c).nonzero()[:, 0]
+        which = torch.randint(len(images), anchors.shape, generator=generator, device=labels.device)
+        drawn.append(images[which])                                     # (T,)
+    drawn = torch.stack(drawn, 1)                                       # (T, C)
+    other = labels[drawn] != labels[anchors, None]
+    return anchors, positives, drawn[other].view(len(anchors), len(classes) - 1)
 
 
 def n_pair_loss(f, labels, generator):
     """Eq. 4: Σ log(1 + Σ_c exp(f_a·f_n(c) - f_a·f_p)) / B, n(c) an example of class c (U1).
 
-    f (B, d), labels (B,), generator: on the host -> scalar; 0 with one class or no positive pair.
+    f (B, d), labels (B,), generator -> scalar; 0 with one class or no positive pair.
     """
-    anchors, positives, negatives = common.send(f.device, *draw_tuplets(labels.cpu(), generator))
+    anchors, positives, negatives = draw_tuplets(labels, generator)
     if not negatives.numel():
         return f.sum() * 0
     s = f @ f.T                                                         # (B, B)
@@ -183,10 +179,9 @@ def n_pair_loss(f, labels, generator):
 def class_density(f, labels):
     """Eq. 5: D_avg(S_c) = mean ‖f_i - μ_c‖² over a class's images, μ_c their plain mean.
 
-    f (B, d), labels (B,) -> classes (C,), ascending, on the labels' device, and D_avg (C,).
+    f (B, d), labels (B,) -> classes (C,), ascending, and D_avg (C,)
     """
     classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
-    inverse, n = common.send(f.device, inverse, n)
     # Sums per class, because a (C, B) matrix takes gigabytes on SOP.
     mu = f.new_zeros(len(n), f.shape[1]).index_add(0, inverse, f) / n[:, None]      # (C, d)
     spread = (f - mu[inverse]).square().sum(1)                                      # (B,)
@@ -209,20 +204,26 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
 
 
 class TargetDensities(nn.Module):
-    """α_c of all training classes (large: a loose class), D⁰_c, and Adam for a batch's classes.
+    """α_c of all training classes (large: a loose class) and D⁰_c.
 
     U2: Eq. 6-8 are printed for all C classes, and Section IV-A computes D_avg in a mini-batch.
-    Here C, too, is the batch's.  No other α moves, not even by momentum.
-    U4: α_c start at 0.5 (the paper).  It names no optimizer for them: here Adam learns them
-    at the network's rate; nothing keeps them positive.  Logged: mean, minimum, maximum.
+    Here C, too, is the batch's.  Each α_c is a parameter of its own, because Adam leaves alone what
+    has no gradient: no α of another class moves, not even by momentum.
+    U4: α_c start at 0.5 (the paper).  It names no optimizer for them: here the network's Adam
+    learns them at the network's rate.  Nothing keeps them positive, so they are printed.
+
+    At α* = D_avg + ½, the optimum of Eq. 6, ∂L_DA/∂D_avg = 2 (D_avg - α*) / C = -1 / C.  So
+    converged targets push every class outwards equally: Eq. 6 adapts only while α lags.  The lag
+    depends on the rate: Adam moves α by at most about lr per step.  With the paper's 3,000 steps
+    per class α can move by 0.03 on CUB; on Cars, at a rate of 5e-4, by 1.5.
+    Eq. 2's positive pairs alone (10 × 10, U1) balance a fixed α at D_avg = α - 5/λ.  On the sphere
+    D_avg = 1 - ‖μ_c‖² <= 1.
     """
 
-    def __init__(self, classes, betas=(0.9, 0.999), eps=1e-8):
+    def __init__(self, classes):
         super().__init__()
-        self.betas, self.eps, self.pending = betas, eps, None
-        self.register_buffer("alpha", torch.full((classes,), 0.5))
-        for name in ("D0", "m", "v", "steps"):
-            self.register_buffer(name, torch.zeros(classes))
+        self.alpha = nn.ParameterList(nn.Parameter(torch.tensor(0.5)) for _ in range(classes))
+        self.register_buffer("D0", torch.zeros(classes))
 
     def measure(self, features, labels):
         """D⁰ of Eq. 7: Eq. 5 on the pooled features.  U3: the paper does not say of which weights
@@ -231,34 +232,8 @@ class TargetDensities(nn.Module):
         D⁰ is divided by its mean over classes.  Otherwise the strength of Eq. 8's penalty (not its
         minimizers) would depend on the scale of the features.
         """
-        _, D0 = class_density(features, labels)
+        _, D0 = class_density(features, labels.to(features.device))
         self.D0.copy_(D0 / D0.mean().clamp_min(torch.finfo(D0.dtype).tiny))
-
-    def of(self, classes):
-        """α of these classes, (C,) -> (C,), for one batch.  `backward` leaves ∂L/∂α in its .grad,
-        and `step` reads it there."""
-        alpha = self.alpha[classes].requires_grad_()    # a copy: indexing by a tensor makes no view
-        self.pending = classes, alpha
-        return alpha
-
-    @torch.no_grad()
-    def step(self, lr):
-        """Algorithm 1, line 8, by Adam (U4): moves the α that `of` gave, by their gradient.
-
-        At α* = D_avg + ½, the optimum of Eq. 6, ∂L_DA/∂D_avg = 2 (D_avg - α*) / C = -1 / C.  So
-        converged targets push every class outwards equally: Eq. 6 adapts only while α lags.  The
-        lag depends on the rate: Adam moves α by at most about lr per step.  With the paper's 3,000
-        steps per class α can move by 0.03 on CUB; on Cars, at a rate of 5e-4, by 1.5.
-        Eq. 2's positive pairs alone (10 × 10, U1) balance a fixed α at D_avg = α - 5/λ.  On the
-        sphere D_avg = 1 - ‖μ_c‖² <= 1.
-        """
-        (classes, alpha), (b1, b2) = self.pending, self.betas
-        t = self.steps[classes] + 1
-        m = b1 * self.m[classes] + (1 - b1) * alpha.grad
-        v = b2 * self.v[classes] + (1 - b2) * alpha.grad.square()
-        move = lr * (m / (1 - b1 ** t)) / ((v / (1 - b2 ** t)).sqrt() + self.eps)
-        self.m[classes], self.v[classes], self.steps[classes] = m, v, t
-        self.alpha[classes] -= move
 
 
 def entropy_regularizer(f):
@@ -275,7 +250,6 @@ def global_orthogonal_regularizer(f, labels):
 
     f (B, d), labels (B,) -> scalar; 0 if the batch has one class.
     """
-    labels, = common.send(f.device, labels)
     different = ~same_class(labels)                                     # (B, B)
     pairs = different.sum().clamp(min=1).to(f.dtype)
     s = torch.where(different, f @ f.T, 0)                              # (B, B)
@@ -284,10 +258,10 @@ def global_orthogonal_regularizer(f, labels):
 
 
 # ---------------------------------------------------------------------------- objective
-def objective(network, targets, cfg, images, labels, generator):
+def objective(network, cfg, images, labels, generator):
     """Eq. 9: L_pair + λ L_DA of a batch, or another regularizer with its weight.
 
-    images uint8 (B, 3, h, w) on the device, labels (B,) and generator on the host -> loss,
+    images uint8 (B, 3, h, w), labels (B,), generator, all on the device -> loss,
     {name of a term: its value}
     """
     f = network(images)                                                 # (B, d)
@@ -298,15 +272,16 @@ def objective(network, targets, cfg, images, labels, generator):
     else:
         pair = n_pair_loss(f, labels, generator)
     if cfg.regularizer == "en":
-        weight, reg = cfg.reg_weight, entropy_regularizer(f)
-    elif cfg.regularizer == "gor":
-        weight, reg = cfg.reg_weight, global_orthogonal_regularizer(f, labels)
-    else:
-        classes, D_avg = class_density(f, labels)
-        classes, = common.send(f.device, classes)
-        D0 = targets.D0[classes] if cfg.regularizer == "da" else None
-        weight, reg = cfg.lambda_, density_regularizer(D_avg, targets.of(classes), D0, cfg.eta)
-    return pair + weight * reg, {cfg.loss: pair, cfg.regularizer: reg}
+        reg = entropy_regularizer(f)
+        return pair + cfg.reg_weight * reg, {cfg.loss: pair, "en": reg}
+    if cfg.regularizer == "gor":
+        reg = global_orthogonal_regularizer(f, labels)
+        return pair + cfg.reg_weight * reg, {cfg.loss: pair, "gor": reg}
+    classes, D_avg = class_density(f, labels)                           # (C,), (C,)
+    alpha = torch.stack([network.targets.alpha[c] for c in classes.tolist()])       # (C,)
+    D0 = network.targets.D0[classes] if cfg.regularizer == "da" else None
+    reg = density_regularizer(D_avg, alpha, D0, cfg.eta)
+    return pair + cfg.lambda_ * reg, {cfg.loss: pair, cfg.regularizer: reg, "alpha": alpha.mean()}
 
 
 # ---------------------------------------------------------------------------- sampler, transforms
@@ -350,7 +325,7 @@ def transforms(cfg):
 
 
 # ---------------------------------------------------------------------------- training
-def evaluate(network, targets, data, cfg):
+def evaluate(network, data, cfg):
     """Recall on test and train (Fig. 1d), NMI (U10), and D_avg and α over the training classes."""
     parts = common.embeddings(network.embed, data, cfg)
     metrics = retrieval(parts, cfg.ks) | val_recall(network.embed, data, cfg)
@@ -358,8 +333,8 @@ def evaluate(network, targets, data, cfg):
     if data.gallery is None:
         clusters = len(data.test.classes)
         metrics["NMI"] = nmi(kmeans(parts["test"], clusters, seed=0), parts["labels"])
-    _, D_avg = class_density(parts["seen"], parts["seen_labels"])
-    for name, values in (("D_avg", D_avg), ("alpha", targets.alpha)):
+    _, D_avg = class_density(parts["seen"], parts["seen_labels"].to(parts["seen"].device))
+    for name, values in (("D_avg", D_avg), ("alpha", torch.stack([*network.targets.alpha]))):
         metrics |= {f"{name} mean": values.mean().item(), f"{name} min": values.min().item(),
                     f"{name} max": values.max().item()}
     return metrics
@@ -370,49 +345,45 @@ def train(cfg):
     device = common.device(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=None, val=cfg.val)
+                               cache=not cfg.no_cache, val=cfg.val)
     if cfg.iterations is None:
         cfg.iterations = common.iterations_for(data.train, cfg.batch, DEFAULTS)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
-    run = common.Run("dml_da", cfg, data, weights)
-    data.prepare(cache=not cfg.no_cache)        # may take minutes, so after what may fail
     common.to_device(network, cfg)
-    targets = TargetDensities(len(data.train.classes)).to(device)
-    optimizer = torch.optim.Adam([
+    optimizer = torch.optim.Adam([                  # Algorithm 1, lines 7 and 8
         {"params": network.backbone.parameters()},
-        {"params": network.embedding.parameters(), "lr": cfg.lr * cfg.head_lr_mult}],
-        lr=cfg.lr, fused=device.type == "cuda")
+        {"params": network.embedding.parameters(), "lr": cfg.lr * cfg.head_lr_mult},
+        {"params": network.targets.parameters()}], lr=cfg.lr, fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
                                  cfg, device)
-    adaptive = cfg.regularizer in ("da", "da-") and cfg.lambda_ > 0       # with λ = 0, D⁰ stays 0
 
-    with run:
-        run.restore(network=network, optimizer=optimizer, targets=targets)
+    with common.Run("dml_da", cfg, data, weights) as run:
+        start = run.restore(network=network, optimizer=optimizer)       # epochs of last.pt
         network.eval()
-        run.pretrained = run.pretrained or before_training(network, data, cfg)
-        if not run.history and adaptive and cfg.regularizer == "da":
-            targets.measure(common.embed(network.pool, data.seen, cfg), data.seen.labels)
-        for epoch in run.epochs():
+        if start == 0:
+            run.pretrained = pretrained_baseline(network, data, cfg)
+            network.targets.measure(common.embed(network.pool, data.seen, cfg), data.seen.labels)
+        for epoch in range(start, cfg.epochs):
+            if run.out_of_patience():
+                break
+            generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
             network.train()
-            generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch, 1))
-            for images, labels in run.steps(loader(epoch)):
-                images, = common.send(device, images)
-                loss, parts = objective(network, targets, cfg, images, labels, generator)
+            for images, labels in run.progress(loader(epoch)):
+                images, labels = images.to(device), labels.to(device)
+                loss, parts = objective(network, cfg, images, labels, generator)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                if adaptive:
-                    targets.step(cfg.lr)
-                    parts["alpha"] = targets.alpha.mean()               # U4: printed
                 run.record(loss=loss, **parts)
             network.eval()
-            metrics = evaluate(network, targets, data, cfg) if run.evaluates() else {}
-            run.end_epoch(lr=cfg.lr, **metrics)
-        if not run.result:
-            parts = common.embeddings(network.embed, data, cfg)
-            run.finish(judge(ks=cfg.ks, **parts))
+            metrics = {}
+            if (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs:
+                metrics = evaluate(network, data, cfg)
+            run.end_epoch(epoch, lr=cfg.lr, **metrics)
+        if run.result is None:
+            run.finish(judge(ks=cfg.ks, **common.embeddings(network.embed, data, cfg)))
         final_table(run)
         return run.result
 
@@ -431,16 +402,10 @@ def parse_args(argv=None):
     add("--eta", type=number(float, 0), help="η of Eq. 7")
     add("--reg-weight", type=number(float, 0), help="weight of en or gor")
     add("--head-lr-mult", type=number(float, above=0), help="the embedding layer's rate over lr")
-    add("--dim", type=number(int, 1), help="d, the embedding's width")
-    add("--batch", type=number(int, 2))
     add("--images-per-class", type=number(int, 0), help="in a batch; 0: all of them")
-    add("--epochs", type=number(int, 1))
     add("--iterations", type=number(int, 1), help="batches per epoch")
-    add("--lr", type=number(float, above=0), help="learning rate")
     common.add_shared_arguments(parser, common.backbone_name)
-    parser.describe(DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
-    args = parser.parse_args(argv)
-    cfg = common.settings(args, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
+    args, cfg = common.settings(parser, argv, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
     if cfg.images_per_class == 1:
         parser.error("argument --images-per-class: 1 leaves no positive pair")
     other = cfg.regularizer in ("en", "gor")

@@ -266,7 +266,7 @@ def retrieval(parts, ks):
     return {f"R@{k}": share for k, share in recall.items()}
 
 
-def test_recall(function, data, cfg):
+def recall_on_test(function, data, cfg):
     """Recall@K of the test images as function(images) embeds them -> {"R@K": share}"""
     return retrieval(common.embeddings(function, data, cfg, ("test", "gallery")), cfg.ks)
 
@@ -279,7 +279,7 @@ def val_recall(function, data, cfg):
     return {"val R@1": recall_at_k(common.embed(function, data.val, cfg), data.val.labels, [1])[1]}
 
 
-def before_training(network, data, cfg):
+def pretrained_baseline(network, data, cfg):
     """The pretrained backbone's l2-normalized pooled features: R@K, MAP@R, NMI, R@1 on the training
     classes and with --val on the held-out ones."""
     def pooled(images):

@@ -14,7 +14,7 @@ Equation                                        where
   1-3   bound ε_u <= ε_s + d_H + λ              eval.generalization_bound
   4     intra-class penalty of Fig. 2           intra_class
   5     open-set goal d(same) < d(different)    eval.recall_at_k
-  6-8   S_JRS = <C(P), C(Q)>, its estimate      joint_kernel, jrs
+  6-8   S_JRS = <C(P), C(Q)>, its estimate      joint_kernel, class_similarities
   9     representations x⁻, x, x⁺               Network
   10-11 L_JRS / N_pairs and the objective       jrs, objective
   12    AMSoftmax                               amsoftmax
@@ -23,14 +23,8 @@ Equation                                        where
   5.1   Gaussian mixture; Table 4's kernels     gaussian_kernel, laplace_kernel, polynomial_kernel,
                                                 mgf_kernel
 
-Choices that the paper leaves open, or its authors' code makes otherwise (explained where they act):
-  U1 Adam's eps and weight decay            U6 norms and weights of JMMD and JIntra
-  U2 bandwidths: batch means, detached      U7 seeds: at least 3, mean ± std
-  U3 crops                                  U8 polynomial, mgf kernels: x⁻ l2-normalized
-  U4 initial proxies and embedding layer    U9 order of the images
-  U5 when the learning rates drop           U10 what is frozen in batch norm
-Errata: E1 Eq. 15 (jmmd), E2 the distance below Eq. 5, E3 Prop. 1 (both docs/map.md), E4 the epoch
-to report (end of train), E5 n_I (jintra).
+U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1, E2,
+... are errors in print.  docs/equations.md has them all.
 Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes; C(P), C_I
 are the paper's covariance operators.
 """
@@ -42,7 +36,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import before_training, final_table, judge, test_recall, val_recall
+from eval import final_table, judge, pretrained_baseline, recall_on_test, val_recall
 
 # Section 5.1, unless a comment says otherwise.  U7: the paper gives no number of seeds.  Run at
 # least 3 and report mean ± std.
@@ -160,23 +154,13 @@ def joint_kernel(reps, kernels):
     return gram
 
 
-def kernel_functions(cfg):
-    """The kernels of the variant's representations, in the order x⁻, x, x⁺."""
-    if cfg.kernel == "gaussian":
-        kernels = [partial(gaussian_kernel, K=K) for K in (cfg.K, cfg.K, cfg.K_prime)]
-    elif cfg.kernel == "laplace":
-        kernels = [laplace_kernel] * 3
-    else:
-        kernel = mgf_kernel if cfg.kernel == "mgf" else partial(polynomial_kernel, p=cfg.p)
-        # U8: these two kernels see x⁻ l2-normalized.  Otherwise x⁻·x⁻' exceeds 700 on `glyphs`: the
-        # mgf kernel overflows, and the polynomial one dominates the loss.
-        kernels = [lambda x: kernel(F.normalize(x)), kernel, kernel]
-    return [kernels[layer] for layer in VARIANTS[cfg.variant]]
-
-
-def different_class(labels):
-    """1 at the pairs of different classes, else 0.  (B,) -> (B, B)"""
-    return labels[:, None] != labels[None, :]
+def kernels_of(cfg):
+    """Table 4: the kernels of x⁻, x and x⁺."""
+    gaussian, polynomial = partial(gaussian_kernel, K=cfg.K), partial(polynomial_kernel, p=cfg.p)
+    return {"gaussian": (gaussian, gaussian, partial(gaussian_kernel, K=cfg.K_prime)),
+            "laplace": (laplace_kernel,) * 3,
+            "polynomial": (polynomial,) * 3,
+            "mgf": (mgf_kernel,) * 3}[cfg.kernel]
 
 
 def jrs(gram, labels):
@@ -185,32 +169,44 @@ def jrs(gram, labels):
     Eq. 10's n^I n^J cancels Eq. 8's 1/(n^I n^J).  Its sum and N_pairs both count ordered pairs.
     gram (B, B), labels (B,) -> scalar; 0 if the batch has one class.
     """
-    different = different_class(labels)                                 # (B, B)
-    return torch.where(different, gram, 0).sum() / different.sum().clamp(min=1)
+    different = labels[:, None] != labels[None, :]                      # (B, B)
+    return gram[different].mean() if different.any() else gram.new_zeros(())
 
 
-def jintra(gram, labels):
-    """Eq. 16, weighted as Eq. 10-11: Σ_{I≠J} n^I n^J / N_pairs · -(‖C_I‖² + ‖C_J‖²).
+def class_similarities(gram, labels):
+    """Eq. 8 for all pairs of classes: S_IJ = <C_I, C_J>, the mean of gram over I × J.
 
-    U6: the paper prints norms and no weights.  Here the norms are squared, as in Eq. 14, and
-    weighted as in Eq. 10-11.  ‖C_I‖² = 1/n_I² Σ_{i,j∈I} k_ij has the pairs i = j, and classes with
-    one example count.  n_I is the size of class I in the batch, not in the training set (E5).
-    It equals -2/N_pairs Σ_I n^I (B - n^I) ‖C_I‖², so a pair i, j of one class weighs 2 (B - n) / n.
-    gram (B, B), labels (B,) -> scalar <= 0
+    n^I is the size of class I in the batch, not in the training set (E5).
+    gram (B, B), labels (B,) -> S (C, C), the weights n^I n^J, 0 for I = J (C, C)
     """
-    different = different_class(labels)                                 # (B, B)
-    n = (~different).sum(1, dtype=gram.dtype)                         # class size of row i, (B,)
-    weight = (2 * (len(labels) - n) / n)[:, None]                       # (B, 1)
-    return -torch.where(different, 0, weight * gram).sum() / different.sum().clamp(min=1)
+    member = F.one_hot(labels.unique(return_inverse=True)[1]).to(gram)  # (B, C)
+    n = member.sum(0)                                                   # (C,)
+    return member.T @ gram @ member / n.outer(n), n.outer(n).fill_diagonal_(0)
 
 
 def jmmd(gram, labels):
-    """Eq. 14-15, weighted as Eq. 10-11: Σ_{I≠J} n^I n^J / N_pairs · -‖C_I - C_J‖².
+    """Eq. 14-15, weighted as Eq. 10-11: minus the mean of ‖C_I - C_J‖² over I ≠ J.
 
-    E1: Eq. 15 prints ‖C(P), C(Q)‖ and means the norm of the difference.  Minus its square is
-    jintra + 2 jrs, by Eq. 14.  gram (B, B), labels (B,) -> scalar <= 0
+    E1: Eq. 15 prints ‖C(P), C(Q)‖ and means the norm of the difference.  U6: jmmd and jintra are
+    printed without weights, Eq. 15 and 16 without squares.  Here they have Eq. 14's squares and
+    Eq. 10's weights.  So jmmd = jintra + 2 jrs.
+    gram (B, B), labels (B,) -> scalar <= 0; 0 if the batch has one class.
     """
-    return jintra(gram, labels) + 2 * jrs(gram, labels)
+    S, weight = class_similarities(gram, labels)                        # (C, C)
+    squared_norm = S.diagonal()                                         # ‖C_I‖², (C,)
+    mmd2 = squared_norm[:, None] + squared_norm - 2 * S                 # Eq. 14, (C, C)
+    return -(weight * mmd2).sum() / weight.sum().clamp(min=1)
+
+
+def jintra(gram, labels):
+    """Eq. 16, weighted as jmmd (U6): minus the mean of ‖C_I‖² + ‖C_J‖² over I ≠ J.
+
+    ‖C_I‖² has the pairs i = j, so classes with one example count.
+    gram (B, B), labels (B,) -> scalar <= 0; 0 if the batch has one class.
+    """
+    S, weight = class_similarities(gram, labels)                        # (C, C)
+    squared_norm = S.diagonal()                                         # (C,)
+    return -(weight * (squared_norm[:, None] + squared_norm)).sum() / weight.sum().clamp(min=1)
 
 
 def intra_class(x, labels):
@@ -219,18 +215,22 @@ def intra_class(x, labels):
     The paper has no i≠j (a constant more).  N_pairs^I counts ordered pairs; a class with one image
     has none.  The loss adds α times this.  x (B, d), labels (B,) -> scalar in [-classes, 0]
     """
-    pairs = ~different_class(labels) & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
-    n_minus_1 = pairs.sum(1, dtype=x.dtype)                             # (B,)
-    weight = 1.0 / ((n_minus_1 + 1) * n_minus_1).clamp(min=1)[:, None]  # (B, 1)
-    return -torch.where(pairs, weight * torch.exp(-0.5 * squared_distances(x)), 0).sum()
+    member = F.one_hot(labels.unique(return_inverse=True)[1]).to(x)     # (B, C)
+    n = member.sum(0)                                                   # (C,)
+    kernel_sum = (member * (torch.exp(-0.5 * squared_distances(x)) @ member)).sum(0)
+    return -((kernel_sum - n) / (n * (n - 1)).clamp(min=1)).sum()       # exp(0) = 1 for i = j
 
 
-def regularizer(cfg, reps, labels):
+def regularizer(cfg, x_minus, x, x_plus, labels):
     """What α multiplies: the JRS regularizer, or one that the paper compares it with."""
     if cfg.regularizer == "intra":
-        return intra_class(reps[1], labels)
-    reps = [reps[layer] for layer in VARIANTS[cfg.variant]]
-    gram = joint_kernel(reps, kernel_functions(cfg))                    # (B, B)
+        return intra_class(x, labels)
+    if cfg.kernel in ("polynomial", "mgf"):
+        # U8: these two kernels see x⁻ l2-normalized.  Otherwise x⁻·x⁻' exceeds 700 on `glyphs`: the
+        # mgf kernel overflows, and the polynomial one dominates the loss.
+        x_minus = F.normalize(x_minus)
+    layers, kernels, reps = VARIANTS[cfg.variant], kernels_of(cfg), (x_minus, x, x_plus)
+    gram = joint_kernel([reps[i] for i in layers], [kernels[i] for i in layers])        # (B, B)
     return {"jrs": jrs, "jmmd": jmmd, "jintra": jintra}[cfg.regularizer](gram, labels)
 
 
@@ -242,7 +242,7 @@ def objective(network, cfg, images, labels):
     """
     x_minus, x, x_plus = network(images)
     ams = amsoftmax(x_plus, labels, cfg.s, cfg.m)
-    reg = regularizer(cfg, (x_minus, x, x_plus), labels)
+    reg = regularizer(cfg, x_minus, x, x_plus, labels)
     return ams + cfg.alpha * reg, {"amsoftmax": ams, cfg.regularizer: reg}
 
 
@@ -267,17 +267,27 @@ def transforms(cfg):
 
 
 # ---------------------------------------------------------------------------- training
+def set_rates(optimizer, cfg, epoch):
+    """Both rates × 0.1 from time to time.  U5: after 19 and 39 epochs (SOP: 39 and 79), as in the
+    authors' code; the paper's "every 20" would be one epoch later."""
+    for group, lr in zip(optimizer.param_groups, (cfg.lr, cfg.lr_proxies), strict=True):
+        group["lr"] = lr * 0.1 ** ((epoch + 1) // cfg.drop_every)
+
+
+def evaluate(network, data, cfg):
+    """Recall on test, and on held-out classes where there are some."""
+    return recall_on_test(network.embed, data, cfg) | val_recall(network.embed, data, cfg)
+
+
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
     device = common.device(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=None, val=cfg.val)
+                               cache=not cfg.no_cache, val=cfg.val)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
-    run = common.Run("jrd", cfg, data, weights)
-    data.prepare(cache=not cfg.no_cache)        # may take minutes, so after what may fail
     common.to_device(network, cfg)
     model = [*network.backbone.parameters(), *network.embedding.parameters()]
     # U1: eps and weight decay are those of the authors' code; the paper only says Adam.
@@ -286,19 +296,18 @@ def train(cfg):
     loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
                                  cfg, device)
 
-    with run:
-        run.restore(network=network, optimizer=optimizer)
+    with common.Run("jrd", cfg, data, weights) as run:
+        start = run.restore(network=network, optimizer=optimizer)       # epochs of last.pt
         network.eval()
-        run.pretrained = run.pretrained or before_training(network, data, cfg)
-        for epoch in run.epochs():
+        if start == 0:
+            run.pretrained = pretrained_baseline(network, data, cfg)
+        for epoch in range(start, cfg.epochs):
+            if run.out_of_patience():
+                break
+            set_rates(optimizer, cfg, epoch)
             network.train()
-            # U5: the rates drop after 19 and 39 epochs (SOP: 39 and 79), as in the authors' code;
-            # the paper's "every 20" would be one epoch later.
-            rate_factor = 0.1 ** ((epoch + 1) // cfg.drop_every)
-            for group, lr in zip(optimizer.param_groups, (cfg.lr, cfg.lr_proxies)):
-                group["lr"] = lr * rate_factor
-            for images, labels in run.steps(loader(epoch)):
-                images, labels = common.send(device, images, labels)
+            for images, labels in run.progress(loader(epoch)):
+                images, labels = images.to(device), labels.to(device)
                 loss, parts = objective(network, cfg, images, labels)
                 optimizer.zero_grad()
                 loss.backward()
@@ -306,14 +315,12 @@ def train(cfg):
                 run.record(loss=loss, **parts)
             network.eval()
             metrics = {}
-            if run.evaluates():
-                metrics = test_recall(network.embed, data, cfg)
-                metrics |= val_recall(network.embed, data, cfg)
-            run.end_epoch(lr=cfg.lr * rate_factor, **metrics)
+            if (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs:
+                metrics = evaluate(network, data, cfg)
+            run.end_epoch(epoch, lr=optimizer.param_groups[0]["lr"], **metrics)
         # E4: report the last epoch.  The authors' code evaluates each and selects none, too.
-        if not run.result:
-            parts = common.embeddings(network.embed, data, cfg)
-            run.finish(judge(ks=cfg.ks, **parts))
+        if run.result is None:
+            run.finish(judge(ks=cfg.ks, **common.embeddings(network.embed, data, cfg)))
         final_table(run)
         return run.result
 
@@ -333,16 +340,10 @@ def parse_args(argv=None):
     add("--p", type=number(int, 1), help="degree of the polynomial kernel")
     add("--K", type=number(int, 1), help="Gaussians in the kernels of x⁻ and x")
     add("--K-prime", type=number(int, 1), help="Gaussians in the kernel of x⁺")
-    add("--dim", type=number(int, 1), help="d, the embedding's width")
-    add("--batch", type=number(int, 2))
-    add("--epochs", type=number(int, 1))
-    add("--lr", type=number(float, above=0), help="learning rate of the model")
     add("--lr-proxies", type=number(float, above=0), help="learning rate of the proxies")
     add("--drop-every", type=number(int, 1), help="epochs between divisions of both rates by 10")
     common.add_shared_arguments(parser, common.backbone_name)
-    parser.describe(DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
-    args = parser.parse_args(argv)
-    cfg = common.settings(args, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
+    args, cfg = common.settings(parser, argv, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
     common.refuse_idle(parser, args, [
         ("with --alpha 0", cfg.alpha == 0, "regularizer variant kernel p K K_prime"),
         ("with --regularizer intra", cfg.regularizer == "intra", "variant kernel p K K_prime"),

@@ -19,14 +19,8 @@ Equation                                          where
   -     embedding normalization trick: e/μ        unit_mean, objective
   -     distance-weighted sampling (Wu et al.)    distance_weighted_negatives
 
-Choices that the paper leaves open, or its authors' code makes otherwise (explained where they act):
-  U1 epochs, iterations, rate drops         U8 the trick's μ, and which losses see e/μ
-  U2 classes and images of a batch          U9 distance-weighted sampling
-  U3 crops and their resampling             U10 Contrastive and Margin
-  U4 batch norm; initial embedding layer    U11 In-Shop: queries against the gallery
-  U5 + ν Σ s² on the levels                 U12 which epoch to report
-  U6 μ*, σ*: start, gradient, bias          U13 256 × 256 input ("†" rows)
-  U7 the pairs of μ and σ                   E1 (erratum) Eq. 5's divisor
+U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1 is an
+error in print.  docs/equations.md has them all.
 Shapes: B batch, D pooling width, d embedding width, S levels, T triplets.
 """
 from functools import partial
@@ -37,7 +31,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import before_training, final_table, judge, recall_at_k, retrieval, val_recall
+from eval import final_table, judge, pretrained_baseline, recall_at_k, retrieval, val_recall
 
 # The paper's "Implementation Details"; U1, U2 (images per class) and U5 (ν): the authors' code.
 DEFAULTS = dict(lambda_=0.6, loss="triplet", levels=[-3.0, 0.0, 3.0], momentum=0.9,
@@ -63,7 +57,10 @@ IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
 
 # ---------------------------------------------------------------------------- network
 class Network(nn.Module):
-    """uint8 images -> embeddings e (B, d): backbone, global average pool, fully connected."""
+    """uint8 images -> embeddings e (B, d): backbone, global average pool, fully connected.
+
+    It also has what else Adam learns: MDR's levels and Margin's β.
+    """
 
     def __init__(self, cfg, classes):
         super().__init__()
@@ -71,6 +68,9 @@ class Network(nn.Module):
         self.backbone, width = common.backbone(cfg.backbone, cfg.size)
         self.embedding = nn.Linear(width, cfg.dim)          # U4: nn.Linear's initialization
         self.l2norm, self.eval_l2norm = cfg.l2norm, cfg.l2norm or cfg.eval_l2norm
+        self.mdr = MDR(cfg.levels, cfg.momentum, not cfg.fixed_levels)
+        if cfg.loss == "margin":
+            self.margin_loss = MarginLoss(cfg.margin)
 
     def train(self, mode=True):
         """U4: batch norm stays in eval mode; its affine parameters learn (as the authors' code)."""
@@ -134,22 +134,21 @@ class MarginLoss(nn.Module):
     U10: the paper gives no values.  Wu et al. have β = 1.2, learned, and m = 0.2.
     """
 
-    def __init__(self, beta=1.2):
+    def __init__(self, margin=0.2, beta=1.2):
         super().__init__()
-        self.beta = nn.Parameter(torch.tensor(float(beta)))
+        self.margin, self.beta = margin, nn.Parameter(torch.tensor(float(beta)))
 
-    def forward(self, distances, anchors, positives, negatives, margin):
+    def forward(self, distances, anchors, positives, negatives):
         if not len(anchors):
             return distances.sum() * 0
-        pull = F.relu(distances[anchors, positives] - self.beta + margin)
-        push = F.relu(self.beta - distances[anchors, negatives] + margin)
+        pull = F.relu(distances[anchors, positives] - self.beta + self.margin)
+        push = F.relu(self.beta - distances[anchors, negatives] + self.margin)
         return pull.mean() + push.mean()
 
 
 def positive_pairs(labels):
-    """All ordered pairs of different images of one class.  labels (B,) on the host -> (T, 2)"""
-    same = labels[:, None] == labels[None, :]
-    return torch.nonzero(same & ~torch.eye(len(labels), dtype=torch.bool))
+    """Ordered pairs of different images of one class.  labels (B,) -> (B, B) bool"""
+    return (labels[:, None] == labels[None, :]).fill_diagonal_(False)
 
 
 @torch.no_grad()
@@ -159,25 +158,19 @@ def distance_weighted_negatives(e, labels, generator):
 
     U9: the paper only names it.  r is of l2-normalized e, at least 0.5.  None beyond 1.4 is drawn;
     if all are, any is.  The authors' weights underflow in float32 if a positive is much nearer.
-    e (B, d), labels (B,) on the host, generator on e's device -> anchors, positives, negatives (T,)
+    e (B, d), labels (B,), generator, on one device -> anchors, positives, negatives (T,)
     """
-    pairs = positive_pairs(labels)                                      # (T, 2), on the host
-    if (labels == labels[0]).all():                                     # no negatives at all
-        pairs = pairs[:0]
-    labels, pairs = common.send(e.device, labels, pairs)
-    anchors, positives = pairs.T
-    if not len(anchors):
-        return anchors, positives, positives
+    anchors, positives = positive_pairs(labels).nonzero(as_tuple=True)
     same, d = labels[:, None] == labels[None, :], e.shape[1]            # (B, B)
+    if same.all() or not len(anchors):                                  # no negatives, no positives
+        return anchors[:0], positives[:0], positives[:0]
     r = pairwise_distances(F.normalize(e)).clamp_min(0.5)               # (B, B)
     log_weight = (2 - d) * r.log() + (3 - d) / 2 * torch.log1p(-(r / 2) ** 2)
     log_weight = log_weight.masked_fill(same | (r > 1.4), -torch.inf)
-    no_candidate = (log_weight == -torch.inf).all(1, keepdim=True)
-    log_weight = torch.where(no_candidate & ~same, 0.0, log_weight)             # uniform
-    # Gumbel-max trick: argmax_j of log w_j - log E_j, E_j ~ Exp(1), draws j with probability ∝ w_j.
-    clocks = torch.empty(len(anchors), len(e), device=e.device).exponential_(generator=generator)
-    clocks = clocks.clamp_min(torch.finfo(clocks.dtype).tiny)
-    negatives = (log_weight[anchors] - clocks.log()).argmax(1)
+    no_candidate = (log_weight == -torch.inf).all(1, keepdim=True)      # (B, 1)
+    log_weight = torch.where(no_candidate & ~same, 0.0, log_weight)     # uniform
+    weight = log_weight.softmax(1)                                      # scaled, so none overflows
+    negatives = torch.multinomial(weight[anchors], 1, generator=generator)[:, 0]
     return anchors, positives, negatives
 
 
@@ -200,9 +193,9 @@ class MDR(nn.Module):
         U7: over pairs i ≠ j, as in the paper; the authors' code includes the zero diagonal.
         """
         d = off_diagonal(distances)
-        for old, new in ((self.mu, d.mean()), (self.sigma, d.std())):
-            momented = self.momentum * old + (1 - self.momentum) * new
-            old.copy_(torch.where(self.batches == 0, new, momented))
+        weight = 1 - self.momentum if self.batches else 1
+        self.mu.lerp_(d.mean(), weight)
+        self.sigma.lerp_(d.std(), weight)
         self.batches += 1
 
     def normalize(self, distances):
@@ -230,37 +223,42 @@ class MDR(nn.Module):
         return (normalized - self.levels[self.assign(normalized)]).abs().mean()
 
     @torch.no_grad()
-    def level_counts(self, distances, labels):
-        """Fig. 6: positive and negative pairs per level.  labels on the device -> (2, S) long"""
-        same = labels[:, None] == labels[None, :]                       # (B, B)
-        itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        pairs = torch.stack([same & ~itself, ~same])
-        level = F.one_hot(self.assign(self.normalize(distances)), len(self.levels))    # (B, B, S)
-        return (pairs[..., None] * level).sum((1, 2))
+    def level_shares(self, distances, pairs):
+        """Fig. 6: the shares of some pairs that each level attracts.  pairs (B, B) bool -> (S,)"""
+        level = self.assign(self.normalize(distances)[pairs])           # (pairs,)
+        return F.one_hot(level, len(self.levels)).sum(0) / max(1, len(level))
 
 
 # ---------------------------------------------------------------------------- objective
-def objective(network, mdr, loss_dml, cfg, images, labels, generator):
+def objective(network, cfg, images, labels, generator):
     """Eq. 7: L_DML + λ L_MDR of a batch.
 
-    images uint8 (B, 3, h, w) on the device, labels (B,) on the host, generator on the device
-    -> loss, {name of a term: its value}, the distances (B, B) that both losses saw
+    images uint8 (B, 3, h, w), labels (B,), generator, all on the device -> loss, {name: value} of
+    its terms and of Fig. 6
     """
-    e = network(images)                                                 # (B, d)
+    mdr, e = network.mdr, network(images)                               # (B, d)
     distances = pairwise_distances(e)                                   # (B, B)
     # U8: the paper applies the trick to L_DML alone.  Here, as in the authors' code, L_MDR sees the
     # scaled distances too.  Their mean is 1, so μ* is always 1 and half of Eq. 2 idles.  The
     # baseline (λ = 0) is scaled as well; with --l2norm nothing is.
     if not cfg.l2norm:
         distances = unit_mean(distances)
-    anchors, positives, negatives = distance_weighted_negatives(e, labels, generator)
-    dml = loss_dml(distances, anchors, positives, negatives, cfg.margin)
+    triplets = distance_weighted_negatives(e, labels, generator)        # 3 × (T,)
+    if cfg.loss == "triplet":
+        dml = triplet_loss(distances, *triplets, cfg.margin)
+    elif cfg.loss == "contrastive":
+        dml = contrastive_loss(distances, *triplets, cfg.margin)
+    else:
+        dml = network.margin_loss(distances, *triplets)
     reg = mdr(distances)                            # updates μ* and σ* with λ = 0 too
     loss = dml
     if cfg.lambda_:
         # U5: the authors' code adds ν Σ s² to Eq. 7.  The network's Adam learns the levels.
         loss = dml + cfg.lambda_ * reg + cfg.nu * mdr.levels.square().sum()
-    return loss, {cfg.loss: dml, "mdr": reg}, distances
+    return loss, {
+        cfg.loss: dml, "mdr": reg,
+        "positive pairs by level": mdr.level_shares(distances, positive_pairs(labels)),
+        "negative pairs by level": mdr.level_shares(distances, labels[:, None] != labels[None, :])}
 
 
 # ---------------------------------------------------------------------------- sampler, transforms
@@ -303,13 +301,20 @@ def transforms(cfg):
 
 
 # ---------------------------------------------------------------------------- training
+def set_rates(optimizer, cfg, epoch):
+    """U1, as in the authors' code: × 0.2 after 40, 60 and 80% of the epochs."""
+    for group in optimizer.param_groups:
+        group["lr"] = cfg.lr * 0.2 ** sum(epoch >= share * cfg.epochs for share in (0.4, 0.6, 0.8))
+
+
 def evaluate(network, data, cfg):
     """Recall (Fig. 3b; U11: In-Shop queries its gallery), mean and variation of ‖e‖ (Fig. 4)."""
     parts = common.embeddings(network.embed, data, cfg)
-    norm = parts["test"].norm(dim=1)
-    seen = recall_at_k(parts["seen"], parts["seen_labels"], [1])[1]
-    return {**retrieval(parts, cfg.ks), **val_recall(network.embed, data, cfg), "seen R@1": seen,
-            "norm mean": norm.mean().item(), "norm cv": (norm.std() / norm.mean()).item()}
+    norm, mdr = parts["test"].norm(dim=1), network.mdr
+    return retrieval(parts, cfg.ks) | val_recall(network.embed, data, cfg) | {
+        "seen R@1": recall_at_k(parts["seen"], parts["seen_labels"], [1])[1],
+        "norm mean": norm.mean().item(), "norm cv": (norm.std() / norm.mean()).item(),
+        "levels": mdr.levels.tolist(), "mu*": mdr.mu.item(), "sigma*": mdr.sigma.item()}
 
 
 def train(cfg):
@@ -317,53 +322,43 @@ def train(cfg):
     device = common.device(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=None, val=cfg.val)
+                               cache=not cfg.no_cache, val=cfg.val)
     if cfg.iterations is None:
         cfg.iterations = common.iterations_for(data.train, cfg.batch, DEFAULTS)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
-    run = common.Run("mdr", cfg, data, weights)
-    data.prepare(cache=not cfg.no_cache)        # may take minutes, so after what may fail
     common.to_device(network, cfg)
-    mdr = MDR(cfg.levels, cfg.momentum, not cfg.fixed_levels).to(device)
-    margin_loss = MarginLoss().to(device)
-    loss_dml = {"triplet": triplet_loss, "contrastive": contrastive_loss,
-                "margin": margin_loss}[cfg.loss]
-    learned = [p for module in (network, mdr, margin_loss) for p in module.parameters()]
-    optimizer = torch.optim.Adam(learned, weight_decay=1e-5, fused=device.type == "cuda")
+    optimizer = torch.optim.Adam(network.parameters(), weight_decay=1e-5,
+                                 fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
                                  cfg, device)
 
-    with run:
-        run.restore(network=network, optimizer=optimizer, mdr=mdr, margin_loss=margin_loss)
+    with common.Run("mdr", cfg, data, weights) as run:
+        start = run.restore(network=network, optimizer=optimizer)       # epochs of last.pt
         network.eval()
-        run.pretrained = run.pretrained or before_training(network, data, cfg)
-        for epoch in run.epochs():
-            network.train()
-            # U1, as in the authors' code: × 0.2 after 40, 60 and 80% of the epochs.
-            rate_factor = 0.2 ** sum(epoch >= share * cfg.epochs for share in (0.4, 0.6, 0.8))
-            for group in optimizer.param_groups:
-                group["lr"] = cfg.lr * rate_factor
+        if start == 0:
+            run.pretrained = pretrained_baseline(network, data, cfg)
+        for epoch in range(start, cfg.epochs):
+            if run.out_of_patience():
+                break
+            set_rates(optimizer, cfg, epoch)
             generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
-            level_counts = torch.zeros(2, len(cfg.levels), dtype=torch.long, device=device)
-            for images, labels in run.steps(loader(epoch)):
-                images, labels_on_device = common.send(device, images, labels)
-                loss, parts, distances = objective(network, mdr, loss_dml, cfg, images, labels,
-                                                   generator)
+            network.train()
+            for images, labels in run.progress(loader(epoch)):
+                images, labels = images.to(device), labels.to(device)
+                loss, parts = objective(network, cfg, images, labels, generator)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 run.record(loss=loss, **parts)
-                level_counts += mdr.level_counts(distances, labels_on_device)
             network.eval()
-            metrics = evaluate(network, data, cfg) if run.evaluates() else {}
-            run.end_epoch(lr=cfg.lr * rate_factor, **metrics, **{
-                "levels": mdr.levels.tolist(), "mu*": mdr.mu.item(), "sigma*": mdr.sigma.item(),
-                "positive pairs by level": (level_counts[0] / level_counts[0].sum()).tolist(),
-                "negative pairs by level": (level_counts[1] / level_counts[1].sum()).tolist()})
+            metrics = {}
+            if (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs:
+                metrics = evaluate(network, data, cfg)
+            run.end_epoch(epoch, lr=optimizer.param_groups[0]["lr"], **metrics)
         # U12: report the last epoch.  The authors' code also keeps the best on test.
-        if not run.result:
+        if run.result is None:
             parts = common.embeddings(network.embed, data, cfg)
             normalized = {k: v if k.endswith("labels") else F.normalize(v)
                           for k, v in parts.items()}
@@ -388,16 +383,10 @@ def parse_args(argv=None):
     add("--nu", type=number(float, 0), help="weight of Σ s² on the levels (U5)")
     add("--l2norm", action="store_const", const=True, help="embed on the unit sphere")
     add("--eval-l2norm", action="store_const", const=True, help="... at inference only (Table 3)")
-    add("--dim", type=number(int, 1), help="d, the embedding's width")
-    add("--batch", type=number(int, 2))
     add("--images-per-class", type=number(int, 2), help="in a batch")
-    add("--epochs", type=number(int, 1))
     add("--iterations", type=number(int, 1), help="batches per epoch")
-    add("--lr", type=number(float, above=0), help="learning rate")
     common.add_shared_arguments(parser, common.backbone_name)
-    parser.describe(DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
-    args = parser.parse_args(argv)
-    cfg = common.settings(args, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
+    args, cfg = common.settings(parser, argv, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
     common.refuse_idle(parser, args, [
         ("with --lambda 0", cfg.lambda_ == 0, "levels fixed_levels momentum nu"),
         ("with --fixed-levels", cfg.fixed_levels, "nu"),

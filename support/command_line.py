@@ -90,15 +90,19 @@ def data_root():
 
 
 SHARED = dict(name=None, again=False, val=None, patience=None, weights=None, resize=256, size=224,
-              eval_every=1, precision="tf32", compile=False, seed=0, data_root=None, out="runs",
+              eval_every=1, precision="tf32", seed=0, data_root=None, out="runs",
               device="auto", workers=None, no_cache=False)
 # Where and how a run is computed: not part of what it is.
-RUNTIME_ONLY = ("data_root", "out", "device", "workers", "no_cache", "again", "compile")
+RUNTIME_ONLY = ("data_root", "out", "device", "workers", "no_cache", "again")
 
 
 def add_shared_arguments(parser, backbone_name):
     """The flags that mean the same in every paper script; backbone_name: argparse type of names"""
     add = parser.add_argument
+    add("--dim", type=number(int, 1), help="d, the embedding's width")
+    add("--batch", type=number(int, 2))
+    add("--epochs", type=number(int, 1))
+    add("--lr", type=number(float, above=0), help="learning rate (JRD: of the model)")
     add("--backbone", type=backbone_name, metavar="NAME", help="the paper's own, small, or a "
         "classification model of torchvision: resnet50, squeezenet1_1, ...")
     add("--weights", metavar="FILE", help="pretrained weights of the backbone, or 'random' "
@@ -114,8 +118,6 @@ def add_shared_arguments(parser, backbone_name):
     add("--precision", choices=("fp32", "tf32", "bf16"), help="of the backbone: tf32 is float32 "
         "but for a GPU's convolutions, as PyTorch has them; losses and distances are in float32 "
         "always")
-    add("--compile", action="store_const", const=True, help="the backbone through torch.compile: "
-        "minutes at the start, other last digits, faster steps on a GPU")
     add("--seed", type=number(int, 0, 2 ** 31))
     add("--name", type=label, help="of an experiment of your own, put into the run folder's name")
     add("--again", action="store_const", const=True, help="train anew in place of the run that the "
@@ -130,15 +132,17 @@ def add_shared_arguments(parser, backbone_name):
         "every epoch: the same tensors, slower")
 
 
-def settings(args, defaults, presets, implied_defaults):
-    """Argument > what a choice implies > dataset preset > default -> argparse.Namespace.
+def settings(parser, argv, defaults, presets, implied_defaults):
+    """Argument > what a choice implies > dataset preset > default -> the arguments alone, and all
+    settings, both argparse.Namespace.
 
     implied_defaults: {(setting, choice): {setting: value}}.  They hold where `choice` was made, by
     a flag or by the preset, unless a flag says otherwise.  Later entries have the last word.
-    The namespace's `changed`: the settings that flags changed, in the order of the defaults,
-    {setting: value}, without those of RUNTIME_ONLY.
+    The settings' `changed`: {setting: value} of the flags that change what a run is.
     UserError: a crop larger than the image.
     """
+    parser.describe(defaults, presets, implied_defaults)
+    args = parser.parse_args(argv)
     given = {key: value for key, value in vars(args).items() if value is not None}
     preset = SHARED | {"data_root": data_root()} | defaults | presets.get(
         args.dataset, presets["folder"])
@@ -150,7 +154,7 @@ def settings(args, defaults, presets, implied_defaults):
         raise UserError(f"--size {cfg['size']} is larger than --resize {cfg['resize']}")
     changed = {key.rstrip("_"): value for key, value in cfg.items()
                if key not in (*RUNTIME_ONLY, "seed", "dataset", "name") and value != preset[key]}
-    return argparse.Namespace(**cfg, changed=changed)
+    return args, argparse.Namespace(**cfg, changed=changed)
 
 
 def idle_shared(cfg):
@@ -168,19 +172,29 @@ def refuse_idle(parser, args, rules):
 
 
 def main(function, parse_args):
-    """Run a script; what a user can cause ends in one line on stderr and a status."""
+    """Run a script; what a user or a machine can cause ends in one line on stderr and a status."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")            # a console that has no λ shows a ?
     keep_freed_memory()
     try:
         function(parse_args())
-    except (UserError, NonFiniteLoss, OSError, torch.OutOfMemoryError) as error:
+    except (UserError, NonFiniteLoss, OSError, MemoryError, torch.OutOfMemoryError) as error:
         message = str(error).rpartition("files.UserError: ")[2].strip()      # a loader's worker
-        print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)     # put its trace before
-        sys.exit(1 if isinstance(error, NonFiniteLoss) else 2)
+        fail(message or "out of memory", 1 if isinstance(error, NonFiniteLoss) else 2)
+    except RuntimeError as error:
+        if re.search("DataLoader worker|shared memory|/torch_", str(error)):
+            fail(f"a process that loads images died ({reason(error)}): too little memory or "
+                 "/dev/shm?  --workers 0 does without; the same command continues the run", 2)
+        raise
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)    # a calling shell script stops too
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def fail(message, status):
+    """End with one line on stderr; it begins with the script's name."""
+    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
+    sys.exit(status)
 
 
 def keep_freed_memory():
@@ -206,7 +220,7 @@ def device(cfg):
             return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {name}: {reason(error)}")
-    raise UserError(f"--device {name}: nothing here was made for it (docs/platforms.md); use "
+    raise UserError(f"--device {name} is not supported: nothing here was ever run on it; use "
                     "--device cpu")
 
 

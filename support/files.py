@@ -25,6 +25,12 @@ def reason(error):
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def listed(names, most=4):
+    """A few names of a list, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
+
+
 @contextlib.contextmanager
 def atomic(path, mode="w"):
     """Open a file that appears under its name only when it is whole.
@@ -39,6 +45,8 @@ def atomic(path, mode="w"):
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
+    except OSError as error:                                            # a full disk, for one
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         part.unlink(missing_ok=True)
 

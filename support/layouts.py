@@ -10,8 +10,7 @@ from pathlib import Path
 import PIL.Image
 import scipy.io
 
-from support.files import UserError, reason, sha256
-from support.identity import listed
+from support.files import UserError, listed, reason, sha256
 
 SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
 COUNTS = {  # images and classes of each split; with other counts nothing trains

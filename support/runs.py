@@ -1,11 +1,11 @@
 """The run folder: settings, log, checkpoint, result of one training; its resumption, its table."""
+import ast
 import contextlib
+import io
 import json
-import os
 import platform
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -18,22 +18,24 @@ import torchvision
 from tqdm import tqdm
 
 from support.command_line import RUNTIME_ONLY, device, plain
-from support.files import (ROOT, NonFiniteLoss, UserError, atomic, load_torch, read_json, reason,
-                           remove_leftovers, write_json)
-from support.identity import code_of, listed, other_code, other_images
+from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, load_torch, read_json,
+                           reason, remove_leftovers, write_json)
 
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
 #                     was killed notices within five
+NOT_SETTINGS = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "code", "images",
+                "dataset"}                                      # in config.json besides the settings
 
 
-def read_checkpoint(path):
-    """A last.pt -> its dict.  UserError unless one of the three scripts wrote it."""
-    state = load_torch(path)
-    if not isinstance(state, dict) or state.get("paper") not in PAPERS or not isinstance(
-            state.get("config"), dict):
-        raise UserError(f"{path} is not a checkpoint of {', '.join(PAPERS)}")
-    return state
+# ---------------------------------------------------------------------------- what a run is
+def code_of(paper):
+    """The code of a run: a digest of the paper's script, without docstrings and comments."""
+    tree = ast.parse((ROOT / f"{paper}.py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+            node.body = node.body[1:]
+    return digest(ast.dump(tree))[:12]
 
 
 def value_in_name(value):
@@ -43,7 +45,8 @@ def value_in_name(value):
 
 def run_folder(paper, cfg):
     """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`"""
-    changed = [name + value_in_name(value) for name, value in cfg.changed.items()]
+    changed = [name + value_in_name(value) for name, value in cfg.changed.items()
+               if name != "weights"]
     label = [cfg.name] if cfg.name else []
     return Path(cfg.out, "-".join([paper, Path(cfg.dataset).resolve().name, *changed, *label,
                                    f"s{cfg.seed}"]))
@@ -52,6 +55,61 @@ def run_folder(paper, cfg):
 def settings_of(cfg):
     """cfg as it stands in config.json: without what is derived from it."""
     return {name: value for name, value in vars(cfg).items() if name != "changed"}
+
+
+def other_settings(old, new):
+    """{setting: (in the old config, in the new)} where they differ.
+
+    What was computed counts, not where, and of a weights file its hash, not its path.
+    """
+    old, new = ({k: v for k, v in json.loads(json.dumps(config)).items() if k not in NOT_SETTINGS}
+                for config in (old, new))
+    return {k: (old.get(k), new.get(k)) for k in sorted({*old, *new}) if old.get(k) != new.get(k)}
+
+
+def other_images(old, new):
+    """The splits whose images differ between two runs, in words; "" if none do.
+
+    old, new: {split: digest}.  A split without a digest in either is taken for the same.
+    """
+    old, new = (images if isinstance(images, dict) else {} for images in (old, new))
+    return ", ".join(split for split in new if isinstance(old.get(split), str)
+                     and old[split] != new[split])
+
+
+def versions():
+    return {"python": sys.version.split()[0], "torch": str(torch.__version__),
+            "torchvision": str(torchvision.__version__), "numpy": np.__version__}
+
+
+def commit():
+    """The commit of these files, '+' where they were changed since; None outside a git checkout."""
+    with contextlib.suppress(OSError):
+        git = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--exclude=*",
+                              "--abbrev=40", "--dirty=+"], capture_output=True, text=True,
+                             encoding="utf-8", errors="replace")
+        return git.stdout.strip() or None
+
+
+def processor(where):
+    """The name of what computes: last digits repeat on one kind of processor alone."""
+    if where.type == "cuda":
+        return torch.cuda.get_device_name(where)
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):                                  # Linux
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        name = re.search(r"model name\s*:\s*(.*)", info)[1] if "model name" in info else name
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+# ---------------------------------------------------------------------------- its files
+def read_checkpoint(path):
+    """A last.pt -> its dict.  UserError unless one of the three scripts wrote it."""
+    state = load_torch(path)
+    if not isinstance(state, dict) or state.get("paper") not in PAPERS or not isinstance(
+            state.get("config"), dict):
+        raise UserError(f"{path} is not a checkpoint of {', '.join(PAPERS)}")
+    return state
 
 
 def _read(path, what, *keys):
@@ -65,54 +123,37 @@ def _read(path, what, *keys):
 
 def read_config(folder):
     """A run folder's config.json -> dict, None where there is none.  UserError if it is damaged."""
-    if not (folder / "config.json").exists():
-        return None
-    config = _read(folder / "config.json", "settings")
-    if config.get("paper") in ("mdr", "dml_da") and "m" in config:
-        config["images_per_class"] = config.pop("m")                    # its old name
-    return config
+    path = folder / "config.json"
+    return _read(path, "settings") if path.exists() else None
 
 
-def read_result(path):
-    """A result.json -> its dict.  UserError if it is none."""
-    result = _read(path, "result", "last epoch", "best on test")
-    if "untrained backbone" in result:
-        result["pretrained backbone"] = result.pop("untrained backbone")           # its old name
-    return result
-
-
-def other_settings(old, new):
-    """{setting: (in the old config, in the new)} where they differ.
-
-    What was computed counts, not where (RUNTIME_ONLY), and of a weights file its hash, not its
-    path.  A folder of images may move: identity.other_images compares the images.
-    """
-    old, new = ({k: v for k, v in json.loads(json.dumps(config)).items() if k not in (
-        *RUNTIME_ONLY, "versions", "commit", "processor", "weights", "code", "images", "dataset")}
-        for config in (old, new))
-    return {k: (old.get(k), new.get(k)) for k in sorted({*old, *new}) if old.get(k) != new.get(k)}
+def read_result(folder):
+    """A run folder's result.json -> dict, None where there is none.  UserError if it is damaged."""
+    path = folder / "result.json"
+    return _read(path, "result", "last epoch", "best on test") if path.exists() else None
 
 
 class Run:
     """One training: `runs/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>/`
-    with config.json, log.jsonl (a line an epoch), last.pt (after every epoch), result.json, and
+    with config.json, log.jsonl (a line per epoch), last.pt (after every epoch), result.json, and
     with --val best.pt.
 
-    Use as a context manager around the training.  A killed run continues from last.pt by the same
-    command; a folder whose settings differ is refused (UserError, with the fields that differ).
+    A context manager around the training.  A killed run continues from last.pt by the same
+    command.  UserError: the folder holds a run of other settings, images or code.
     """
+
     def __init__(self, paper, cfg, data, weights):
         self.cfg, self.paper, self.ks = cfg, paper, [f"R@{k}" for k in cfg.ks]
         self.folder = run_folder(paper, cfg)
         self.config = {"paper": paper, **settings_of(cfg), "weights_sha256": weights,
                        "splits": data.counts(), "images": data.identity, "code": code_of(paper),
-                       "versions": versions(), "commit": commit(), "processor": processor(cfg)}
-        self.history, self.pretrained, self.epoch, self.columns = [], None, 0, None
+                       "versions": versions(), "commit": commit(),
+                       "processor": processor(device(cfg))}
+        self.history, self.pretrained, self.result, self.columns = [], None, None, None
         self._check_folder()
         self._header(data, weights)
 
     def _check_folder(self):
-        """UserError if the folder holds a run of other settings, images or code than this one."""
         parent = next(path for path in self.folder.absolute().parents if path.exists())
         if not parent.is_dir():
             raise UserError(f"cannot write {self.folder}: {parent} is a file")
@@ -122,34 +163,29 @@ class Run:
         splits = other_images(old.get("images"), self.config["images"])
         settings = [f"{name} (there {there!r}, now {now!r})" for name, (there, now)
                     in other_settings(old, self.config).items()]
-        functions = other_code(old.get("code"), self.config["code"])
         if splits:
             what = f"on other images: {splits} differ"
         elif settings:
             what = f"with other settings: {', '.join(settings)}"
-        elif functions:
-            verb = "differ" if len(functions) > 1 else "differs"
-            what = f"with other code: {listed(functions)} {verb}"
+        elif old.get("code") != self.config["code"]:
+            what = f"of another version of {self.paper}.py (commit {old.get('commit')})"
         else:
             return
         raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside it, "
                         "--again in its place")
 
     def _header(self, data, weights):
-        where = device(self.cfg)
-        kind = torch.cuda.get_device_name(where) if where.type == "cuda" else \
-            f"{torch.get_num_threads()} threads"
-        print(f"{self.paper} on {data.name} · {where} ({kind}) · torch {torch.__version__}")
-        shared = len({*data.train.classes} & {*data.test.classes})
-        known = f"{shared:,} of them in train (closed-set retrieval)" if shared else \
-            "none of them in train"
-        held_out = f" · held out {data.val}" if data.val else ""
-        gallery = f" · gallery {data.gallery}" if data.gallery else ""
-        print(f"train {data.train}{held_out} · test {data.test}, {known}{gallery}")
-        print(f"backbone {self.cfg.backbone}, weights {weights[:12]}")
-        changed = [f"{k} {value_in_name(v)}" for k, v in self.cfg.changed.items()]
-        print("settings: the preset" + (f", but {', '.join(changed)}" if changed else "") +
-              f" · {self.cfg.epochs} epochs, batch {self.cfg.batch}, lr {self.cfg.lr:g}")
+        cfg, shared = self.cfg, len({*data.train.classes} & {*data.test.classes})
+        changed = "".join(f", but {k} {value_in_name(v)}" for k, v in cfg.changed.items())
+        print(f"{self.paper} on {data.name} · {device(cfg)} ({self.config['processor']}, "
+              f"{torch.get_num_threads()} threads) · torch {torch.__version__}")
+        print(f"train {data.train}" + (f" · held out {data.val}" if data.val else "")
+              + f" · test {data.test}, {shared or 'none'} of them in train"
+              + (" (closed-set retrieval)" if shared else "")
+              + (f" · gallery {data.gallery}" if data.gallery else ""))
+        print(f"backbone {cfg.backbone}, weights {weights[:12]}")
+        print(f"settings: the preset{changed} · {cfg.epochs} epochs, batch {cfg.batch}, "
+              f"lr {cfg.lr:g}")
 
     def __enter__(self):
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -164,112 +200,87 @@ class Run:
                 (self.folder / name).unlink(missing_ok=True)
         if not (self.folder / "config.json").exists():
             write_json(self.folder / "config.json", self.config)
-        self.pid, self.old_handler = os.getpid(), signal.signal(signal.SIGTERM, self._terminate)
         return self
 
     def __exit__(self, kind, error, traceback):
-        signal.signal(signal.SIGTERM, self.old_handler)
         self.lock.release()
+        command = shlex.join(["python", *(word for word in sys.argv if word != "--again")])
+        done = (f"{self.folder} holds {len(self.history)} of {self.cfg.epochs} epochs; to continue: "
+                + command)
         if kind is KeyboardInterrupt:
-            print(self._how_to_continue(), file=sys.stderr)
+            print(f"\nstopped: {done}", file=sys.stderr)
+        if isinstance(error, OSError):                                  # a full disk, for one
+            raise UserError(f"{error}; {done}") from error
         if isinstance(error, torch.OutOfMemoryError):
             raise UserError(f"out of GPU memory with --batch {self.cfg.batch}: --precision bf16 "
                             "needs less; so does a smaller --batch, but that is no longer the "
                             "paper's") from error
-        if error and isinstance(error, torch._dynamo.exc.TorchDynamoException):
-            raise UserError(f"--compile: {reason(error)}") from error
-
-    def _terminate(self, number, frame):
-        """SIGTERM: die of it at once.  Checkpoints appear whole: one epoch is lost at most."""
-        if os.getpid() == self.pid:                 # and not a worker that was just forked
-            os.write(2, f"{self._how_to_continue()}\n".encode())     # print may be what it stopped
-            self.lock.release()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    def _how_to_continue(self):
-        command = shlex.join(["python", *(word for word in sys.argv if word != "--again")])
-        return (f"\nstopped: {self.folder} holds {len(self.history)} of {self.cfg.epochs} epochs.  "
-                f"To continue: {command}")
-
-    @property
-    def result(self):
-        """What `finish` wrote, or None while the run is not finished."""
-        path = self.folder / "result.json"
-        return read_result(path) if path.exists() else None
 
     def restore(self, **parts):
-        """Load the last checkpoint into parts (anything with load_state_dict), if there is one."""
-        self.parts, path = parts, self.folder / "last.pt"
+        """Load the last checkpoint, if there is one, into parts (anything with load_state_dict)
+        -> how many epochs need no training: those of the checkpoint, all of a finished run."""
+        self.parts, path, self.result = parts, self.folder / "last.pt", read_result(self.folder)
         if path.exists():
             state = read_checkpoint(path)
             try:
                 for name, part in parts.items():
                     if state[name] is not None:                         # dropped by finish
                         part.load_state_dict(state[name])
-                self.history = state["history"]
-                self.pretrained = state.get("pretrained", state.get("untrained"))    # its old name
+                self.history, self.pretrained = state["history"], state["pretrained"]
             except (KeyError, RuntimeError, ValueError) as error:
                 raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
                                 f"delete {self.folder} to train anew")
             self._write_log()
             print(f"{self.folder} is finished; --again trains it anew" if self.result else
                   f"continuing {self.folder} after epoch {len(self.history)}")
-
-    def epochs(self):
-        """The epochs still to train, from 0; none of a finished run."""
         self.started, self.first = time.time(), len(self.history)
-        if self.result:
-            return
-        for self.epoch in range(self.first, self.cfg.epochs):
-            best, patience = self.best("val R@1"), self.cfg.patience
-            just_evaluated = self.history and "val R@1" in self.history[-1]
-            if patience and just_evaluated and len(self.history) - best["epoch"] >= patience:
-                print(f"no better R@1 on the held-out classes for {patience} epochs")
-                return
-            yield self.epoch
+        return self.cfg.epochs if self.result else self.first
 
     def best(self, metric):
         """The first row of the log with the highest value of a metric, None where none has it."""
         rows = [row for row in self.history if metric in row]
         return max(rows, key=lambda row: row[metric]) if rows else None
 
-    def evaluates(self):
-        """Whether the current epoch is one of every --eval-every, or the last."""
-        return (self.epoch + 1) % self.cfg.eval_every == 0 or self.epoch + 1 == self.cfg.epochs
+    def out_of_patience(self):
+        """Whether the last --patience epochs brought no better R@1 on the held-out classes."""
+        if not self.cfg.patience or not self.history or "val R@1" not in self.history[-1]:
+            return False
+        return len(self.history) - self.best("val R@1")["epoch"] >= self.cfg.patience
 
-    def steps(self, loader):
-        """The loader's batches behind a progress bar."""
-        self.losses, self.images, start = [], 0, time.time()
-        with tqdm(loader, f"epoch {self.epoch + 1}/{self.cfg.epochs}", unit="batch", leave=False,
-                  disable=None) as bar:
+    def progress(self, loader):
+        """The batches of an epoch behind a progress bar."""
+        self.steps, self.images, start = [], 0, time.time()
+        with tqdm(loader, f"epoch {len(self.history) + 1}/{self.cfg.epochs}", unit="batch",
+                  leave=False, disable=None) as bar:
             for images, labels in bar:
                 yield images, labels
                 self.images += len(labels)
-                if len(self.losses) % 50 == 0:            # read back: the only wait in 50 steps
-                    bar.set_postfix(loss=f"{self._mean_losses()['loss']:.3f}", refresh=False)
-        self.means = self._mean_losses()
+                if len(self.steps) % 50 == 0:           # read back: the only wait in 50 steps
+                    bar.set_postfix(loss=f"{self._means()['loss']:.3f}", refresh=False)
         self.seconds = time.time() - start
 
-    def record(self, **losses):
-        """Note the loss parts of a step; they stay on the device until somebody reads them."""
-        self.names = list(losses)
-        self.losses.append(torch.stack([v.detach().float() for v in losses.values()]))
+    def record(self, **values):
+        """Note what a step computed; it stays on the device until somebody reads it."""
+        self.steps.append({name: value.detach().float() for name, value in values.items()})
 
-    def _mean_losses(self):
-        losses = torch.stack(self.losses).cpu()
-        bad = (~torch.isfinite(losses)).any(1).nonzero()[:, 0].tolist()
-        if bad:
-            last = self.folder / "last.pt"
-            parts = ", ".join(f"{k} {v:g}" for k, v in zip(self.names, losses[bad[0]].tolist()))
-            raise NonFiniteLoss(f"the loss is not finite at epoch {self.epoch + 1}, step "
-                                f"{bad[0] + 1}: {parts}; last good checkpoint: " +
-                                (f"{last} (epoch {self.epoch})" if last.exists() else "none yet"))
-        return dict(zip(self.names, losses.double().mean(0).tolist()))
+    def _means(self):
+        """{name: mean over the epoch's steps}.  NonFiniteLoss: a value that is not finite."""
+        means = {}
+        for name in self.steps[0]:
+            values = torch.stack([step[name] for step in self.steps]).cpu()
+            bad = (~torch.isfinite(values)).nonzero()
+            if len(bad):
+                step = int(bad[0, 0])
+                parts = ", ".join(f"{k} {v:g}" for k, v in self.steps[step].items() if not v.ndim)
+                raise NonFiniteLoss(f"the loss is not finite at epoch {len(self.history) + 1}, step "
+                                    f"{step + 1}: {parts}; {self.folder} has the "
+                                    f"{len(self.history)} epochs before")
+            means[name] = values.double().mean(0).tolist()
+        return means
 
-    def end_epoch(self, **row):
-        """Log, checkpoint and print an epoch."""
-        row = {"epoch": self.epoch + 1, **self.means, **row,
+    def end_epoch(self, epoch, **row):
+        """Log, checkpoint and print an epoch.  NonFiniteLoss: a loss that is not."""
+        row = {"epoch": epoch + 1, **self._means(), **row,
                "images/s": self.images / self.seconds, "seconds": self.seconds}
         self.history.append(row)
         if self.best("val R@1") is row:
@@ -280,32 +291,28 @@ class Run:
 
     def _print(self, row):
         """A row of the table on the console, the names of its columns first where they changed."""
-        columns = [*self.names, *self.ks]
+        losses = [name for name, value in self.steps[0].items() if not value.ndim]
+        columns = [*losses, *self.ks]
         columns += [k for k in ("val R@1", "seen R@1") if any(k in old for old in self.history)]
         if columns != self.columns:
             self.columns = columns
-            names = "".join(f" {column:>9}" for column in columns)
-            print(f"{'epoch':>9}{names}{'images/s':>10}{'left':>9}")
-        cells = ""
-        for column in columns:
-            text = "–"                                                 # not evaluated this epoch
-            if column in self.names:
-                text = f"{row[column]:.{4 if abs(row[column]) < 1e4 else 0}f}"
-            elif column in row:
-                text = f"{100 * row[column]:.1f}%"
-            cells += f" {text:>{max(9, len(column))}}"
-        done = self.epoch + 1 - self.first
-        left = int((time.time() - self.started) / done * (self.cfg.epochs - self.epoch - 1))
-        print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}{cells}{row['images/s']:>10,.0f}"
-              f"{left // 60:>6}:{left % 60:02}", flush=True)
+            print("    epoch" + "".join(f" {name:>9}" for name in columns) + "  images/s     left")
+        cells = [f"{row[k]:.4f}" if k in losses else f"{100 * row[k]:.1f}%" if k in row else "–"
+                 for k in columns]                              # –: not evaluated in this epoch
+        seconds = (time.time() - self.started) / (row["epoch"] - self.first)
+        left = int(seconds * (self.cfg.epochs - row["epoch"]))
+        print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}" + "".join(f" {cell:>9}" for cell in cells)
+              + f"{row['images/s']:>10,.0f}{left // 60:>6}:{left % 60:02}", flush=True)
 
     def _save(self, name, **changes):
         """Write a checkpoint: the settings, the log and the state of each part but for changes."""
         state = {"paper": self.paper, "config": self.config, "history": self.history,
                  "pretrained": self.pretrained}
         state |= {k: part.state_dict() for k, part in self.parts.items()} | changes
+        content = io.BytesIO()                  # torch.save to a full disk hides that it is full
+        torch.save(state, content)
         with atomic(self.folder / name, "wb") as file:
-            torch.save(state, file)
+            file.write(content.getbuffer())
 
     def _write_log(self):
         with atomic(self.folder / "log.jsonl") as file:
@@ -323,56 +330,27 @@ class Run:
             result["best on held-out classes"] = {k: chosen[k] for k in columns}
         write_json(self.folder / "result.json", result)
         self._save("last.pt", optimizer=None)                           # two thirds of the file
-
-
-def versions():
-    return {"python": sys.version.split()[0], "torch": str(torch.__version__),
-            "torchvision": str(torchvision.__version__), "numpy": np.__version__}
-
-
-def commit():
-    """The commit of these files, '+' where they were changed since; None outside a git checkout."""
-    with contextlib.suppress(OSError):
-        git = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--exclude=*",
-                              "--abbrev=40", "--dirty=+"], capture_output=True, text=True,
-                             encoding="utf-8", errors="replace")
-        return git.stdout.strip() or None
-
-
-def processor(cfg):
-    """The name of what computes: last digits repeat on one kind of processor alone."""
-    where = device(cfg)
-    if where.type == "cuda":
-        return torch.cuda.get_device_name(where)
-    name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):                                  # Linux
-        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        name = re.search(r"model name\s*:\s*(.*)", info)[1] if "model name" in info else name
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
+        self.result = json.loads(json.dumps(result))
 
 
 # ---------------------------------------------------------------------------- the last table
-def percent(share, width=7):
-    return f"{100 * share:{width}.1f}" if isinstance(share, float) else f"{'–':>{width}}"
-
-
 def show(rows, ks):
     """Print {name: judge(...)} in % as a table, below it the ten parts and 1-NN estimates."""
     metrics = [f"R@{k}" for k in ks] + ["MAP@R", "NMI", "seen R@1"]
     metrics = [m for m in metrics if any(m in row for row in rows.values())]
-    wide = max(map(len, rows), default=0)
-    print(" " * wide + "".join(f"{m:>{max(7, len(m) + 2)}}" for m in metrics))
+    wide, widths = max(map(len, rows), default=0), [max(7, len(m) + 2) for m in metrics]
+    print(" " * wide + "".join(f"{m:>{w}}" for m, w in zip(metrics, widths)))
     for name, row in rows.items():
-        print(f"{name:<{wide}}" + "".join(
-            percent(row.get(m), max(7, len(m) + 2)) for m in metrics))
+        cells = [f"{100 * row[m]:.1f}" if m in row else "–" for m in metrics]
+        print(f"{name:<{wide}}" + "".join(f"{cell:>{w}}" for cell, w in zip(cells, widths)))
     for row in rows.values():
         if "ten parts" in row:
-            print(f"{'in ten stratified parts, 95%':<{wide}}" + "".join(
+            print("in ten stratified parts, 95%" + "".join(
                 f"  {m} [{100 * (mean - half):.1f}, {100 * (mean + half):.1f}]"
                 for m, (mean, half) in row["ten parts"].items()))
         if "lambda" in row:
-            print(f"{'1-NN estimates (JRD, Eq. 2-3), 95%':<{wide}}" + "".join(
-                "  {} [{:.3f}, {:.3f}]".format(name, row[key][0] - row[key][1], sum(row[key]))
+            print("1-NN estimates (JRD, Eq. 2-3), 95%" + "".join(
+                f"  {name} [{row[key][0] - row[key][1]:.3f}, {sum(row[key]):.3f}]"
                 for name, key in (("λ", "lambda"), ("d_H", "d_H"))))
         if "queries without a positive" in row:
             print(f"{row['queries without a positive']} queries have no other image of their class "
@@ -381,21 +359,17 @@ def show(rows, ks):
 
 def final_table(run):
     """The end of a training: pretrained backbone, last epoch, best epoch on test, its folder."""
-    result, held_out = run.result, ""
-    before, last = result["pretrained backbone"], result["last epoch"]
-    best = result["best on test"]
+    before, last, best, chosen = (run.result.get(part) for part in (
+        "pretrained backbone", "last epoch", "best on test", "best on held-out classes"))
     rows = {"pretrained backbone": before, f"last epoch ({last['epoch']})": last}
-    if "best on held-out classes" in result:
-        chosen = result["best on held-out classes"]
+    if chosen:
         rows[f"best.pt (epoch {chosen['epoch']}, chosen on held-out training classes)"] = chosen
-        held_out = f"R@1 on the held-out classes: best.pt {percent(chosen['val R@1'], 0)}"
-        if "val R@1" in before:
-            held_out += f", pretrained {percent(before['val R@1'], 0)}"
-            if chosen["val R@1"] <= before["val R@1"]:
-                held_out += ": by them no epoch is better than not training at all"
     rows[f"best on test (epoch {best['epoch']}, chosen on the test set)"] = best
     print()
     show(rows, run.cfg.ks)
-    if held_out:
-        print(held_out)
+    if chosen:
+        print(f"R@1 on the held-out classes: best.pt {100 * chosen['val R@1']:.1f}, pretrained "
+              f"{100 * before['val R@1']:.1f}" + (
+                  ": by them no epoch is better than not training at all"
+                  if chosen["val R@1"] <= before["val R@1"] else ""))
     print(f"run {run.folder}")

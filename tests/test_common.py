@@ -129,7 +129,7 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", switch)
         network = common.SmallNet().eval()
         common.to_device(network, argparse.Namespace(
-            precision=precision, device="cpu", compile=False))
+            precision=precision, device="cpu"))
         assert torch.backends.cudnn.allow_tf32 == tf32
         assert torch.get_float32_matmul_precision() == "highest"
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -253,7 +253,7 @@ def run_of(tmp_path, *arguments):
     cfg = jrd.parse_args([*arguments, "--out", str(tmp_path)])
     split = common.Split(torch.zeros(4, 3, 36, 36, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]),
                          ["a", "b"])
-    return common.Run("jrd", cfg, common.Data("toy", split, split, split), "random")
+    return common.Run("jrd", cfg, common.Data("toy", split, split, split, identity={}), "random")
 
 
 def test_run_names_say_what_differs_from_the_preset(tmp_path):
@@ -261,7 +261,7 @@ def test_run_names_say_what_differs_from_the_preset(tmp_path):
     half = run_of(tmp_path, "--alpha", "0.50", "--seed", "3")
     assert half.folder.name == "jrd-glyphs-alpha0.5-s3"
     assert run_of(tmp_path, "--alpha", "1").folder.name == "jrd-glyphs-s0"
-    assert run_of(tmp_path, "--weights", "a/b.pth").folder.name == "jrd-glyphs-weightsb.pth-s0"
+    assert run_of(tmp_path, "--weights", "a/b.pth").folder.name == "jrd-glyphs-s0"
     assert run_of(tmp_path, "--workers", "3", "--no-cache").folder.name == "jrd-glyphs-s0"
     assert not list(tmp_path.iterdir()), "nothing is written before the run begins"
 
@@ -324,18 +324,15 @@ def test_a_loss_that_is_not_finite_stops_with_step_parts_and_checkpoint(tmp_path
         run.restore()
         batches = common.train_loader(split, common.SMALL_TRANSFORMS[1],
                                       lambda epoch: [[i] for i in range(6)], run.cfg, "cpu")
-        epochs = run.epochs()
-        next(epochs)
-        for _ in run.steps(batches(0)):
+        for _ in run.progress(batches(0)):
             run.record(loss=torch.tensor(1.0), jrs=torch.tensor(0.5))
-        run.end_epoch(**{"R@1": 0.5})
-        next(epochs)
+        run.end_epoch(0, **{"R@1": 0.5})
+        for step, _ in enumerate(run.progress(batches(1))):
+            run.record(loss=torch.tensor(1.0 if step < 3 else float("nan")), jrs=torch.tensor(0.5))
         with pytest.raises(common.NonFiniteLoss) as error:
-            for step, _ in enumerate(run.steps(batches(1))):
-                run.record(loss=torch.tensor(1.0 if step < 3 else float("nan")),
-                           jrs=torch.tensor(0.5))
+            run.end_epoch(1)
     assert str(error.value) == ("the loss is not finite at epoch 2, step 4: loss nan, jrs 0.5; "
-                                f"last good checkpoint: {run.folder / 'last.pt'} (epoch 1)")
+                                f"{run.folder} has the 1 epochs before")
 
 
 def test_number():

@@ -197,24 +197,38 @@ def test_at_the_optimum_of_alpha_the_push_is_constant():
 
 
 # ---------------------------------------------------------------------------- α_c
-def test_adam_of_the_targets_is_torchs_and_absent_classes_stay_bit_for_bit():
-    targets, draw = dml_da.TargetDensities(4).double(), np.random.RandomState(0)
+def test_targets_of_absent_classes_stay_bit_for_bit():
+    """U2: Adam counts the steps of each α by itself; no α moves without a batch of its class, not
+    even by momentum.  The peer is an optimizer for each class."""
+    network = torch.nn.Module()
+    network.targets = dml_da.TargetDensities(4).double()
+    network.targets.D0.fill_(1.0)
+    optimizer = torch.optim.Adam(network.targets.parameters(), lr=0.01)
     peers = [torch.nn.Parameter(torch.tensor(0.5, dtype=torch.float64)) for _ in range(4)]
     optimizers = [torch.optim.Adam([p], lr=0.01) for p in peers]
+    draw, c = np.random.RandomState(0), cfg("--lambda", "2")
     for step in range(12):
-        present = draw.permutation(4)[:2] if step > 1 else np.array([0, 1])
-        before = {k: v.clone() for k, v in targets.state_dict().items()}
-        gradient = torch.tensor(draw.standard_normal(2))
-        targets.of(torch.tensor(present)).grad = gradient
-        targets.step(lr=0.01)
-        for c, g in zip(present, gradient):
-            peers[c].grad = g
-            optimizers[c].step()
-        for name, old in before.items():
-            for c in set(range(4)) - set(present):
-                assert torch.equal(targets.state_dict()[name][c], old[c]), name
-    np.testing.assert_allclose(targets.alpha, [p.item() for p in peers], rtol=1e-12)
-    assert (targets.alpha - 0.5).abs().min() > 1e-3
+        present = np.sort(draw.permutation(4)[:2] if step > 1 else np.array([0, 1]))
+        f = torch.tensor(points(n=6, seed=step))
+        labels = torch.tensor(present).repeat_interleave(3)
+        before = [alpha.item() for alpha in network.targets.alpha]
+        network.forward = lambda images: f
+        loss, terms = dml_da.objective(network, c, None, labels, None)
+        assert terms["alpha"].item() == pytest.approx(np.mean([before[i] for i in present]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        D_avg = dml_da.class_density(f, labels)[1]
+        alpha = torch.tensor([before[i] for i in present], requires_grad=True, dtype=torch.float64)
+        plain = 2 * dml_da.density_regularizer(D_avg, alpha, torch.ones(2).double(), 0.5)
+        for i, g in zip(present, torch.autograd.grad(plain, alpha)[0]):
+            peers[i].grad = g
+            optimizers[i].step()
+        for i in set(range(4)) - set(present.tolist()):
+            assert network.targets.alpha[i].item() == before[i]
+    after = [alpha.item() for alpha in network.targets.alpha]
+    np.testing.assert_allclose(after, [p.item() for p in peers], rtol=1e-12)
+    assert np.abs(np.array(after) - 0.5).min() > 1e-3
 
 
 # ---------------------------------------------------------------------------- EN, GOR
@@ -285,9 +299,10 @@ def test_googlenet_sees_what_its_weights_were_trained_on():
 def test_the_step_is_eq_9(spy):
     """The loss is L_pair + λ L_DA; α of the ten classes seen moves up by the network's rate."""
     flags = ["--epochs", "1", "--iterations", "1", "--lambda", "7", "--lr", "1e-3"]
-    (row,), ((backbone, head),) = spy(dml_da, *flags, "--head-lr-mult", "3")
+    (row,), ((backbone, head, targets),) = spy(dml_da, *flags, "--head-lr-mult", "3")
     assert row["contrastive"] > 1e-3 and abs(row["da"]) > 1e-3
     assert row["loss"] == pytest.approx(row["contrastive"] + 7 * row["da"], rel=1e-6)
-    assert (backbone["lr"], head["lr"]) == (1e-3, pytest.approx(3e-3))                      # U5
+    assert [group["lr"] for group in (backbone, head, targets)] == pytest.approx(
+        [1e-3, 3e-3, 1e-3])                                                         # U5, U4
     assert (row["alpha min"], row["alpha max"]) == (0.5, pytest.approx(0.501, abs=1e-6))    # U4
     assert row["alpha mean"] == pytest.approx(0.5 + 10 / 50 * 0.001, abs=1e-6)

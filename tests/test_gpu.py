@@ -1,7 +1,4 @@
-"""What concerns GPUs and can be tested without one: memory, precision, torch.compile."""
-import argparse
-import shutil
-
+"""What concerns GPUs and can be tested without one: memory, precision."""
 import pytest
 import torch
 
@@ -25,35 +22,12 @@ def test_no_memory_left_ends_in_one_line(few_glyphs, tmp_path, monkeypatch, caps
         assert end.value.code == 2 and message in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------- precision, compile
+# ---------------------------------------------------------------------------- precision
 def test_channels_last_where_the_precision_profits():
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert common.memory_format(gpu, "fp32") == torch.contiguous_format
     for device, precision in ((gpu, "tf32"), (gpu, "bf16"), (cpu, "fp32"), (cpu, "tf32")):
         assert common.memory_format(device, precision) == torch.channels_last
-
-
-@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
-def test_compiled_is_equal_within_rounding():
-    """The same features and gradients, under the same names."""
-    results = []
-    for compiled in (False, True):
-        torch.manual_seed(0)
-        network = torch.nn.Module()
-        network.backbone = torch.nn.Sequential(
-            torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
-            torch.nn.Flatten())
-        common.to_device(network, argparse.Namespace(
-            precision="fp32", device="cpu", compile=compiled))
-        images = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
-        features = common.features(network.backbone, images, "fp32")
-        features.square().sum().backward()
-        results.append([features.detach(), *(p.grad for p in network.parameters())])
-        names = list(network.state_dict())
-        assert (network.backbone._compiled_call_impl is not None) == compiled
-    assert names == ["backbone.0.weight", "backbone.0.bias"]
-    for plain, other in zip(*results):
-        assert torch.allclose(plain, other, rtol=1e-5, atol=1e-6)
 
 
 # ---------------------------------------------------------------------------- evaluation, disk

@@ -92,7 +92,7 @@ def test_joint_kernel_and_jrs():
                     n_pairs += 1
         return total / n_pairs
 
-    kernels = jrd.kernel_functions(cfg(variant="jrd"))
+    kernels = jrd.kernels_of(cfg())
     agrees(lambda *xs: jrd.jrs(jrd.joint_kernel(xs, kernels), torch.tensor(LABELS)), oracle, *xs)
 
 

@@ -131,17 +131,17 @@ def test_contrastive_loss():
 def test_margin_loss():
     """Value and gradient, β included."""
     def function(e, beta):
-        module = mdr.MarginLoss()
+        module = mdr.MarginLoss(margin=0.3)
         del module.beta
         module.beta = beta
-        return module(distances(e), *INDICES, margin=0.2)
+        return module(distances(e), *INDICES)
 
     def oracle(e, beta):
-        return np.mean([max(0.0, np.linalg.norm(e[a] - e[p]) - beta + 0.2)
+        return np.mean([max(0.0, np.linalg.norm(e[a] - e[p]) - beta + 0.3)
                         for a, p, _ in TRIPLETS]) \
-            + np.mean([max(0.0, beta - np.linalg.norm(e[a] - e[n]) + 0.2) for a, _, n in TRIPLETS])
+            + np.mean([max(0.0, beta - np.linalg.norm(e[a] - e[n]) + 0.3) for a, _, n in TRIPLETS])
     agrees(function, oracle, points(), np.array(1.7))
-    assert mdr.MarginLoss().beta.item() == pytest.approx(1.2)
+    assert mdr.MarginLoss().beta.item() == pytest.approx(1.2) and mdr.MarginLoss().margin == 0.2
 
 
 # ---------------------------------------------------------------------------- sampling
@@ -210,15 +210,18 @@ def test_batches_by_counting():
     assert sorted(np.bincount(labels[everything].numpy()).tolist()) == [1, 2, 4, 4, 4, 4]
 
 
-def test_level_counts_have_each_ordered_pair_once():
-    module, e = mdr.MDR().double(), torch.tensor(points())
+def test_level_shares_have_each_ordered_pair_once():
+    module, e, labels = mdr.MDR().double(), torch.tensor(points()), torch.tensor(LABELS)
     module(distances(e))
-    counts = module.level_counts(distances(e), torch.tensor(LABELS))
+    pairs = mdr.positive_pairs(labels), labels[:, None] != labels
+    shares = torch.stack([module.level_shares(distances(e), of) for of in pairs])
     want = np.zeros((2, 3))
     for i, j in itertools.permutations(range(B), 2):
         d = (np.linalg.norm(points()[i] - points()[j]) - module.mu.item()) / module.sigma.item()
         want[int(LABELS[i] != LABELS[j]), np.abs(d - np.array([-3, 0, 3])).argmin()] += 1
-    assert counts.tolist() == want.tolist() and want[:, 1].min() > 0
+    np.testing.assert_allclose(shares, want / want.sum(1, keepdims=True), rtol=1e-6)
+    assert want[:, 1].min() > 0
+    assert module.level_shares(distances(e), torch.zeros(B, B, dtype=torch.bool)).tolist() == [0] * 3
 
 
 # ---------------------------------------------------------------------------- network, runs

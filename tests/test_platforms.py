@@ -76,7 +76,7 @@ def test_other_devices_are_refused_before_anything_is_read(script, name, tmp_pat
     out, err = capsys.readouterr()
     assert end.value.code == 2 and out == "" and err.count("\n") == 1
     assert err.startswith(f"script.py: --device {name}: ")
-    assert err.endswith("(docs/platforms.md); use --device cpu\n")
+    assert err.endswith("is not supported: nothing here was ever run on it; use --device cpu\n")
 
 
 # ---------------------------------------------------------------------------- oldest versions

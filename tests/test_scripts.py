@@ -33,7 +33,7 @@ def terms(script, e, labels):
     """Every loss and regularizer of a script for one batch of embeddings, by name."""
     if script is jrd:
         reps = e, F.normalize(e), e[:, :2]
-        return {name: jrd.regularizer(jrd.parse_args(["--regularizer", name]), reps, labels)
+        return {name: jrd.regularizer(jrd.parse_args(["--regularizer", name]), *reps, labels)
                 for name in ("jrs", "jmmd", "jintra", "intra")}
     if script is mdr:
         distances = mdr.unit_mean(mdr.pairwise_distances(e))
@@ -41,9 +41,9 @@ def terms(script, e, labels):
         return {"mdr": mdr.MDR().to(e)(distances),
                 "triplet": mdr.triplet_loss(distances, *chosen, 0.2),
                 "contrastive": mdr.contrastive_loss(distances, *chosen, 0.2),
-                "margin": mdr.MarginLoss().to(e)(distances, *chosen, 0.2)}
+                "margin": mdr.MarginLoss(0.2).to(e)(distances, *chosen)}
     classes, D_avg = dml_da.class_density(e, labels)
-    alpha = dml_da.TargetDensities(9).to(e).of(classes.to(e.device))
+    alpha = torch.full_like(D_avg, 0.5)
     return {"contrastive": dml_da.contrastive_loss(e, labels, 1.0),
             "triplet": dml_da.triplet_loss(e, labels, 1.0),
             "npair": dml_da.n_pair_loss(e, labels, torch.Generator()),
@@ -62,7 +62,9 @@ def test_degenerate_batches_are_finite(script, kind):
             e = torch.full_like(e, 0.5)
         values = terms(script, e.requires_grad_(), torch.tensor(labels))
         for name, value in values.items():
-            slope, = torch.autograd.grad(value, e, retain_graph=True)
+            slope = torch.zeros(())
+            if value.requires_grad:                 # jrs of one class is a constant 0
+                slope, = torch.autograd.grad(value, e, retain_graph=True)
             assert torch.isfinite(value) and torch.isfinite(slope).all(), (name, labels)
             if len(set(labels)) == 1 and name in ("jrs", "triplet", "npair", "gor"):
                 assert value == 0, (name, labels)
@@ -78,21 +80,6 @@ def test_order_of_the_batch_does_not_matter(script):
     drawn = {"npair"} if script is dml_da else {"triplet", "contrastive", "margin"}
     for name in one.keys() - drawn:
         assert one[name].item() == pytest.approx(other[name].item()) != 0, name
-
-
-@pytest.mark.parametrize("script", [mdr, dml_da], ids=named)
-def test_a_step_reads_nothing_from_the_device(script):
-    """On the meta device there are shapes and no values: whoever waits for one fails there."""
-    e, labels = torch.randn(8, 4, device="meta", requires_grad=True), torch.arange(8) // 2
-    sum(terms(script, e, labels).values()).backward()
-    if script is mdr:
-        mdr.MDR().to(e).level_counts(mdr.pairwise_distances(e), labels.to("meta"))
-    else:
-        targets = dml_da.TargetDensities(9).to(e)
-        targets.of(torch.arange(4).to("meta")).sum().backward()
-        targets.step(1e-3)
-    with pytest.raises(RuntimeError, match="meta"):
-        e.sum().item()
 
 
 # ---------------------------------------------------------------------------- networks
@@ -228,7 +215,8 @@ def test_the_settings_of_mdr_reach_its_losses(loss, want, spy, monkeypatch):
     made, init = [], mdr.MDR.__init__
     monkeypatch.setattr(mdr, "triplet_loss", lambda d, *_: 0 * d.sum() + _[-1])
     monkeypatch.setattr(mdr, "contrastive_loss", lambda d, *_: 0 * d.sum() + 10 + _[-1])
-    monkeypatch.setattr(mdr.MarginLoss, "forward", lambda self, d, *_: 0 * d.sum() + 20 + _[-1])
+    monkeypatch.setattr(mdr.MarginLoss, "forward",
+                        lambda self, d, *_: 0 * d.sum() + 20 + self.margin)
     monkeypatch.setattr(mdr.MDR, "__init__", lambda self, *args: (
         made.append(args), init(self, *args))[1])
     fixed = ["--fixed-levels"] if loss == "margin" else []
@@ -238,18 +226,32 @@ def test_the_settings_of_mdr_reach_its_losses(loss, want, spy, monkeypatch):
     assert made == [([-2.0, 1.0], 0.3, not fixed)] and (row["levels"] == [-2, 1]) == bool(fixed)
 
 
+class Stub(torch.nn.Module):
+    """A network whose embeddings are given."""
+
+    def __init__(self, e, **parts):
+        super().__init__()
+        self.e = e
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, images):
+        return self.e
+
+
 @pytest.mark.parametrize("flags", [[], ["--lambda", "0", "--l2norm"]])
-def test_what_mdrs_losses_see(flags):
+def test_what_mdrs_losses_see(flags, monkeypatch):
     """U8: distances of mean 1, those of the embeddings themselves with --l2norm."""
     saw, e = [], torch.randn(B, 5, generator=torch.Generator().manual_seed(1)) * 3
-    cfg, module = mdr.parse_args(flags), mdr.MDR()
-    *_, distances = mdr.objective(lambda images: e, module, lambda d, *_: saw.append(d) or d.sum(),
-                                  cfg, None, LABELS, torch.Generator())
+    network = Stub(e, mdr=mdr.MDR())
+    monkeypatch.setattr(mdr, "triplet_loss", lambda d, *_: saw.append(d) or d.sum())
+    monkeypatch.setattr(network.mdr, "update", saw.append)
+    mdr.objective(network, mdr.parse_args(flags), None, LABELS, torch.Generator())
     want = mdr.pairwise_distances(e)
     if not flags:
         want = want / want[~torch.eye(B, dtype=torch.bool)].mean()
-    torch.testing.assert_close(distances, want)
-    assert saw[0] is distances and module.batches == 1      # μ* and σ* with λ = 0 too
+    torch.testing.assert_close(saw[0], want)
+    assert saw[1] is saw[0]                             # Eq. 2 with λ = 0 too
 
 
 D0, ALPHA = torch.tensor([0.5, 1.0, 0.7, 1.8]), torch.tensor([0.4, 0.5, 0.6, 0.7])
@@ -280,10 +282,10 @@ def gor():
     ("--regularizer gor --reg-weight 5", contrastive, 5, gor)])
 def test_each_choice_of_dml_da_is_its_own(flags, loss, weight, regularizer):
     cfg, targets = dml_da.parse_args(flags.split()), dml_da.TargetDensities(4)
-    targets.D0.copy_(D0)
-    targets.alpha.copy_(ALPHA)
-    total, terms = dml_da.objective(lambda images: UNIT, targets, cfg, None, LABELS,
+    targets.load_state_dict({"D0": D0} | {f"alpha.{c}": ALPHA[c] for c in range(4)})
+    total, terms = dml_da.objective(Stub(UNIT, targets=targets), cfg, None, LABELS,
                                     torch.Generator().manual_seed(2))
+    terms.pop("alpha", None)
     torch.testing.assert_close(list(terms.values()), [loss(), regularizer()])
     torch.testing.assert_close(total, loss() + weight * regularizer())
 
@@ -342,7 +344,7 @@ def pretrained(script):
 @pytest.mark.parametrize("script, flags, want", [
     (jrd, "--epochs 4 --drop-every 2", np.outer([1, 0.1, 0.1, 0.01], [3e-4, 3e-2])),          # U5
     (mdr, "--epochs 5 --iterations 1", np.outer([1, 1, 0.2, 0.04, 0.008], [1e-3])),           # U1
-    (dml_da, "--epochs 4 --iterations 1 --lr 1e-3", np.full((4, 2), 1e-3))], ids=named)       # U5
+    (dml_da, "--epochs 4 --iterations 1 --lr 1e-3", np.full((4, 3), 1e-3))], ids=named)       # U5
 def test_learning_rates(script, flags, want, spy, monkeypatch):
     """The rate of each of Adam's parameter groups at every step, one step per epoch."""
     monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8))])
@@ -354,7 +356,7 @@ def test_learning_rates(script, flags, want, spy, monkeypatch):
 @each_script
 def test_the_figures_before_training(script, few):
     network, cfg, data = pretrained(script)
-    metrics = evaluation.before_training(network, data, cfg)
+    metrics = evaluation.pretrained_baseline(network, data, cfg)
     test, seen = (common.embed(network.pool, split, cfg) for split in (data.test, data.seen))
     labels, unit = data.test.labels, F.normalize(test)
     assert metrics == {
@@ -368,7 +370,7 @@ def test_the_figures_before_training(script, few):
 @pytest.mark.parametrize("script", [mdr, dml_da], ids=named)
 def test_the_figures_of_an_epoch(script, few, tmp_path):
     """Recomputed from last.pt, and what the papers' figures need besides; last.pt has the levels,
-    β, D⁰ and α too."""
+    D⁰ and α too."""
     cfg = script.parse_args(["--epochs", "2", "--iterations", "2", "--lr", "0.01", "--out",
                              str(tmp_path)])
     last, folder = script.train(cfg)["last epoch"], runs.run_folder(script.__name__, cfg)
@@ -388,16 +390,18 @@ def test_the_figures_of_an_epoch(script, few, tmp_path):
         assert first["levels"] != row["levels"] and first["sigma*"] != row["sigma*"]
         for sign in ("positive", "negative"):
             assert sum(row[f"{sign} pairs by level"]) == pytest.approx(1)
-        assert state["mdr"]["levels"].tolist() == row["levels"] and "beta" in state["margin_loss"]
-        assert state["mdr"]["sigma"] == row["sigma*"] and state["mdr"]["batches"] == 4
+        assert state["network"]["mdr.levels"].tolist() == row["levels"]
+        assert state["network"]["mdr.sigma"] == row["sigma*"]
+        assert state["network"]["mdr.batches"] == 4
     else:
         _, D_avg = dml_da.class_density(seen, data.seen.labels)
         for name in ("mean", "min", "max"):
             assert row[f"D_avg {name}"] == pytest.approx(getattr(D_avg, name)().item())
         assert row["alpha min"] < row["alpha mean"] < row["alpha max"]
-        assert state["targets"]["alpha"].mean().item() == pytest.approx(row["alpha mean"])
+        alpha = [state["network"][f"targets.alpha.{c}"] for c in range(50)]
+        assert np.mean(alpha) == pytest.approx(row["alpha mean"])
         x = common.embed(untrained.pool, data.seen, cfg).double()
         D0 = torch.stack([x[data.seen.labels == c].var(0, correction=0).sum() for c in range(50)])
-        np.testing.assert_allclose(state["targets"]["D0"], D0 / D0.mean(), rtol=1e-4)
+        np.testing.assert_allclose(state["network"]["targets.D0"], D0 / D0.mean(), rtol=1e-4)
         assert D0.std() > 0.01 * D0.mean()                                              # U3
         assert row["NMI"] == last["NMI"] == nmi(kmeans(test, 20, 0), labels)
