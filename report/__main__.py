@@ -3,16 +3,15 @@
     python -m report                              every finished run under runs/, as a table
     python -m report --dataset glyphs             the report in miniature: Markdown, CSV and PNGs
     python -m report --dataset cub128             ... on CUB at 128 × 128
-    python -m report --dataset real --to DIR      ... on the papers' datasets (or: cub, ...)
+    python -m report --dataset real --out DIR     ... on the papers' datasets (or: cub, ...)
     python -m report --list [--dataset ...]       the commands of every run, one per line
     python -m report --plan [--dataset ...]       what there is to do; on stdout the commands left
     python -m report --compare RUN RUN            one setting against another, paired by seed
     python -m report --curves RUN ...             loss, unseen and seen R@1 by epoch, PNG or SVG
     python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each
-    python -m report --fill README.md ...         marked tables of Markdown pages filled from the
-                                                  reports' CSV files
-    python -m report --annotate [--to DIR]        each script beside its paper, as web pages
+    python -m report --annotate [--out DIR]       each script beside its paper, as web pages
 To be started in the repository's folder.  --paper, --table and --seeds narrow or widen them.
+--runs reads other folders than runs/, and archives: --runs results/glyphs/runs.tar.xz.
 bash run_all.sh runs what is left and reports.
 
 Figures are last-epoch means ± standard deviations over seeds; what was not run says so.
@@ -23,21 +22,27 @@ import sys
 from pathlib import Path
 
 import common
-from report.claims import ledger
-from report.decided import decided
-from report.experiments import (EXPERIMENTS, NAMES, add_selection, all_runs, functions_changed,
-                                plan, runs_of, selected)
-from report.figures import draw_epochs, draw_levels, draw_runs, draw_sweep, for_figures
-from report.pages import fill
-from report.pictures import draw_nearest
-from report.tables import CHOSEN, compare, paper_table, table, write_csv
+from report.claims import decided, ledger
+from report.experiments import (EXPERIMENTS, FAMILIES, NAMES, add_selection, all_runs, plan,
+                                runs_of, selected)
+from report.figures import (draw_epochs, draw_levels, draw_nearest, draw_runs, draw_sweep,
+                            for_figures)
+from report.tables import CHOSEN, compare, paper_table, table, unpacked, write_csv
 from support.runs import commit, versions
 
 PICTURES = {"sweep": draw_sweep, "epochs": draw_epochs, "levels": draw_levels}
 NOT_THE_PAPERS = """\
 > **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
-SqueezeNet 1.1 (weights, by SHA-256: {weights}) and schedules of our own: docs/cub128.md.  The \
-papers' figures are theirs on CUB.  Compare differences between rows, not absolute scores."""
+schedules of our own, and where nothing else is said with SqueezeNet 1.1: docs/cub128.md.  \
+Compare differences between rows, not absolute scores.  Weights, by SHA-256: {weights}."""
+NOTHING_RUN = """\
+0 of {n} runs are there, so there is no figure to report.  To start them:
+
+    python -m report --plan {words}           # which datasets are missing, and the commands
+    bash run_all.sh {words}                   # runs what is left, then writes this report
+    bash run_all.sh {words} --list            # the commands alone: for xargs, SLURM (docs/cluster.md)
+
+The papers' figures are in report/paper_numbers.jsonl; they stand beside ours once there are any."""
 
 
 # ---------------------------------------------------------------------------- the report
@@ -48,62 +53,63 @@ def heading(key):
     return f"{NAMES[paper]}, {number}: {EXPERIMENTS[key].title}"
 
 
-def header(args, rows):
+def header(args, runs, done):
     """From what the report was made, and by what."""
-    runs = all_runs(rows, args)
-    done = [run for run in runs if run.result]
-    datasets = "the papers' datasets" if args.dataset == "real" else args.dataset
-    lines = [f"# Report on {datasets}", ""]
+    lines = []
     if args.dataset == "cub128":
         hashes = sorted({run.config["weights_sha256"] for run in done})
-        lines += [NOT_THE_PAPERS.format(weights=", ".join(hashes) or "no run is finished"), ""]
-    made = f"{len(done)} of {len(runs)} runs finished"
-    if done:
-        commits = {run.config["commit"] or "none" for run in done}     # 40 digits, + if edited
-        made += f", made at commit {', '.join(sorted(c[:12] + c[40:] for c in commits))}"
-    other = [run for run in done if run.other_code]
-    if other:
-        made += (f" ({len(other)} of them by other code than this report's checkout: "
-                 f"{functions_changed(other)} changed since)")
+        lines += [NOT_THE_PAPERS.format(weights=", ".join(hashes)), ""]
+    commits = {run.config["commit"] or "none" for run in done}          # 40 digits, + if edited
     packages = ", ".join(f"{name} {version}" for name, version in versions().items())
-    command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
-    return [*lines, f"{made}.  Report: commit {(commit() or 'none')[:12]}, {packages}; made by "
-            f"`{command}`.  tables.csv and claims.csv have its numbers and, with --seed 0, 1, ..., "
-            "the command of each row.", "",
+    return [*lines, f"{len(done)} of {len(runs)} runs finished, made at commit "
+            f"{', '.join(sorted(c[:12] + c[40:] for c in commits))}.  Report: commit "
+            f"{(commit() or 'none')[:12]}, {packages}; made by "
+            f"`{shlex.join(['python', '-m', 'report', *sys.argv[1:]])}`.  tables.csv and claims.csv "
+            "have its numbers and, with --seed 0, 1, ..., the command of each row.", "",
             f"Shares in %, mean ± standard deviation over seeds, last epoch.  {CHOSEN}  In "
             "figures: 95% Student-t intervals over seeds, if there are three or more; in sweeps "
             "mean ± standard deviation of the seeds that all points have.", ""]
 
 
 def write_report(rows, args, folder):
-    """report.md, tables.csv, claims.csv and the figures -> the Markdown, names of the figures.
-    notes.md, which a person puts into the folder, is shown behind the claims."""
+    """report.md, tables.csv, claims.csv and the figures -> the Markdown, names of what was
+    written.  Without any run report.md alone, which says how to start them."""
     folder.mkdir(parents=True, exist_ok=True)
-    most = max(row.seeds for row in rows)
-    claim_lines, claim_rows = ledger(args, range(most))
-    if args.dataset == "cub128" and not args.partial:      # Holm's family is all of them
-        decided_lines, decided_rows = decided(args)
-        claim_lines, claim_rows = decided_lines + claim_lines, decided_rows + claim_rows
-    lines, table_rows, drawn = header(args, rows) + claim_lines, [], []
-    if (folder / "notes.md").exists():
-        lines += [(folder / "notes.md").read_text(encoding="utf-8").strip(), ""]
-    for key in dict.fromkeys(row.key for row in rows):
-        of_table = [row for row in rows if row.key == key]
-        lines += [f"## {heading(key)}", ""]
-        picture = folder / f"{'-'.join(key)}.png"
-        if EXPERIMENTS[key].picture and draw_picture(picture, of_table, args, most):
-            drawn.append(picture.name)
-            lines += [f"![{heading(key)}]({picture.name})", ""]
-        for dataset in dict.fromkeys(row.dataset for row in of_table):
-            on_dataset = [row for row in of_table if row.dataset == dataset]
-            text, csv_rows = paper_table(on_dataset, args, most)
-            lines += [f"**{NAMES[dataset]}**", "", *text, ""]
-            table_rows += csv_rows
-    write_csv(folder / "tables.csv", table_rows)
-    write_csv(folder / "claims.csv", claim_rows)
+    runs, most = all_runs(rows, args), max(row.seeds for row in rows)
+    done = [run for run in runs if run.result]
+    title, table_rows, written = f"# Report on {NAMES[args.dataset]}", [], []
+    if done:
+        lines = [title, "", *header(args, runs, done)]
+        claim_lines, claim_rows = ledger(args, range(most))
+        if args.dataset == "cub128" and not args.partial:      # Holm's families are whole
+            lines += ["## Decided", ""]
+            for name in FAMILIES:
+                decided_lines, decided_rows = decided(args, name)
+                lines += decided_lines
+                claim_rows = [*decided_rows, *claim_rows]
+        lines += claim_lines
+        for key in dict.fromkeys(row.key for row in rows):
+            of_table = [row for row in rows if row.key == key]
+            lines += [f"## {heading(key)}", ""]
+            picture = folder / f"{'-'.join(key)}.png"
+            if EXPERIMENTS[key].picture and draw_picture(picture, of_table, args, most):
+                written.append(picture.name)
+                lines += [f"![{heading(key)}]({picture.name})", ""]
+            for dataset in dict.fromkeys(row.dataset for row in of_table):
+                on_dataset = [row for row in of_table if row.dataset == dataset]
+                text, csv_rows = paper_table(on_dataset, args, most)
+                lines += [f"**{NAMES[dataset]}**", "", *text, ""]
+                table_rows += csv_rows
+        write_csv(folder / "tables.csv", table_rows)
+        write_csv(folder / "claims.csv", claim_rows)
+        written = ["tables.csv", "claims.csv", *written]
+    else:
+        words = shlex.join(word for name in ("dataset", "paper", "table", "seeds", "weights")
+                           if getattr(args, name) for word in (f"--{name}", str(getattr(args, name))))
+        lines = [title, "", NOTHING_RUN.format(n=len(runs), words=words)]
     with common.atomic(folder / "report.md") as file:
         file.write("\n".join(lines).rstrip() + "\n")
-    return "\n".join(lines), drawn
+    return "\n".join(lines), ["report.md", *written]
 
 
 def draw_picture(path, rows, args, most):
@@ -122,41 +128,39 @@ def draw_picture(path, rows, args, most):
 
 # ---------------------------------------------------------------------------- command line
 def main(args):
-    if args.sheet:
-        path = Path(args.to or Path(args.sheet).with_name("sheet.png"))
-        draw_nearest(path, Path(args.sheet))
-        print(f"wrote {path}")
-    elif args.fill:
-        fill(args.fill)
-    elif args.annotate:
-        with for_figures():
-            from report.annotate import annotate
-        annotate(Path(args.to or "annotated"))
-    elif args.curves:
-        path = args.to or Path(args.out, "curves.png")
-        draw_runs(path, args.out, args.curves)
-        print(f"wrote {path}")
-    elif args.compare:
-        print(compare(args.out, *args.compare))
-    elif args.list:
-        for run in all_runs(selected(args), args):
-            print(run.command)
-    elif args.plan:
-        sys.exit(plan(selected(args), args))
-    elif args.dataset or args.partial:
-        make_report(selected(args), args)
-    else:
-        print(table(args.out))
+    with unpacked(args.runs) as args.runs:
+        if args.sheet:
+            path = Path(args.out or Path(args.sheet).with_name("sheet.png"))
+            draw_nearest(path, Path(args.sheet))
+            print(f"wrote {path}")
+        elif args.annotate:
+            with for_figures():
+                from report.annotate import annotate
+            annotate(Path(args.out or "annotated"))
+        elif args.curves:
+            path = Path(args.out or "curves.png")
+            draw_runs(path, args.runs, args.curves)
+            print(f"wrote {path}")
+        elif args.compare:
+            print(compare(args.runs, *args.compare))
+        elif args.list:
+            print(*(run.command for run in all_runs(selected(args), args)), sep="\n")
+        elif args.plan:
+            sys.exit(plan(selected(args), args))
+        elif args.dataset or args.partial:
+            make_report(selected(args), args)
+        else:
+            print(table(args.runs))
 
 
 def make_report(rows, args):
     """Write the report and say so; a part of one is printed too."""
     name = "-".join(filter(None, ["quick" if args.quick else args.dataset, args.paper, args.table]))
-    folder = Path(args.to or Path(args.out, f"report-{name}"))
-    text, drawn = write_report(rows, args, folder)
+    folder = Path(args.out or args.beside / f"report-{name}")
+    text, written = write_report(rows, args, folder)
     if args.partial:
         print(re.sub(r"!\[.*?\)\s*", "", text))
-    print(f"wrote {folder}/report.md, " + ", ".join(["tables.csv", "claims.csv", *drawn]))
+    print(f"wrote {folder}/{', '.join(written)}")
 
 
 def parse_args(argv=None):
@@ -165,31 +169,28 @@ def parse_args(argv=None):
     add, one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     one("--list", action="store_true", help="print the commands, one per line")
     one("--plan", action="store_true", help="print what there is to do")
-    add("--again", action="store_const", const=True, help="with --plan: train anew what other code "
-        "than this checkout's has made")
-    one("--compare", metavar="RUN", nargs=2, help="folders of runs in --out, without -s0, -s1, ...")
-    one("--curves", metavar="RUN", nargs="+", help="folders of runs in --out, with -s0, -s1, ... "
-        "or without: the mean of their seeds and its 95%% interval")
+    one("--compare", metavar="RUN", nargs=2, help="folders in --runs, without -s0, -s1, ...")
+    one("--curves", metavar="RUN", nargs="+", help="folders in --runs, with -s0, -s1, ... or "
+        "without: the mean of their seeds and its 95%% interval")
     one("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
-    one("--fill", metavar="FILE", nargs="+", help="Markdown pages whose tables are marked "
-        "<!-- from FILE.csv --> (report/pages.py)")
     one("--annotate", action="store_true", help="write the side-by-side pages")
-    add("--to", help="what to write (default: a report-... in --out; the sheet beside the run; "
-        "curves.png in --out; the folder annotated)")
+    add("--out", help="what to write (default: a report-... in --runs; the sheet beside the run; "
+        "curves.png; the folder annotated)")
     args = parser.parse_args(argv)
     selection = "dataset paper table quick seeds weights"
-    drawing = args.compare or args.curves or args.sheet or args.fill or args.annotate
+    drawing = args.compare or args.curves or args.sheet or args.annotate
     args.partial = bool(args.paper or args.table or args.quick)
     asked = args.list or args.plan or drawing or args.dataset or args.partial
     common.refuse_idle(parser, args, [
-        ("without --plan", not args.plan, "again"), ("with --list", args.list, "to"),
-        ("with --plan", args.plan, "to"), ("with --compare", args.compare, f"{selection} to"),
+        ("with --list", args.list, "out"), ("with --plan", args.plan, "out"),
+        ("with --compare", args.compare, f"{selection} out"),
         ("with --curves", args.curves, selection),
-        ("with --sheet", args.sheet, f"{selection} out"),
-        ("with --fill", args.fill, f"{selection} out to"),
-        ("with --annotate", args.annotate, f"{selection} out"),
-        ("without --dataset, --paper, --table or --quick", not asked, "seeds weights to")])
-    args.out = args.out or "runs"
+        ("with --sheet", args.sheet, f"{selection} runs"),
+        ("with --annotate", args.annotate, f"{selection} runs"),
+        ("without --dataset, --paper, --table or --quick", not asked, "seeds weights out")])
+    args.runs = args.runs or ["runs"]
+    args.beside = Path(args.runs[0])                # of an archive, its folder
+    args.beside = args.beside.parent if args.beside.suffix == ".xz" else args.beside
     return args
 
 

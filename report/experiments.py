@@ -17,14 +17,13 @@ import jrd
 import mdr
 from support import command_line
 from support.files import UserError
-from support.identity import code_of, listed, other_code
 from support.layouts import read_dataset
-from support.runs import (other_settings, read_config, read_result, run_folder,
-                          settings_of)
+from support.runs import other_settings, read_config, read_result, run_folder, settings_of
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
-         "cub": "CUB", "cars": "Cars", "sop": "SOP", "inshop": "In-Shop"}
+         "cub": "CUB", "cars": "Cars", "sop": "SOP", "inshop": "In-Shop",
+         "real": "the papers' datasets"}
 
 
 # ---------------------------------------------------------------------------- the list
@@ -52,12 +51,6 @@ def with_alpha(flags, alpha):
     return f"{flags} --alpha {alpha}" if alpha else "--alpha 0"
 
 
-def at_three_times(paper, rows):
-    """{row: flags} -> the same rows at three times the preset's rate"""
-    more = THREE_TIMES_IS[paper]
-    return {f"{name}, {THREE_TIMES}": f"{flags} {more}".strip() for name, flags in rows.items()}
-
-
 class Experiment(NamedTuple):
     """A table or figure of a paper.
 
@@ -68,7 +61,7 @@ class Experiment(NamedTuple):
     datasets: str               # the paper's
     seeds: int                  # on glyphs
     rows: dict                  # {row: flags}
-    on_glyphs: dict = {}        # rows that stand on glyphs besides
+    three_times: bool = False   # on glyphs the rows stand at three times the rate too
     columns: tuple = ("R@1",)   # metrics, unless paper_numbers.jsonl has a table of the paper
     beside: tuple = ()          # metrics that glyphs and cub128 have besides; no figure draws them
     ten_parts: bool = False     # R@K within ten parts of the test images (JRD's Table 2)
@@ -84,7 +77,7 @@ GLYPHS_SEEDS = 10
 EXPERIMENTS = {     # (paper, table or figure): what to run
     ("jrd", "1"): Experiment(
         "Recall@K; AMSoftmax is α = 0, not in the paper's table", "cub cars sop", GLYPHS_SEEDS,
-        JRD_AND_BASELINE, at_three_times("jrd", JRD_AND_BASELINE), beside=RETRIEVAL),
+        JRD_AND_BASELINE, three_times=True, beside=RETRIEVAL),
     ("jrd", "2"): Experiment(
         "which representations are joined; in ten parts (SOP: whole)", "cub cars sop", GLYPHS_SEEDS,
         VARIANTS, ten_parts=True, last_alone=True),
@@ -114,7 +107,7 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         {(f"K' = {b}", "K", a): f"--K {a} --K-prime {b}" for b in (1, 3, 5) for a in (1, 3, 5)}),
     ("mdr", "1a"): Experiment(
         "Recall@K", "cub cars", GLYPHS_SEEDS, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"},
-        at_three_times("mdr", TRIPLET), beside=RETRIEVAL),
+        three_times=True, beside=RETRIEVAL),
     ("mdr", "1b"): Experiment(
         "Recall@K", "sop inshop", 5, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"}),
     ("mdr", "2a"): Experiment("backbones", "cub cars", 5, {
@@ -137,17 +130,17 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
          for d in (64, 128, 256, 512)}, picture="sweep"),
     ("mdr", "fig3b"): Experiment(
         "learning curves of train and test", "cub", GLYPHS_SEEDS, TRIPLET,
-        at_three_times("mdr", TRIPLET), columns=("R@1", "seen R@1"), picture="epochs"),
+        three_times=True, columns=("R@1", "seen R@1"), picture="epochs"),
     ("mdr", "fig4"): Experiment(
         "norms of the test embeddings", "cub", GLYPHS_SEEDS, TRIPLET,
-        at_three_times("mdr", TRIPLET), columns=("norm mean", "norm cv"), picture="epochs"),
+        three_times=True, columns=("norm mean", "norm cv"), picture="epochs"),
     ("mdr", "fig6"): Experiment("pairs at each level", "cub", GLYPHS_SEEDS, {"Triplet+MDR": ""},
                                 picture="levels"),
     ("dml_da", "I"): Experiment(
         "NMI and Recall@K", "cars cub sop", GLYPHS_SEEDS, PLAIN | ADAPTIVE,
-        at_three_times("dml_da", PLAIN | ADAPTIVE), beside=("MAP@R", "seen R@1", "D_avg mean")),
+        three_times=True, beside=("MAP@R", "seen R@1", "D_avg mean")),
     ("dml_da", "fig1d"): Experiment(
-        "R@1 of train and test", "cars", GLYPHS_SEEDS, FIG_1, at_three_times("dml_da", FIG_1),
+        "R@1 of train and test", "cars", GLYPHS_SEEDS, FIG_1, three_times=True,
         columns=("R@1", "seen R@1"), picture="epochs"),
     ("dml_da", "fig3"): Experiment(
         "R@K with and without the correlation term; the curves coincide, so a table alone", "cars",
@@ -179,19 +172,50 @@ STAND_INS = {"glyphs": "no miniature", "cub128": "not in cub128"}
 # Flags on cub128 besides a row's own, {(paper, words among these): flags}; MDR explored at 25.
 CUB128_FLAGS = {("mdr", ""): "--iterations 25", ("mdr", "--l2norm"): "--lr 1e-4",
                 ("dml_da", "--loss npair"): "--lr 1e-5"}
-# What decides on cub128 (docs/plan_cub128.md): seeds (0 to 2 explored), and {(paper, flags): (what
-# its commands have besides, share of the schedule after which its search was best)}.
-DECIDING_SEEDS = range(3, 11)
-DECIDING = {
-    ("jrd", "--alpha 0"): ("--lr 1e-3 --lr-proxies 1e-1", 1.0),
-    ("jrd", ""): ("--lr 3e-4 --lr-proxies 3e-2", 0.8),
-    ("mdr", "--lambda 0"): ("--lr 3e-4", 1.0), ("mdr", ""): ("--lr 3e-4", 0.8),
-    ("mdr", "--lambda 0 --l2norm"): ("--lr 3e-5", 0.4),
-    ("dml_da", "--lambda 0"): ("--lr 3e-5", 1.0), ("dml_da", ""): ("--lr 3e-5", 1.0),
-    ("dml_da", "--loss triplet --lambda 0"): ("--lr 3e-5", 0.5),
-    ("dml_da", "--loss triplet"): ("--lr 3e-5", 0.5),
-    ("dml_da", "--loss npair --lambda 0"): ("--lr 3e-6", 0.75),
-    ("dml_da", "--loss npair"): ("--lr 3e-5", 0.75)}
+
+
+class Family(NamedTuple):
+    """Differences that new seeds decide on cub128, with Holm's correction over these alone."""
+    title: str
+    seeds: range
+    differences: dict   # {setting - setting: (paper, flags of one, of the other, the paper's on CUB)}
+    settings: dict      # {(paper, flags): (what its commands have besides, None before the search;
+#                         the share of the schedule after which its search was best, if that counts)}
+    optional: tuple = ()        # differences that are in the family only if all their runs are
+
+
+R18 = "--backbone resnet18 --weights resnet18_pqf.pth"
+GOOGLENET = "--backbone googlenet_bvlc --weights googlenet_bvlc.pth"
+AUTHORS = f"{R18} --lr 5e-5 --epochs 100 --iterations 100 --eval-every 10"
+# By the label of their runs, --name.  The rates that are None are being searched.
+FAMILIES = {
+    "decides": Family("SqueezeNet 1.1 (docs/plan_cub128.md)", range(3, 11), {
+        "JRD - AMSoftmax": ("jrd", "", "--alpha 0", None),          # AMSoftmax is in no table
+        "DML-DA contrastive - contrastive": ("dml_da", "", "--lambda 0", 3.63),
+        "DML-DA triplet - triplet": ("dml_da", "--loss triplet", "--loss triplet --lambda 0", 6.33),
+        "DML-DA N-pair - N-pair": ("dml_da", "--loss npair", "--loss npair --lambda 0", 4.15),
+        "L2Norm - Triplet": ("mdr", "--lambda 0 --l2norm", "--lambda 0", 7.8),
+        "MDR - Triplet": ("mdr", "", "--lambda 0", 11.5),
+        "MDR - L2Norm": ("mdr", "", "--lambda 0 --l2norm", 3.7)}, {
+        ("jrd", "--alpha 0"): ("--lr 1e-3 --lr-proxies 1e-1", 1.0),
+        ("jrd", ""): ("--lr 3e-4 --lr-proxies 3e-2", 0.8),
+        ("mdr", "--lambda 0"): ("--lr 3e-4", 1.0), ("mdr", ""): ("--lr 3e-4", 0.8),
+        ("mdr", "--lambda 0 --l2norm"): ("--lr 3e-5", 0.4),
+        ("dml_da", "--lambda 0"): ("--lr 3e-5", 1.0), ("dml_da", ""): ("--lr 3e-5", 1.0),
+        ("dml_da", "--loss triplet --lambda 0"): ("--lr 3e-5", 0.5),
+        ("dml_da", "--loss triplet"): ("--lr 3e-5", 0.5),
+        ("dml_da", "--loss npair --lambda 0"): ("--lr 3e-6", 0.75),
+        ("dml_da", "--loss npair"): ("--lr 3e-5", 0.75)}),
+    "networks": Family("on a network of each paper (docs/plan_networks.md)", range(3, 6), {
+        "MDR - Triplet": ("mdr", "", "--lambda 0", 12.4),           # Table 2a, R18
+        "DML-DA contrastive - contrastive": ("dml_da", "", "--lambda 0", 3.63),
+        "JRD - AMSoftmax": ("jrd", "", "--alpha 0", None),
+        "MDR - L2Norm": ("mdr", "", "--lambda 0 --l2norm", None)}, {
+        ("mdr", "--lambda 0"): (AUTHORS, None), ("mdr", ""): (AUTHORS, None),
+        ("mdr", "--lambda 0 --l2norm"): (AUTHORS, None),
+        ("dml_da", "--lambda 0"): (None, None), ("dml_da", ""): (None, None),    # GOOGLENET
+        ("jrd", "--alpha 0"): (None, None), ("jrd", ""): (None, None)},          # R18
+        optional=("MDR - L2Norm",))}
 
 
 def flags_on(dataset, paper, flags):
@@ -243,7 +267,8 @@ def add_selection(parser):
         "glyphs, two seeds")
     add("--weights", metavar="FILE", help="pretrained weights that every command is to have: the "
         "runs with them, none else, are listed and reported")
-    add("--out", help="folder that holds the runs (default: runs)")
+    add("--runs", metavar="PATH", nargs="+", help="folder that holds the runs (default: runs), or "
+        "archives of such folders: results/cub128/runs.tar.xz ...")
 
 
 def rows_on(dataset, key, args):
@@ -253,7 +278,10 @@ def rows_on(dataset, key, args):
     if args.quick:
         flags_of, seeds = {name: flags_of[name] for name in QUICK.get(key, ())}, 2
     elif dataset == "glyphs":
-        flags_of, seeds = flags_of | experiment.on_glyphs, experiment.seeds
+        seeds = experiment.seeds
+        if experiment.three_times:
+            flags_of |= {f"{name}, {THREE_TIMES}": f"{flags} {THREE_TIMES_IS[key[0]]}".strip()
+                         for name, flags in experiment.rows.items() if "--size" not in flags}
     return [Row(key, name_on(dataset, name), dataset, flags_on(dataset, key[0], flags),
                 args.seeds or seeds) for name, flags in flags_of.items()]
 
@@ -290,7 +318,7 @@ class Training:
 
     def __init__(self, paper, dataset, flags, seed, out="runs", weights=None):
         words = ["--dataset", dataset, *flags.split(), "--seed", str(seed)]
-        words += ["--weights", weights] if weights else []
+        words += ["--weights", weights] if weights and "--weights" not in words else []
         words += ["--out", out] if out != "runs" else []
         self.paper, self.command = paper, shlex.join(["python", f"{paper}.py", *words])
         self.cfg = SCRIPTS[paper].parse_args(words)
@@ -312,11 +340,6 @@ class Training:
         return "finished" if (self.folder / "result.json").exists() else "begun"
 
     @functools.cached_property
-    def other_code(self):
-        """The functions in which the code that made the folder differs from this checkout's."""
-        return other_code((self.config or {}).get("code"), code_of(self.paper)) or []
-
-    @functools.cached_property
     def result(self):
         """result.json of a finished run, else None."""
         return read_result(self.folder / "result.json") if self.state == "finished" else None
@@ -331,18 +354,19 @@ training = functools.cache(Training)        # of the same arguments the same one
 
 
 def runs_of(row, args, seeds=None):
-    """A row's runs under --out with --weights, one per seed; none if it has no counterpart."""
+    """A row's runs under --runs with --weights, one per seed; none if it has no counterpart."""
     if row.flags is None:
         return []
-    return [training(row.key[0], row.dataset, row.flags, seed, args.out, args.weights)
+    return [training(row.key[0], row.dataset, row.flags, seed, args.runs, args.weights)
             for seed in range(seeds or row.seeds)]
 
 
 # ---------------------------------------------------------------------------- list and plan
-def deciding_runs(paper, flags, args):
-    """The runs of a headline setting that decide, one per seed."""
-    return [training(paper, "cub128", f"{flags} {DECIDING[paper, flags][0]} --name decides", seed,
-                     args.out, args.weights) for seed in DECIDING_SEEDS]
+def deciding_runs(name, paper, flags, args):
+    """The runs of a family's setting, one per seed; none before its rate is known."""
+    more, _ = FAMILIES[name].settings[paper, flags]
+    return [training(paper, "cub128", f"{flags} {more} --name {name}", seed, args.runs,
+                     args.weights) for seed in FAMILIES[name].seeds if more]
 
 
 def all_runs(rows, args):
@@ -350,17 +374,13 @@ def all_runs(rows, args):
     wanted = [(row.key not in HEADLINES, run.cfg.seed, run)
               for row in rows for run in runs_of(row, args)]
     if args.dataset == "cub128" and not (args.seeds or args.quick or args.table):
-        wanted += [(False, run.cfg.seed, run) for paper, flags in DECIDING
-                   if args.paper in (None, paper) for run in deciding_runs(paper, flags, args)]
+        wanted += [(False, run.cfg.seed, run) for name, family in FAMILIES.items()
+                   for paper, flags in family.settings if args.paper in (None, paper)
+                   for run in deciding_runs(name, paper, flags, args)]
     runs = {}
     for _, _, run in sorted(wanted, key=lambda entry: entry[:2]):
         runs.setdefault(run.folder, run)
     return list(runs.values())
-
-
-def functions_changed(runs):
-    """The functions, in words, in which the code of these runs differs from this checkout's."""
-    return listed(list(dict.fromkeys(name for run in runs for name in run.other_code)))
 
 
 def plan(rows, args):
@@ -378,16 +398,11 @@ def plan(rows, args):
     states = Counter(run.state for run in runs)
     lines = [f"plan: {len(runs)} runs for {len({row.key for row in rows})} tables and figures, "
              + ", ".join(f"{n} {state}" for state, n in states.items())]
-    other = [run for run in runs if run.other_code and run.state == "finished"]
-    if other:
-        what = "trained anew" if args.again else "they count; --again trains them anew"
-        lines.append(f"  {len(other)} of the finished runs are of other code than this "
-                     f"({functions_changed(other)} changed since): {what}")
-    left = [run for run in runs if run.state != "finished" or args.again and run.other_code]
+    left = [run for run in runs if run.state != "finished"]
     lines += [f"  {run.folder} holds other settings: delete it to train anew"
               for run in left if run.state == "stale"]
     print("\n".join([*lines, *missing.values()]), file=sys.stderr, flush=True)
     for run in left:
         if run.cfg.dataset not in missing:
-            print(run.command + (" --again" if args.again and run.other_code else ""))
+            print(run.command)
     return 1 if missing else 0

@@ -1,16 +1,18 @@
-"""Curves and bars of a figure's runs, with 95% intervals over seeds (matplotlib).
+"""Curves and bars of a figure's runs, with 95% intervals over seeds (matplotlib); sheets (Pillow).
 
-Each draw_... makes a picture of rows: draw(path, rows, get), get(row) -> its finished runs.
+draw_sweep, draw_epochs and draw_levels have get, get(row) -> its finished runs.
 """
+import argparse
 import contextlib
 from pathlib import Path
 
 import numpy as np
 
 import common
-from eval import confidence_interval
-from report.experiments import EXPERIMENTS, NAMES
-from report.tables import PERCENT, logs_of, readings
+from eval import confidence_interval, rebuild
+from report.experiments import EXPERIMENTS, NAMES, read_log
+from report.tables import PERCENT, readings, seeds_of
+from support.embeddings import draw_sheet, nearest_entries, sheet_row, split_entries
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -135,15 +137,19 @@ def draw_epochs(path, rows, get):
     draw_curves(path, curves_in)
 
 
-def draw_runs(path, out, names):
-    """--curves: loss, unseen and seen R@1 against the epoch, a curve per name, over its seeds."""
-    if Path(path).suffix not in (".png", ".svg"):
-        raise common.UserError(f"--to {path} must end in .png or .svg")
-    logs_by_name = {name: logs_of(out, name) for name in names}
-    curves_in = {}
+def draw_runs(path, runs, names):
+    """--curves: loss, unseen and seen R@1 against the epoch.  A setting's name is a curve over its
+    seeds, a run's a curve of its own."""
+    if path.suffix not in (".png", ".svg"):
+        raise common.UserError(f"--out {path} must end in .png or .svg")
+    logs, curves_in = {}, {}
+    for name in names:
+        folders = seeds_of(runs, name, "log.jsonl").values()
+        own = [folder for folder in folders if folder.name == Path(name).name]
+        logs[name] = [read_log(folder / "log.jsonl") for folder in own or folders]
     for metric in ("loss", "R@1", "seen R@1"):
-        for name, logs in logs_by_name.items():
-            if points := by_epoch(logs, metric):
+        for name in names:
+            if points := by_epoch(logs[name], metric):
                 curves_in.setdefault(("", "epoch", AXES[metric]), {})[name] = points
     if not curves_in:
         raise common.UserError(f"no epoch is logged yet in {', '.join(names)}")
@@ -172,3 +178,26 @@ def draw_levels(path, rows, get):
         axis.set(title=NAMES[row.dataset], ylabel="share of the pairs (%)",
                  xlabel="level (learned value, in σ* from μ*)")
     save(figure, path, axes)
+
+
+# ---------------------------------------------------------------------------- images
+def draw_nearest(path, checkpoint, queries=6):
+    """--sheet: a test image of each of some random classes, which the network has never seen, and
+    the five images nearest to it."""
+    if path.suffix not in (".png", ".jpg"):
+        raise common.UserError(f"--out {path} must end in .png or .jpg")
+    where = argparse.Namespace(data_root=None, dataset=None, device="auto", no_cache=False)
+    network, cfg, data = rebuild(checkpoint, where)
+    parts = common.embeddings(network.embed, data, cfg, ("test", "gallery"))
+    x, labels, entries = parts["test"].cpu(), parts["labels"], split_entries(
+        data.test, cfg.dataset, cfg.data_root)
+    searched = x, entries
+    if data.gallery:
+        searched = parts["gallery"].cpu(), split_entries(data.gallery, cfg.dataset, cfg.data_root)
+    draw, rows = np.random.RandomState(0), []
+    for c in draw.permutation(labels.unique())[:queries]:
+        i = draw.choice(np.flatnonzero(labels == c))
+        (nearest,) = nearest_entries(x[i:i + 1], *searched, 6)
+        others = [pair for pair in nearest if pair[1] is not entries[i]]        # not itself
+        rows.append(sheet_row(entries[i], others[:5]))
+    draw_sheet(path, rows)

@@ -2,18 +2,21 @@
 
 Figures are last-epoch means ± standard deviations over seeds; what was not run says so.
 """
+import contextlib
 import csv
 import functools
 import json
 import math
 import re
 import statistics
+import tarfile
+import tempfile
 from pathlib import Path
 
 import common
 from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, STAND_INS, read_log, runs_of
-from support.identity import other_code, other_images
+from support.identity import other_images
 from support.layouts import SMALLER
 from support.runs import other_settings, read_config, read_result
 
@@ -21,6 +24,24 @@ NUMBERS = Path(__file__).with_name("paper_numbers.jsonl")
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
 IN_RUNS = {"R@1 (fraction)": "R@1", "lambda_NN": "lambda", "H-divergence_NN": "d_H"}
 PERCENT = re.compile(r"(seen )?R@\d+(, l2-normalized)?|NMI|MAP@R")
+
+
+@contextlib.contextmanager
+def unpacked(paths):
+    """A folder of runs, or archives (.tar.xz) of runs, unpacked together for a while -> the folder"""
+    if not any(str(path).endswith(".tar.xz") for path in paths):
+        if len(paths) > 1:
+            raise common.UserError("one folder of runs can be read, or several archives (.tar.xz)")
+        yield paths[0]
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for path in paths:
+            try:
+                with tarfile.open(path) as archive:
+                    archive.extractall(folder, filter="data")
+            except (OSError, tarfile.TarError) as error:
+                raise common.UserError(f"cannot read the archive {path}: {error}")
+        yield folder
 
 
 # ---------------------------------------------------------------------------- single figures
@@ -99,16 +120,9 @@ def mean_and_std(values):
             statistics.stdev(values) if len(values) > 1 else None)
 
 
-def mean_std_text(mean, std, digits):
-    """'mean ± std', the mean alone without a std, – without a mean."""
-    if mean is None:
-        return "–"
-    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
-
-
 def spread(values, digits=1):
-    """Values of the seeds -> 'mean ± std'"""
-    return mean_std_text(*mean_and_std(values), digits)
+    """Values of the seeds -> 'mean ± std', the mean alone of one, – of none"""
+    return " ± ".join(f"{x:.{digits}f}" for x in mean_and_std(values) if x is not None) or "–"
 
 
 def published(entry):
@@ -129,8 +143,7 @@ def interval(mean, half, digits):
 
 def with_interval(mean, half):
     """A difference and its interval: '+0.20 [+0.10, +0.30]', the mean alone if there is none."""
-    ends = interval(mean, half, 2)
-    return f"{mean:+.2f}" if ends == "–" else f"{mean:+.2f} {ends}"
+    return f"{mean:+.2f} {interval(mean, half, 2)}".removesuffix(" –")
 
 
 def digits_of(metric):
@@ -140,47 +153,40 @@ def digits_of(metric):
 
 def label(row):
     """A row's name as text."""
-    if isinstance(row.name, str):
-        return row.name
-    series, symbol, value = row.name
-    return f"{series}, {symbol} = {value:g}"
-
-
-def table_line(cells):
-    """Cells -> a line of a Markdown table"""
-    return f"| {' | '.join(cells)} |"
+    return row.name if isinstance(row.name, str) else "{}, {} = {:g}".format(*row.name)
 
 
 def markdown(rows):
     """Lists of cells, the heads first -> the lines of an aligned table."""
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [table_line(cell.ljust(w) for cell, w in zip(row, widths)) for row in rows]
+    lines = [f"| {' | '.join(cell.ljust(w) for cell, w in zip(row, widths))} |" for row in rows]
     return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]
 
 
 # ---------------------------------------------------------------------------- a paper's table
 def cells(row, args, most):
-    """A row's figures -> a CSV row (dict) per metric"""
-    runs, csv_rows = runs_of(row, args, most), []
+    """A row's figures -> a row of tables.csv per metric, and the texts of both figures of ours"""
+    runs, rows = runs_of(row, args, most), []
     own = SMALLER.get(row.dataset, row.dataset)
     in_paper = papers_rows(row.key, row.dataset).get(own, {})
     for metric in metrics_of(row.key, row.dataset):
-        values = readings(runs, metric, row)
+        values, best = (readings(runs, metric, row, part) for part in ("last epoch", "best on test"))
         mean, std = mean_and_std(values)
         if not any(run.result for run in runs):     # else None: DML-DA's α without DML-DA
             mean = "not run" if runs else STAND_INS[row.dataset]
-        best, best_std = mean_and_std(readings(runs, metric, row, "best on test"))
+        best_mean, best_std = mean_and_std(best)
         before, _ = mean_and_std(readings(runs, metric, row, "pretrained backbone"))
-        csv_rows.append({
+        csv_row = {
             "paper": row.key[0], "table": row.key[1], "row": label(row),
             "dataset": row.dataset, "metric": metric,
             "paper's figure": in_paper.get(label(row), {}).get(metric, {}).get("value"),
             "ours": mean, "our std": std, "seeds": len(values),
-            "best on test, not to report": best, "best on test's std": best_std,
+            "best on test, not to report": best_mean, "best on test's std": best_std,
             "before training": before,
             "command": re.sub(r" --seed 0| --out \S+", "", runs[0].command) if runs else None,
-            "rate": runs[0].cfg.lr if runs else None})
-    return csv_rows
+            "rate": runs[0].cfg.lr if runs else None}
+        rows.append((csv_row, spread(values, digits_of(metric)), spread(best, digits_of(metric))))
+    return rows
 
 
 def paper_table(rows, args, most):
@@ -193,9 +199,8 @@ def paper_table(rows, args, most):
     for row in rows:
         figures = cells(row, args, most)
         below = [*paper_lines(row, metrics), *our_lines(row, figures)]
-        names = [f"**{label(row)}**"] + [""] * len(below)
-        lines += [[name, *line] for name, line in zip(names, below)]
-        csv_rows += figures
+        lines += [[name, *line] for name, line in zip([f"**{label(row)}**"] + [""] * 9, below)]
+        csv_rows += [csv_row for csv_row, _, _ in figures]
     return markdown(lines), csv_rows
 
 
@@ -203,8 +208,7 @@ def paper_lines(row, metrics):
     """A row's figures in the paper, a line per dataset -> lists of cells"""
     lines = []
     for dataset, rows in papers_rows(row.key, row.dataset).items():
-        entries = rows.get(label(row), {})
-        if entries:
+        if entries := rows.get(label(row), {}):
             first = next(iter(entries.values()))
             who = f"paper, {NAMES[dataset]}" if row.dataset in STAND_INS else "paper"
             who += " ± std" if "std" in first else ", 95% interval" if "ci95" in first else ""
@@ -214,19 +218,16 @@ def paper_lines(row, metrics):
 
 def our_lines(row, figures):
     """figures: a row's cells -> lists of cells, one below the other"""
-    n = max(cell["seeds"] for cell in figures)
+    n = max(csv_row["seeds"] for csv_row, _, _ in figures)
     if not n:
-        return [[figures[0]["ours"], *("–" for _ in figures)]]
-    ours, differences, best = [], [], []
-    for cell in figures:
-        digits, mean, in_paper = digits_of(cell["metric"]), cell["ours"], cell["paper's figure"]
-        ours.append(f"**{mean_std_text(mean, cell['our std'], digits)}**")
-        comparable = row.dataset not in STAND_INS and None not in (mean, in_paper)
-        differences.append(f"{mean - in_paper:+.{digits}f}" if comparable else "–")
-        best.append(mean_std_text(cell["best on test, not to report"], cell["best on test's std"],
-                                  digits))
-    lines = [[f"**ours**, last epoch, n = {n}", *ours], ["difference", *differences],
-             ["best on test*", *best]]
+        return [[figures[0][0]["ours"], *("–" for _ in figures)]]
+    differences = []
+    for cell, _, _ in figures:
+        ours, papers = cell["ours"], cell["paper's figure"]
+        comparable = row.dataset not in STAND_INS and None not in (ours, papers)
+        differences.append(f"{ours - papers:+.{digits_of(cell['metric'])}f}" if comparable else "–")
+    lines = [[f"**ours**, last epoch, n = {n}", *(f"**{ours}**" for _, ours, _ in figures)],
+             ["difference", *differences], ["best on test*", *(best for _, _, best in figures)]]
     return [line for line in lines if {*line[1:]} != {"–"}]
 
 
@@ -240,61 +241,49 @@ def write_csv(path, rows):
 
 
 # ---------------------------------------------------------------------------- whatever was run
-def folders_of(out, file):
+def folders_of(runs, file="result.json"):
     """{setting: {seed: run folder}} of those that have a file, whatever the experiment list"""
     settings = {}
-    for path in sorted(Path(out).glob(f"*-s*/{file}")):
-        name = re.fullmatch(r"(.*)-s(\d+)", path.parent.name)
-        if name:                                    # no copy of a run's folder
+    for path in sorted(Path(runs).glob(f"*-s*/{file}")):
+        if name := re.fullmatch(r"(.*)-s(\d+)", path.parent.name):      # no copy of a run's folder
             settings.setdefault(name[1], {})[name[2]] = path.parent
     return settings
 
 
-def seeds_of(out, name, file="result.json"):
+def seeds_of(runs, name, file="result.json"):
     """name: a setting, one of its runs, or that run's folder -> {seed: run folder} of all its runs
     that have the file.  UserError: there are none."""
-    settings, name = folders_of(out, file), Path(name).name
+    settings, name = folders_of(runs, file), Path(name).name
     setting, _, seed = name.rpartition("-s")
     if seed in settings.get(setting, {}):
         return settings[setting]
     if name in settings:
         return settings[name]
     kind = "run" if file == "log.jsonl" else "finished run"
-    known = ", ".join(settings) or "none"
-    raise common.UserError(f"no {kind} {name} under {out}: there are {known}")
+    raise common.UserError(f"no {kind} {name} under {runs}: there are {', '.join(settings) or 'none'}")
 
 
-def logs_of(out, name):
-    """The logs of a setting, or of the one run that has the name"""
-    folders = seeds_of(out, name, "log.jsonl").values()
-    own = [folder for folder in folders if folder.name == Path(name).name]
-    return [read_log(folder / "log.jsonl") for folder in own or folders]
-
-
-def table(out):
+def table(runs):
     """Every finished run of a folder as Markdown, a row per setting."""
-    columns = [("unseen R@1, last epoch", "last epoch", "R@1"),
-               ("best on test*", "best on test", "R@1"),
-               ("pretrained", "pretrained backbone", "R@1"),
-               ("seen R@1", "last epoch", "seen R@1"), ("MAP@R", "last epoch", "MAP@R"),
-               ("NMI", "last epoch", "NMI")]
-    rows = [["run", "seeds", *(head for head, _, _ in columns)]]
-    for name, folders in folders_of(out, "result.json").items():
+    columns = {"unseen R@1, last epoch": ("last epoch", "R@1"),
+               "best on test*": ("best on test", "R@1"),
+               "pretrained": ("pretrained backbone", "R@1"), **{
+                   metric: ("last epoch", metric) for metric in ("seen R@1", "MAP@R", "NMI")}}
+    rows = [["run", "seeds", *columns]]
+    for name, folders in folders_of(runs).items():
         results = [read_result(folder / "result.json") for folder in folders.values()]
-        row = [name, str(len(results))]
-        for _, part, metric in columns:
-            row.append(spread([100 * result[part][metric] for result in results
-                               if metric in result[part]]))
-        rows.append(row)
+        rows.append([name, str(len(results)), *(
+            spread([100 * result[part][metric] for result in results if metric in result[part]])
+            for part, metric in columns.values())])
     if len(rows) == 1:
-        raise common.UserError(f"no finished run under {out}")
+        raise common.UserError(f"no finished run under {runs}")
     return "\n".join([*markdown(rows), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}"])
 
 
-def compare(out, one, other):
+def compare(runs, one, other):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
-    differences within a seed; then the settings and functions in which they differ -> Markdown"""
-    folders = [seeds_of(out, name) for name in (one, other)]
+    differences within a seed; then the settings in which they differ -> Markdown"""
+    folders = [seeds_of(runs, name) for name in (one, other)]
     seeds = sorted(folders[0].keys() & folders[1].keys(), key=int)
     if not seeds:
         raise common.UserError(f"{one} and {other} have no seed in common")
@@ -308,7 +297,12 @@ def compare(out, one, other):
             rows.append(compared(metric, [f[metric] for f in first], [f[metric] for f in second]))
     lines = [*markdown(rows), "", f"Seeds {', '.join(seeds)}; recalls, MAP@R and NMI in %, the "
              "others as in the log; differences within a seed, their mean."]
-    return "\n".join(lines + differences(*configs))
+    shared = {*configs[0]} & {*configs[1]} - {"name", "paper", "seed", "splits"}
+    differ = other_settings(*({k: config[k] for k in shared} for config in configs))
+    if differ:
+        words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
+        lines.append(f"The settings differ in {words}.")
+    return "\n".join(lines)
 
 
 def last_figures(folder):
@@ -345,17 +339,3 @@ def refuse_other_images(one, other, *configs):
         why = f"{differ} differ" if differ else " and ".join(datasets)
         raise common.UserError(f"{one} and {other} were tested on different images ({why}): their "
                                "figures have no difference to speak of")
-
-
-def differences(one, other):
-    """Two config.jsons -> sentences on the settings and the functions in which they differ"""
-    shared = {*one} & {*other} - {"name", "paper", "seed", "splits"}
-    settings = other_settings({k: one[k] for k in shared}, {k: other[k] for k in shared})
-    functions = other_code(one.get("code"), other.get("code") or {})
-    sentences = []
-    if settings:
-        words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in settings.items())
-        sentences.append(f"The settings differ in {words}.")
-    if functions:
-        sentences.append(f"The code differs in {', '.join(functions)}.")
-    return sentences
