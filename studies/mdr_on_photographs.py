@@ -1,12 +1,12 @@
 """What holds MDR back on photographs: mdr.py and variants of it, on held-out training classes.
 
     python studies/mdr_on_photographs.py run [--variant NAME] FLAGS    mdr.py: trains on CUB's 1-80
-    python studies/mdr_on_photographs.py measure RUN                   what its last.pt can tell
-    python studies/mdr_on_photographs.py table DIR                     a row per finished run
-    python studies/mdr_on_photographs.py draw DIR                      R@1 against images seen
+    python studies/mdr_on_photographs.py table RUNS                    a row per finished run
+    python studies/mdr_on_photographs.py draw RUNS                     R@1 against images seen
 
-Runs lie in runs-mdr/, the cited ones in results/cub128/mdr/.  A variant replaces a function of
-mdr.py, which a run's fingerprint does not see, so its name is the run's.
+RUNS is a folder (run trains into runs-mdr) or an archive: results/cub128/mdr.tar.xz has the cited
+ones.  A variant replaces a function of mdr.py, which config.json does not tell, so its name is the
+run's.
 """
 import argparse
 import sys
@@ -20,13 +20,10 @@ import common  # noqa: E402
 import mdr  # noqa: E402
 from report.experiments import read_log  # noqa: E402
 from report.figures import draw_curves  # noqa: E402
-from report.tables import markdown  # noqa: E402
+from report.tables import folders_of, markdown, unpacked  # noqa: E402
 from studies import rate_search  # noqa: E402
-from support.files import read_json, write_json  # noqa: E402
 from support.runs import read_config, read_result  # noqa: E402
 
-OUT, BATCHES = "runs-mdr", 20           # BATCHES: of training, to measure by
-MEASURES = "active triplets", "triplet gradient", "mdr gradient"
 RATES = {  # of the picture's arms: the preset's, the best at 100 iterations
     "Triplet": (3e-4, 1e-4), "Triplet + L2Norm": (1e-4, 3e-5),
     "Triplet + MDR, λ = 0.6": (3e-4, 1e-4), "Triplet + MDR, λ = 0.2": (None, 1e-4)}
@@ -121,49 +118,16 @@ def run(words):
     if args.variant:
         VARIANTS[args.variant]()
         flags += ["--name", args.variant]
-    rate_search.run("mdr", "--dataset", "cub128", "--out", OUT, *flags)
+    rate_search.run("mdr", "--dataset", "cub128", "--out", "runs-mdr", *flags)
 
 
-# ---------------------------------------------------------------------------- measures
-def measure(folder):
-    """After training: the share of active triplets, and ‖∂L/∂e‖ of both losses (of MDR times λ), e
-    in units of its mean distance.  Means over BATCHES -> measures.json"""
-    checkpoint = common.read_checkpoint(folder / "last.pt")
-    name = checkpoint["config"].get("name")
-    if name in VARIANTS:
-        VARIANTS[name]()
-    network, cfg = common.load(folder / "last.pt")
-    cfg.iterations, cfg.workers, cfg.data_root = BATCHES, 0, common.data_root()
-    prefix, augment, whole = mdr.transforms(cfg)
-    data = rate_search.held_out(cfg.dataset, cfg.data_root, prefix, whole)
-    loader = common.train_loader(data.train, augment, lambda epoch: mdr.batches(
-        data.train.labels, cfg, epoch), cfg, "cpu")
-    regularizer = mdr.MDR(cfg.levels, cfg.momentum).eval()
-    regularizer.load_state_dict(checkpoint["mdr"])
-    generator, rows = torch.Generator().manual_seed(0), []
-    for images, labels in loader(0):
-        with torch.no_grad():
-            e = network(images)
-        mean = mdr.off_diagonal(mdr.pairwise_distances(e)).mean()
-        e = (e / mean).requires_grad_()
-        distances = mdr.pairwise_distances(e)
-        a, p, n = mdr.distance_weighted_negatives(e.detach(), labels, generator)
-        seen = mean * distances if cfg.l2norm else mdr.unit_mean(distances)
-        active = seen[a, p] - seen[a, n] + cfg.margin > 0
-        losses = mdr.triplet_loss(seen, a, p, n, cfg.margin), cfg.lambda_ * regularizer(seen)
-        norms = [torch.autograd.grad(loss, e, retain_graph=True)[0].norm() for loss in losses]
-        rows.append([active.float().mean().item(), *norms])
-    write_json(folder / "measures.json", dict(zip(MEASURES, torch.tensor(rows).mean(0).tolist())))
-
-
-def finished(out):
-    """-> [(config, log, result)] of the finished runs; measures stand in the result"""
-    runs = []
-    for path in sorted(Path(out).glob("*/result.json")):
-        measures = path.with_name("measures.json")
-        result = read_result(path) | (read_json(measures) if measures.exists() else {})
-        runs.append((read_config(path.parent), read_log(path.with_name("log.jsonl")), result))
-    return runs or sys.exit(f"mdr_on_photographs.py: no finished run under {out}")
+# ---------------------------------------------------------------------------- what came out
+def finished(runs):
+    """-> [(config, log, result)] of the finished runs of a folder, or of an archive"""
+    with unpacked([runs]) as folder:
+        found = [(read_config(path), read_log(path / "log.jsonl"), read_result(path / "result.json"))
+                 for of_seed in folders_of(folder).values() for path in of_seed.values()]
+    return found or sys.exit(f"mdr_on_photographs.py: no finished run under {runs}")
 
 
 def arm(config):
@@ -180,24 +144,22 @@ def variant(config):
         f"{k} {config[k]}" for k, usual in preset.items() if config.get(k, usual) != usual)
 
 
-def table(out):
+def table(runs):
     """A row per run, R@1 in %, of the last epoch."""
-    rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,NMI,trained classes,σ*,active triplets,"
-            "‖∂triplet‖,λ‖∂MDR‖".split(",")]
-    for config, log, result in finished(out):
+    rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,NMI,trained classes,σ*".split(",")]
+    for config, log, result in finished(runs):
         images = config["epochs"] * config["iterations"] * config["batch"]
         rows.append([arm(config), variant(config), f"{config['lr']:g}", f"{images:,}",
                      str(config["seed"]), *(f"{100 * result['last epoch'][k]:.1f}" for k in (
                          "R@1", "R@1, l2-normalized", "NMI", "seen R@1")),
-                     *(f"{k:.3f}" if k is not None else "–" for k in (log[-1]["sigma*"],
-                                                                  *map(result.get, MEASURES)))])
+                     "–" if config["l2norm"] else f"{log[-1]['sigma*']:.3f}"])
     print(*markdown(rows), sep="\n")
 
 
-def draw(out):
+def draw(runs):
     """R@1 against images seen: a panel per length at the preset's rates, one at the best."""
     panels = {}
-    for config, log, _ in finished(out):
+    for config, log, _ in finished(runs):
         length, (preset, best) = config["iterations"], RATES.get(arm(config), (None, None))
         at_best = config["lr"] == best and length == 100
         if variant(config) or not (config["lr"] == preset or at_best):
@@ -214,17 +176,11 @@ def draw(out):
         for (_, panel), curves in sorted(panels.items())})
 
 
-def main(words):
-    command, *rest = words or ["help"]
+if __name__ == "__main__":
+    command, *rest = sys.argv[1:] or ["help"]
     if command == "run":
         run(rest)
-    elif command == "measure" and len(rest) == 1:
-        common.main(measure, lambda: Path(*rest))
     elif command in ("table", "draw") and len(rest) == 1:
         {"table": table, "draw": draw}[command](*rest)
     else:
         sys.exit(__doc__)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -2,11 +2,12 @@
 
     python studies/rate_search.py list [--dataset glyphs] [FLAGS]   the commands, with FLAGS
     python studies/rate_search.py run mdr FLAGS                     one: mdr.py on held-out classes
-    python studies/rate_search.py [--dataset glyphs] [--out DIR]    the table of finished runs
+    python studies/rate_search.py [--dataset glyphs] [--runs PATH]  the table of finished runs
 
-The first four fifths of the training classes train, the last fifth takes the test classes' place.
-No image of a test class is embedded.  On cub128 a run is half of JRD's, or two fifths
-of DML-DA's.  mdr_on_photographs.py runs MDR's rates at full length: --out results/cub128/mdr.
+PATH is a folder (run trains into runs-search) or an archive: results/cub128/search.tar.xz.  The
+first four fifths of the training classes train, the last fifth takes the test classes' place.  No
+image of a test class is embedded.  On cub128 a run is half of JRD's, or two fifths of DML-DA's.
+mdr_on_photographs.py runs MDR's rates at full length: --runs results/cub128/mdr.tar.xz.
 """
 import argparse
 import importlib
@@ -18,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
-from report.tables import markdown, spread  # noqa: E402
+from report.tables import folders_of, markdown, spread, unpacked  # noqa: E402
 from support.datasets import load_dataset  # noqa: E402
 from support.runs import other_settings, read_config, read_result, settings_of  # noqa: E402
 
@@ -27,27 +28,35 @@ BASELINES = {  # a row of the table: script, flags
     "Triplet + L2Norm": ("mdr", "--lambda 0 --l2norm"), "Contrastive": ("dml_da", "--lambda 0"),
     "Triplet (DML-DA's)": ("dml_da", "--loss triplet --lambda 0"),
     "N-pair": ("dml_da", "--loss npair --lambda 0")}
+R18 = "--backbone resnet18 --weights resnet18_pqf.pth"
+GOOGLENET = "--backbone googlenet_bvlc --weights googlenet_bvlc.pth"
 REGULARIZED = {  # on cub128 alone
     "JRD": ("jrd", ""), "Triplet + MDR": ("mdr", ""), "DML-DA contrastive": ("dml_da", ""),
     "DML-DA triplet": ("dml_da", "--loss triplet"), "DML-DA N-pair": ("dml_da", "--loss npair"),
     "AMSoftmax, 50 epochs": ("jrd", "--alpha 0 --epochs 50 --drop-every 20"),
-    "JRD, 50 epochs": ("jrd", "--epochs 50 --drop-every 20")}
+    "JRD, 50 epochs": ("jrd", "--epochs 50 --drop-every 20"),
+    "Contrastive, GoogLeNet": ("dml_da", f"{GOOGLENET} --lambda 0"),        # docs/plan_networks.md
+    "DML-DA contrastive, GoogLeNet": ("dml_da", GOOGLENET),
+    "AMSoftmax, ResNet-18": ("jrd", f"{R18} --alpha 0"), "JRD, ResNet-18": ("jrd", R18)}
 SETTINGS = BASELINES | REGULARIZED
 SETTINGS_ON = {"cub128": SETTINGS, "glyphs": BASELINES}
 RATES = {"cub128": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), "glyphs": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)}
 RATES_OF = {"glyphs": {}, "cub128": {
     "Triplet": (), "Triplet + L2Norm": (), "Triplet + MDR": (),         # mdr_on_photographs.py
     "AMSoftmax": (*RATES["cub128"], 3e-3), "N-pair": (3e-6, *RATES["cub128"]),
-    "AMSoftmax, 50 epochs": (3e-4, 1e-3), "JRD, 50 epochs": (3e-4, 1e-3)}}
+    "AMSoftmax, 50 epochs": (3e-4, 1e-3), "JRD, 50 epochs": (3e-4, 1e-3),
+    **dict.fromkeys(("Contrastive, GoogLeNet", "DML-DA contrastive, GoogLeNet"), (1e-5, 3e-5, 1e-4)),
+    **dict.fromkeys(("AMSoftmax, ResNet-18", "JRD, ResNet-18"), (1e-4, 3e-4, 1e-3))}}
 LENGTH = {("cub128", "jrd"): " --epochs 25 --drop-every 10", ("cub128", "dml_da"): " --epochs 12"}
 OUT, HELD_OUT_SHARE, SEEDS = "runs-search", 0.2, {"cub128": 1, "glyphs": 3}
 
 
 # ---------------------------------------------------------------------------- the trainings
-def command(name, dataset, rate, seed=0):
-    """What to run; JRD's proxies have 100 times the model's rate, as in the paper."""
+def command(name, dataset, rate, seed=0, more=""):
+    """What to run, with flags of a person's own; JRD's proxies have 100 times the model's rate, as
+    in the paper."""
     script, flags = SETTINGS[name]
-    words = f"{script} --dataset {dataset}{LENGTH.get((dataset, script), '')} {flags} --lr {rate:g}"
+    words = f"{script}{more} --dataset {dataset}{LENGTH.get((dataset, script), '')} {flags} --lr {rate:g}"
     if script == "jrd":
         words += f" --lr-proxies {100 * rate:g}"
     if seed:
@@ -78,18 +87,21 @@ def is_run_of(config, name, dataset):
         "seed", "eval_every", "weights_sha256", "splits"}
 
 
-def finished_runs(dataset, out):
-    """-> {rate: {setting: [figures of each seed]}}, rates ascending.  Figures: R@1 held out and
-    R@1 trained in %, MAP@R held out in %, the share of the epochs after which R@1 was best first"""
-    runs = {}
-    for path in sorted(Path(out).glob("*/result.json")):
-        config, result = read_config(path.parent), read_result(path)
+def finished_runs(dataset, runs):
+    """runs: a folder or an archive -> {rate: {setting: [figures of each seed]}}, rates ascending.
+    Figures: R@1 held out and R@1 trained in %, MAP@R held out in %, the share of the epochs after
+    which R@1 was best first"""
+    by_rate = {}
+    with unpacked([runs]) as folder:
+        found = [(read_config(path), read_result(path / "result.json"))
+                 for of_seed in folders_of(folder).values() for path in of_seed.values()]
+    for config, result in found:
         for name in SETTINGS_ON[dataset]:
             if config["seed"] < SEEDS[dataset] and is_run_of(config, name, dataset):
-                runs.setdefault(config["lr"], {}).setdefault(name, []).append((
+                by_rate.setdefault(config["lr"], {}).setdefault(name, []).append((
                     *(100 * result["last epoch"][of] for of in ("R@1", "seen R@1", "MAP@R")),
                     result["best on test"]["epoch"] / config["epochs"]))
-    return dict(sorted(runs.items()))
+    return dict(sorted(by_rate.items()))
 
 
 def baseline_means(runs, script):
@@ -113,12 +125,12 @@ def choice(means):
     return max(rate for rate, seeds in means.items() if statistics.mean(seeds) >= least)
 
 
-def table(dataset, out):
+def table(dataset, folder):
     """Last-epoch R@1 per setting and rate.  With seeds also of each script's baselines together;
     with one seed also MAP@R and the share of the schedule."""
-    runs = finished_runs(dataset, out)
+    runs = finished_runs(dataset, folder)
     if not runs:
-        sys.exit(f"rate_search.py: no finished run of the search on {dataset} under {out}")
+        sys.exit(f"rate_search.py: no finished run of the search on {dataset} under {folder}")
     rows = [["R@1 held out / trained", *(f"{rate:g}" for rate in runs)]]
     more = [["MAP@R held out / best after", *rows[0][1:]]]
     for name in SETTINGS:
@@ -151,14 +163,15 @@ def main(words):
     parser = argparse.ArgumentParser("studies/rate_search.py", allow_abbrev=False)
     parser.add_argument("what", nargs="?", choices=["list"])
     parser.add_argument("--dataset", choices=sorted(RATES), default="cub128")
-    parser.add_argument("--out", default=OUT)
+    parser.add_argument("--runs", default=OUT)
     args, extra = parser.parse_known_args(words)
     if args.what is None:
-        table(args.dataset, args.out)
+        table(args.dataset, args.runs)
         return
     for seed, name in itertools.product(range(SEEDS[args.dataset]), SETTINGS_ON[args.dataset]):
         for rate in RATES_OF[args.dataset].get(name, RATES[args.dataset]):
-            print("studies/rate_search.py run", command(name, args.dataset, rate, seed), *extra)
+            print("studies/rate_search.py run",
+                  command(name, args.dataset, rate, seed, "".join(f" {word}" for word in extra)))
 
 
 if __name__ == "__main__":
