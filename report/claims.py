@@ -155,17 +155,11 @@ def judged(values):
     p of the two-sided t-test (of differences within a seed: paired), the verdict on 'above 0'"""
     from scipy import stats                         # here, because it takes a second to import
     mean, half = confidence_interval(values)
-    p = math.nan if len(values) < 2 else stats.ttest_1samp(values, 0).pvalue
-    if len(values) > 1 and np.ptp(values) == 0:
-        p = float(mean == 0)
+    p = math.nan
+    if len(values) > 1:
+        p = float(stats.ttest_1samp(values, 0).pvalue) if np.ptp(values) else float(mean == 0)
     word = "holds" if mean > half else "does not hold" if mean < -half else "undecided"
-    return {"estimate": mean, "half-width": half, "verdict": word, "p": float(p)}
-
-
-def claim_verdict(verdicts):
-    """The verdict on a claim from those on its inequalities"""
-    order = ("does not hold", "not run", *STAND_INS.values(), "undecided", "holds")
-    return min(verdicts, key=order.index)
+    return {"estimate": mean, "half-width": half, "verdict": word, "p": p}
 
 
 def holm(p):
@@ -212,10 +206,10 @@ def judged_claim(claim, dataset, args, seeds, suffix):
     for text, inequality in inequalities.items():
         values = in_each_seed(paper, inequality, dataset, args, seeds,
                               THREE_TIMES_IS[paper] if suffix else "")
+        found = ({"seeds": 0, "verdict": values} if isinstance(values, str) else
+                 {"seeds": len(values)} | judged(values))
         rows.append({"claim": claim, "sentence": sentence, "must be above 0": text + suffix,
-                     "on": dataset})
-        rows[-1] |= ({"seeds": 0, "verdict": values} if isinstance(values, str) else
-                     {"seeds": len(values)} | judged(values))
+                     "on": dataset} | found)
     return rows
 
 
@@ -228,20 +222,20 @@ def ledger(args, seeds):
         for row in judged_claim(claim, dataset, args, seeds, suffix)]
         for claim, suffix in asked if args.paper in (None, PAPER_OF[claim[0]])}
     csv_rows = sum(by_claim.values(), [])
-    family, not_run = adjust(csv_rows), []
+    lines = ["## Claims", "", LEDGER.format(family=adjust(csv_rows)), ""]
+    lines += [LEDGER_ON_GLYPHS, ""] if args.dataset == "glyphs" else []
     short = [["claim", "", "verdict", "Holm-adjusted"]]
     long = [["claim", "must be above 0", "on", "estimate", "95% interval", "seeds", "verdict",
              "Holm-adjusted"]]
+    order, not_run = ("does not hold", "not run", *STAND_INS.values(), "undecided", "holds"), []
     for claim, rows in by_claim.items():
-        if any(row["seeds"] for row in rows):
-            alone, adjusted = (claim_verdict([row[of] for row in rows])
+        if any(row["seeds"] for row in rows):       # a claim's verdict is its worst inequality's
+            alone, adjusted = (min((row[of] for row in rows), key=order.index)
                                for of in ("verdict", "Holm-adjusted verdict"))
             short.append([claim, rows[0]["sentence"], f"**{alone}**", adjusted])
             long += [cells_of(row) for row in rows]
         elif rows:
             not_run.append(claim)
-    lines = ["## Claims", "", LEDGER.format(family=family), ""]
-    lines += [LEDGER_ON_GLYPHS, ""] if args.dataset == "glyphs" else []
     lines += [*markdown(short), "", *markdown(long), ""] if len(short) > 1 else []
     if not_run:
         lines += [f"Not run: {', '.join(not_run)} (claims.csv has their inequalities).", ""]
@@ -257,9 +251,10 @@ def cells_of(row):
 
 
 # ---------------------------------------------------------------------------- what new seeds decided
-COLUMNS = ("R@1 of each", "paired", "correlation", "unpaired", "over classes", "paper's", "seeds",
+PRIMARY = ("R@1 of each", "paired", "correlation", "unpaired", "over classes", "paper's", "seeds",
            "Holm-adjusted verdict")
-SECONDARY = ("MAP@R", "NMI", "seen R@1", "last four R@1", "R@1 where the search was best")
+METRICS = ("MAP@R", "NMI", "seen R@1", "last four R@1", "R@1 where the search was best")
+SECONDARY = ("R@1 of each, L2-normalized", *METRICS)
 
 
 def over_classes(one, other, resamples=10_000):
@@ -275,26 +270,26 @@ def over_classes(one, other, resamples=10_000):
 
 def figures(sides, shares):
     """The runs of both settings, the shares of the schedule at which their searches were best ->
-    the figures of their difference"""
+    the figures of their difference; a metric that a run lacks is left out"""
     from scipy import stats
 
     def of_both(metric):
-        return [[reading(run, share if metric == SECONDARY[-1] else metric) for run in runs]
-                for runs, share in zip(sides, shares)]
+        of_shares = shares if metric == METRICS[-1] else (metric, metric)
+        values = [[reading(run, of) for run in runs] for runs, of in zip(sides, of_shares)]
+        return None if None in sum(values, []) else values
 
     a, b = map(np.array, of_both("R@1"))
-    row = {of: with_interval(*confidence_interval(np.subtract(*of_both(of))))
-           for of in SECONDARY if None not in sum(of_both(of), [])}
+    row = judged(a - b) | {"R@1 of each": f"{spread(a)} and {spread(b)}",
+                           "paired": with_interval(*confidence_interval(a - b)),
+                           "correlation": f"{np.corrcoef(a, b)[0, 1]:.2f}"}
     ends = {"unpaired": stats.ttest_ind(a, b, equal_var=False).confidence_interval(),
             "over classes": over_classes(*of_both("hits"))}
     row |= {name: f"[{low:+.2f}, {high:+.2f}]" for name, (low, high) in ends.items()}
-    normalized = of_both("R@1, l2-normalized")
-    if None not in sum(normalized, []):
-        row["R@1 of each, L2-normalized"] = " and ".join(map(spread, normalized))
-    return row | judged(a - b) | {
-        "paired": with_interval(*confidence_interval(a - b)),
-        "R@1 of each": f"{spread(a)} and {spread(b)}",
-        "correlation": f"{np.corrcoef(a, b)[0, 1]:.2f}"}
+    row |= {metric: with_interval(*confidence_interval(np.subtract(*values)))
+            for metric in METRICS if (values := of_both(metric))}
+    if values := of_both("R@1, l2-normalized"):
+        row[SECONDARY[0]] = " and ".join(map(spread, values))
+    return row
 
 
 def decided(args, name):
@@ -311,23 +306,21 @@ def decided(args, name):
         rows.append({"claim": name, "must be above 0": text, "on": "cub128",
                      "seeds": f"{done} of {len(family.seeds)}",
                      "paper's": f"{papers:+g}" if papers else "–"})
+    finished, missing = ([run for run in dict.fromkeys(runs) if bool(run.result) == there]
+                         for there in (True, False))
     differ = [f"{what} of {NAMES[paper]}'s runs differ" for paper in PAPER_OF.values()
               for what in ("code", "images", "weights_sha256", "versions", "processor")
-              if len({str(run.config.get(what)) for run in runs
-                      if run.paper == paper and run.result}) > 1]
-    complete = all(len(side) == sum(run.result is not None for run in side) > 0
-                   for sides, _ in members for side in sides)
-    if differ or not complete:
+              if len({str(run.config.get(what)) for run in finished if run.paper == paper}) > 1]
+    if differ or missing or any(row["seeds"][0] == "0" for row in rows):
         word = ", ".join(differ) or "not before all seeds"
         rows = [row | {"verdict": word, "Holm-adjusted verdict": word} for row in rows]
     else:
         rows = [row | figures(*member) for row, member in zip(rows, members)]
         adjust(rows)
-    lines = [f"By seeds {family.seeds[0]} to {family.seeds[-1]}, {family.title}:", ""]
-    missing = [*dict.fromkeys(run.folder.name for run in runs if not run.result)]
-    if missing:
-        lines += [f"Missing: {listed(missing)}.", ""]
-    for heads in (COLUMNS, ("R@1 of each, L2-normalized", *SECONDARY)):
+    lines = [f"By seeds {family.seeds[0]} to {family.seeds[-1]}, on {family.title}:", ""]
+    for heads in (PRIMARY, SECONDARY):
         heads = ["must be above 0", *heads]
         lines += [*markdown([heads, *([row.get(head, "–") for head in heads] for row in rows)]), ""]
+    if missing:
+        lines += [f"Missing: {listed([run.folder.name for run in missing])}.", ""]
     return lines, rows

@@ -27,30 +27,6 @@ NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cu
 
 
 # ---------------------------------------------------------------------------- the list
-VARIANTS = {"JRD": "", "MRD": "--variant mrd", "JRD-C": "--variant jrd-c",
-            "JRD-Pooling": "--variant jrd-pooling"}
-PENALTIES = {"JRD": "--regularizer jrs", "JMMD": "--regularizer jmmd",
-             "JIntra": "--regularizer jintra"}
-TRIPLET = {"Triplet": "--lambda 0", "Triplet+L2Norm": "--lambda 0 --l2norm", "Triplet+MDR": ""}
-WITH_AND_WITHOUT_MDR = (("", " --lambda 0"), ("+MDR", ""))
-LEVELS = ("-1 0 1", "-2 0 2", "-3 0 3", "-3 -1 0 1 3", "-3 -2 0 2 3", "-4 -2 0 2 4", "-6 -3 0 3 6")
-LOSSES = {"triplet": "--loss triplet", "N-pair": "--loss npair", "contrastive": ""}
-PLAIN = {"Triplet": "--loss triplet --lambda 0", "N-pair": "--loss npair --lambda 0",
-         "Contrastive": "--lambda 0"}
-ADAPTIVE = {f"DML-DA {name}": loss for name, loss in LOSSES.items()}
-ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 and 5 go from 0 to 2; the paper names no points
-JRD_AND_BASELINE = {"JRD": "", "AMSoftmax": "--alpha 0"}
-FIG_1 = PLAIN | {"DML-DA contrastive": ""}
-# Headline settings stand on glyphs at the search's next rate too; JRD's proxies have 100 times it.
-THREE_TIMES = "3 × the rate"
-THREE_TIMES_IS = {"jrd": "--lr 1e-3 --lr-proxies 0.1", "mdr": "--lr 3e-3", "dml_da": "--lr 3e-4"}
-
-
-def with_alpha(flags, alpha):
-    """JRD's flags at a point of a sweep; α = 0 is AMSoftmax, whatever the regularizer."""
-    return f"{flags} --alpha {alpha}" if alpha else "--alpha 0"
-
-
 class Experiment(NamedTuple):
     """A table or figure of a paper.
 
@@ -69,9 +45,33 @@ class Experiment(NamedTuple):
     picture: str = None         # who draws it: PICTURES of report/__main__.py
 
 
+VARIANTS = {"JRD": "", "MRD": "--variant mrd", "JRD-C": "--variant jrd-c",
+            "JRD-Pooling": "--variant jrd-pooling"}
+PENALTIES = {"JRD": "--regularizer jrs", "JMMD": "--regularizer jmmd",
+             "JIntra": "--regularizer jintra"}
+TRIPLET = {"Triplet": "--lambda 0", "Triplet+L2Norm": "--lambda 0 --l2norm", "Triplet+MDR": ""}
+WITH_AND_WITHOUT_MDR = (("", " --lambda 0"), ("+MDR", ""))
+LEVELS = ("-1 0 1", "-2 0 2", "-3 0 3", "-3 -1 0 1 3", "-3 -2 0 2 3", "-4 -2 0 2 4", "-6 -3 0 3 6")
+LOSSES = {"triplet": "--loss triplet", "N-pair": "--loss npair", "contrastive": ""}
+PLAIN = {"Triplet": "--loss triplet --lambda 0", "N-pair": "--loss npair --lambda 0",
+         "Contrastive": "--lambda 0"}
+ADAPTIVE = {f"DML-DA {name}": loss for name, loss in LOSSES.items()}
+ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 and 5 go from 0 to 2; the paper names no points
+JRD_AND_BASELINE = {"JRD": "", "AMSoftmax": "--alpha 0"}
+FIG_1 = PLAIN | {"DML-DA contrastive": ""}
 RETRIEVAL = ("MAP@R", "NMI", "seen R@1")
+# Headline settings stand on glyphs at the search's next rate too; JRD's proxies have 100 times it.
+THREE_TIMES = "3 × the rate"
+THREE_TIMES_IS = {"jrd": "--lr 1e-3 --lr-proxies 0.1", "mdr": "--lr 3e-3", "dml_da": "--lr 3e-4"}
 # Seeds on glyphs of every row that a headline claim needs: fixed before they ran, the same for all.
 GLYPHS_SEEDS = 10
+
+
+def with_alpha(flags, alpha):
+    """JRD's flags at a point of a sweep; α = 0 is AMSoftmax, whatever the regularizer."""
+    return f"{flags} --alpha {alpha}" if alpha else "--alpha 0"
+
+
 # Not here: t-SNE of embeddings (MDR Fig. 5, DML-DA Fig. 1a-c, 5 and 7-9), of the runs of Tables 1a
 # and I.  Such pictures did not tell one method from another.
 EXPERIMENTS = {     # (paper, table or figure): what to run
@@ -179,16 +179,15 @@ class Family(NamedTuple):
     title: str
     seeds: range
     differences: dict   # {setting - setting: (paper, flags of one, of the other, the paper's on CUB)}
-    settings: dict      # {(paper, flags): (what its commands have besides, None before the search;
-#                         the share of the schedule after which its search was best, if that counts)}
+    settings: dict      # {(paper, flags): (further flags, None while a rate is searched; the share of
+#                         the schedule after which its search was best, if there was one)}
     optional: tuple = ()        # differences that are in the family only if all their runs are
 
 
 R18 = "--backbone resnet18 --weights resnet18_pqf.pth"
 GOOGLENET = "--backbone googlenet_bvlc --weights googlenet_bvlc.pth"
 AUTHORS = f"{R18} --lr 5e-5 --epochs 100 --iterations 100 --eval-every 10"
-# By the label of their runs, --name.  The rates that are None are being searched.
-FAMILIES = {
+FAMILIES = {        # by the label of their runs, --name
     "decides": Family("SqueezeNet 1.1 (docs/plan_cub128.md)", range(3, 11), {
         "JRD - AMSoftmax": ("jrd", "", "--alpha 0", None),          # AMSoftmax is in no table
         "DML-DA contrastive - contrastive": ("dml_da", "", "--lambda 0", 3.63),
@@ -206,7 +205,7 @@ FAMILIES = {
         ("dml_da", "--loss triplet"): ("--lr 3e-5", 0.5),
         ("dml_da", "--loss npair --lambda 0"): ("--lr 3e-6", 0.75),
         ("dml_da", "--loss npair"): ("--lr 3e-5", 0.75)}),
-    "networks": Family("on a network of each paper (docs/plan_networks.md)", range(3, 6), {
+    "networks": Family("a network of each paper (docs/plan_networks.md)", range(3, 6), {
         "MDR - Triplet": ("mdr", "", "--lambda 0", 12.4),           # Table 2a, R18
         "DML-DA contrastive - contrastive": ("dml_da", "", "--lambda 0", 3.63),
         "JRD - AMSoftmax": ("jrd", "", "--alpha 0", None),
@@ -219,13 +218,10 @@ FAMILIES = {
 
 
 def flags_on(dataset, paper, flags):
-    """A row's flags on the papers' datasets -> those on this one, None if it has no such row.
-
-    On glyphs widths are an eighth; on cub128 some settings have flags of their own.
-    """
+    """A row's flags on the papers' datasets -> those on this one, None if it has no such row."""
     if dataset in STAND_INS and ("--backbone" in flags or "--size" in flags):
         return None
-    if dataset == "glyphs":
+    if dataset == "glyphs":                         # widths are an eighth
         return re.sub(r"--dim (\d+)", lambda width: f"--dim {int(width[1]) // 8}", flags)
     if dataset == "cub128":
         for (owner, words), more in CUB128_FLAGS.items():
@@ -233,20 +229,11 @@ def flags_on(dataset, paper, flags):
     return flags
 
 
-def name_on(dataset, name):
-    """A row's name; on glyphs widths are an eighth."""
-    if dataset == "glyphs" and isinstance(name, tuple) and name[1] == "d":
-        series, symbol, width = name
-        return series, symbol, width // 8
-    return name
-
-
 def datasets_asked(datasets, asked):
-    """Those of a paper's datasets that --dataset asks for; "glyphs": on glyphs alone."""
+    """Those of a paper's datasets that --dataset asks for; a stand-in for CUB or Cars alone."""
     if asked in STAND_INS and re.search("cub|cars", datasets):
         return [asked]
-    return [dataset for dataset in datasets.split()
-            if asked == dataset or asked == "real" and dataset != "glyphs"]
+    return [dataset for dataset in datasets.split() if asked in (dataset, "real")]
 
 
 # ---------------------------------------------------------------------------- what is asked for
@@ -265,8 +252,7 @@ def add_selection(parser):
         "headline claims, 3 in sweeps; on cub128 3)")
     add("--quick", action="store_const", const=True, help="three methods, their baselines, on "
         "glyphs, two seeds")
-    add("--weights", metavar="FILE", help="pretrained weights that every command is to have: the "
-        "runs with them, none else, are listed and reported")
+    add("--weights", metavar="FILE", help="pretrained weights that every command is to have")
     add("--runs", metavar="PATH", nargs="+", help="folder that holds the runs (default: runs), or "
         "archives of such folders: results/cub128/runs.tar.xz ...")
 
@@ -282,25 +268,25 @@ def rows_on(dataset, key, args):
         if experiment.three_times:
             flags_of |= {f"{name}, {THREE_TIMES}": f"{flags} {THREE_TIMES_IS[key[0]]}".strip()
                          for name, flags in experiment.rows.items() if "--size" not in flags}
-    return [Row(key, name_on(dataset, name), dataset, flags_on(dataset, key[0], flags),
-                args.seeds or seeds) for name, flags in flags_of.items()]
+        flags_of = {(name[0], "d", name[2] // 8) if "--dim" in flags else name: flags
+                    for name, flags in flags_of.items()}
+    return [Row(key, name, dataset, flags_on(dataset, key[0], flags), args.seeds or seeds)
+            for name, flags in flags_of.items()]
 
 
 def selected(args):
     """The rows that the command line selects; args.dataset is filled in if it is not given.
     UserError if there are none."""
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")
-    rows = []
-    for key, experiment in EXPERIMENTS.items():
-        if args.paper in (None, key[0]) and args.table in (None, key[1].lower()):
-            for dataset in datasets_asked(experiment.datasets, args.dataset):
-                rows += rows_on(dataset, key, args)
+    keys = [key for key in EXPERIMENTS if args.paper in (None, key[0])]
+    rows = [row for key in keys if args.table in (None, key[1].lower())
+            for dataset in datasets_asked(EXPERIMENTS[key].datasets, args.dataset)
+            for row in rows_on(dataset, key, args)]
     if not rows:
         asked = [f"--{name} {getattr(args, name)}" for name in ("dataset", "paper", "table")
-                 if getattr(args, name)]
-        asked += ["--quick"] if args.quick else []
-        known = [" ".join(key) for key in EXPERIMENTS if args.paper in (None, key[0])]
-        raise UserError(f"nothing to run for {' '.join(asked)}: there are {', '.join(known)}")
+                 if getattr(args, name)] + ["--quick"] * bool(args.quick)
+        raise UserError(f"nothing to run for {' '.join(asked)}: there are "
+                        f"{', '.join(map(' '.join, keys))}")
     return rows
 
 
@@ -316,10 +302,10 @@ def read_log(path):
 class Training:
     """One run: its command, settings and folder, and what stands in the folder."""
 
-    def __init__(self, paper, dataset, flags, seed, out="runs", weights=None):
+    def __init__(self, paper, dataset, flags, seed, runs="runs", weights=None):
         words = ["--dataset", dataset, *flags.split(), "--seed", str(seed)]
         words += ["--weights", weights] if weights and "--weights" not in words else []
-        words += ["--out", out] if out != "runs" else []
+        words += ["--out", runs] if runs != "runs" else []
         self.paper, self.command = paper, shlex.join(["python", f"{paper}.py", *words])
         self.cfg = SCRIPTS[paper].parse_args(words)
         self.folder = run_folder(paper, self.cfg)
@@ -354,14 +340,11 @@ training = functools.cache(Training)        # of the same arguments the same one
 
 
 def runs_of(row, args, seeds=None):
-    """A row's runs under --runs with --weights, one per seed; none if it has no counterpart."""
-    if row.flags is None:
-        return []
+    """A row's runs under --runs, one per seed; none if it has no counterpart."""
     return [training(row.key[0], row.dataset, row.flags, seed, args.runs, args.weights)
-            for seed in range(seeds or row.seeds)]
+            for seed in range(seeds or row.seeds) if row.flags is not None]
 
 
-# ---------------------------------------------------------------------------- list and plan
 def deciding_runs(name, paper, flags, args):
     """The runs of a family's setting, one per seed; none before its rate is known."""
     more, _ = FAMILIES[name].settings[paper, flags]
@@ -369,6 +352,7 @@ def deciding_runs(name, paper, flags, args):
                      args.weights) for seed in FAMILIES[name].seeds if more]
 
 
+# ---------------------------------------------------------------------------- list and plan
 def all_runs(rows, args):
     """Each training of the rows once: the headlines', then others'; seed 0 of all, 1, ..."""
     wanted = [(row.key not in HEADLINES, run.cfg.seed, run)
@@ -387,8 +371,7 @@ def plan(rows, args):
     """The plan on stderr, the commands that are left on stdout -> status, 1: some cannot start"""
     if args.weights not in (None, "random") and not Path(args.weights).is_file():
         raise UserError(f"--weights {args.weights}: no such file")
-    runs = all_runs(rows, args)
-    missing = {}                                                        # {dataset: why}
+    runs, missing = all_runs(rows, args), {}                            # {dataset: why}
     for dataset, root in {run.cfg.dataset: run.cfg.data_root for run in runs}.items():
         try:
             if dataset != "glyphs":
@@ -398,11 +381,10 @@ def plan(rows, args):
     states = Counter(run.state for run in runs)
     lines = [f"plan: {len(runs)} runs for {len({row.key for row in rows})} tables and figures, "
              + ", ".join(f"{n} {state}" for state, n in states.items())]
-    left = [run for run in runs if run.state != "finished"]
     lines += [f"  {run.folder} holds other settings: delete it to train anew"
-              for run in left if run.state == "stale"]
+              for run in runs if run.state == "stale"]
     print("\n".join([*lines, *missing.values()]), file=sys.stderr, flush=True)
-    for run in left:
-        if run.cfg.dataset not in missing:
+    for run in runs:
+        if run.state != "finished" and run.cfg.dataset not in missing:
             print(run.command)
     return 1 if missing else 0
