@@ -8,7 +8,7 @@
     load(checkpoint)                a trained network, ready to embed
     Run                             header, progress, log, atomic checkpoint, automatic resume
     python common.py check cub      reads every image of a dataset and lists those it cannot
-    python common.py prepare cub    fetches weights and builds caches, ahead of a job array
+    python common.py prepare cub    fetches the dataset (cub, sop) and weights, builds caches
 
 How each is done stands in support/.  Images are uint8 RGB tensors (3, h, w) until `Preprocess`, on
 the device, turns a batch of them into what the backbone was trained on.
@@ -17,28 +17,50 @@ import argparse
 import importlib
 import itertools
 import sys
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn as nn
 import torchvision
+from torchvision.datasets.utils import check_md5, extract_archive
 from tqdm import tqdm
 
 from support import glyphs
 from support.command_line import (Parser, add_shared_arguments, cores, data_root,  # noqa: F401
                                   device, idle_shared, main, number, output, refuse_idle,
                                   settings)
-from support.datasets import Data, Split, check, iterations_for, load_dataset    # noqa: F401
+from support.datasets import (Data, Split, check, iterations_for, load_dataset,   # noqa: F401
+                              need_pairs)
 from support.files import (NonFiniteLoss, UserError, atomic, listed, load_torch,  # noqa: F401
                            reason, sha256)
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
-from support.images import ImageFiles, augmented, random_seed, shuffled          # noqa: F401
-from support.layouts import COUNTS
+from support.images import ImageFiles                                             # noqa: F401
+from support.layouts import ARCHIVES, COUNTS, FOLDERS, SMALLER
 from support.networks import BNInception, GoogLeNet
 from support.runs import PAPERS, Run, other_images, read_checkpoint, run_folder  # noqa: F401
 
 
 # ---------------------------------------------------------------------------- batches, embeddings
+def shuffled(n, batch, seed, epoch):
+    """All n indices in an order that depends on (seed, epoch) alone, in batches."""
+    generator = torch.Generator().manual_seed(random_seed(seed, epoch))
+    return [part.tolist() for part in torch.randperm(n, generator=generator).split(batch)]
+
+
+def random_seed(*key):
+    """A 64-bit seed from a few whole numbers: what is drawn depends on the key alone."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
+
+
+def augmented(image, augment, *key):
+    """augment(image), what it draws depending on the key alone: any process, any order."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(random_seed(*key))
+        return augment(image)
+
+
 class _Augmented(torch.utils.data.Dataset):
     """(epoch, index) -> the image as that epoch draws it, its label"""
 
@@ -80,7 +102,7 @@ def embed(function, split, cfg):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
     images, where = split.images, device(cfg)
     batch = 200 if where.type == "cuda" else 25         # 25 fit into a CPU's cache
-    whole = images if torch.is_tensor(images) else images.whole()
+    whole = images if torch.is_tensor(images) else images.whole
     batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
         images, batch, num_workers=_workers(cfg, images), pin_memory=where.type == "cuda",
         generator=torch.Generator())
@@ -304,13 +326,35 @@ def load(checkpoint, device="cpu"):
 
 
 # ---------------------------------------------------------------------------- command line
+def download(dataset, root):
+    """Fetch and unpack cub or sop where it is missing.  Its folder appears whole or not at all.
+    Tested against a server on the same machine; the real addresses were not tried."""
+    name = SMALLER.get(dataset, dataset)
+    if name not in ARCHIVES or Path(root, FOLDERS[name][0]).is_dir():
+        return
+    (url, _, md5), folder = ARCHIVES[name], Path(root, FOLDERS[name][0])
+    try:
+        Path(root).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as part:
+            archive = Path(part, url.rpartition("/")[2])
+            torch.hub.download_url_to_file(url, str(archive))       # torchvision's has no ftp
+            if not check_md5(archive, md5):
+                raise UserError(f"{archive.stat().st_size:,} bytes came, whose md5 is not {md5}")
+            extract_archive(archive, part)
+            Path(part, folder.name).rename(folder)
+    except Exception as error:              # a server and an archive fail in a dozen ways
+        raise UserError(f"cannot download {url}: {reason(error)}; nothing of it was kept, try "
+                        f"again or unpack it to {folder} yourself")
+
+
 def prepare(args):
-    """`common.py prepare`: build the caches and fetch the weights of datasets as the presets see
-    them.  What cannot be had is a line on stderr, and status 2 at the end."""
+    """`common.py prepare`: download datasets that are missing, build the caches and fetch the
+    weights, as the presets see them.  What cannot be had is a line on stderr, and status 2."""
+    for dataset in args.dataset:
+        download(dataset, args.data_root)
     flags, faults = ["--data-root", args.data_root], set()
     for name in ("backbone", "size", "weights"):
-        if getattr(args, name):
-            flags += [f"--{name}", str(getattr(args, name))]
+        flags += [f"--{name}", str(getattr(args, name))] if getattr(args, name) else []
     for dataset, paper in itertools.product(args.dataset, [args.paper] if args.paper else PAPERS):
         script = importlib.import_module(paper)
         cfg = script.parse_args(["--dataset", dataset, *flags])

@@ -323,6 +323,7 @@ def train(cfg):
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
+    common.need_pairs(data.train)
     if cfg.iterations is None:
         cfg.iterations = common.iterations_for(data.train, cfg.batch, DEFAULTS)
     torch.manual_seed(cfg.seed)

@@ -11,7 +11,7 @@ import torch.nn as nn  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 from support import files, glyphs  # noqa: E402
-from support.images import augmented, shuffled  # noqa: E402
+from common import augmented, shuffled  # noqa: E402
 
 
 def pretrain(path):

@@ -1,4 +1,5 @@
 """The datasets as the scripts see them: splits of images and labels, held-out classes, caches."""
+import collections
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from tqdm import tqdm
 
 from support import glyphs
 from support.command_line import cores, data_root
-from support.files import UserError, digest
-from support.identity import digest_of
+from support.files import UserError, digest, sha256
+from support.identity import listed
 from support.images import ImageFiles, cache_images, decode, to_tensor
-from support.layouts import COUNTS, SMALLER, read_dataset, remarks
+from support.layouts import COUNTS, SMALLER, read_dataset
 
 
 @dataclass
@@ -49,40 +50,34 @@ class Data:
         parts = {"train": self.train, "test": self.test, "gallery": self.gallery, "val": self.val}
         return {k: [len(s), len(s.classes)] for k, s in parts.items() if s is not None}
 
-    def prepare(self, cache):
-        """With cache: decode and resize the images of files into their caches."""
-        for split in (self.train, self.seen, self.test, self.gallery, self.val):
-            if cache and split is not None and split.files:
-                split.images = cache_images(split.images)
-
 
 def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
-    """A dataset by name, or a folder of one's own -> Data.
+    """A dataset by name, or a folder of one's own -> Data, ready to train.
 
     root: the folder that holds the datasets (default: data_root()) and their cache, `.cache`.
     train, test: the deterministic first part of the transform of training and of test images (the
     rest is random and belongs to the loader); None leaves images as they are.
-    cache: keep what that part makes of each image; the tensors are the same without.  False
-    or None: not now; Data.prepare(cache) may do it later.
+    cache: keep what that part makes of each image; the tensors are the same without.
     val: the share of the training classes, the last by name, to hold out.
-    UserError: what read_dataset refuses; an image that cannot be read while the cache is built; no
-    room for the cache; too few classes for val.
+    UserError: what read_dataset and cache_images refuse; too few classes for val.
     """
+    root, title = Path(root or data_root()), SMALLER.get(name, name)
+    papers = title in COUNTS
     if name == "glyphs":
-        return _load_glyphs(train, test, val)
-    root = Path(root or data_root())
-    folder, splits = read_dataset(name, root)
-    title, own_name = SMALLER.get(name, name), folder.resolve().name
-    real = title in COUNTS
-    if not real:
-        title = f"{own_name}-{digest(folder.resolve())[:8]}"
+        folder, splits = None, {part: [
+            (v2.functional.to_pil_image(image), f"glyph {glyphs.GLYPHS[part][0][label]}")
+            for image, label in zip(*glyphs.glyphs(part))] for part in ("train", "test")}
+    else:
+        folder, splits = read_dataset(name, root)
+        name = name if papers else folder.resolve().name
+        title = title if papers else f"{name}-{digest(folder.resolve())[:8]}"
 
-    def names_and_digest(rows, *stats):
-        paths = [path for path, _ in rows]
-        names = [path.relative_to(folder).as_posix() for path in paths]
-        return names, digest_of(names, paths, *(() if real else stats))
-
-    identity = {part: names_and_digest(rows, "st_size")[1][:12] for part, rows in splits.items()}
+    def digest_of(rows, *stats):
+        """Of the images' names and, because the papers' archives do not change and to look at
+        120,000 files takes minutes on a network's file system, of other folders' os.stat."""
+        return digest(*(" ".join([path.relative_to(folder).as_posix(), *(
+            str(getattr(path.stat(), stat)) for stat in stats if not papers)]) for path, _ in rows))
+    identity = {part: digest_of(rows, "st_size")[:12] for part, rows in splits.items() if folder}
     if val:
         classes = sorted({c for _, c in splits["train"]})
         held_out = {*classes[first_held_out(len(classes), val):]}
@@ -94,17 +89,17 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         numbered_with = ("test", "gallery") if part in ("test", "gallery") else (part,)
         classes = sorted({c for other in numbered_with for _, c in splits.get(other, ())})
         number_of = {c: i for i, c in enumerate(classes)}
-        place = f"{title}-{part}" + (f"-{val:g}" if val and part in ("train", "val") else "")
-        names, sources = names_and_digest(rows, "st_size", "st_mtime_ns")
-        images = ImageFiles([path for path, _ in rows], prefix, root / ".cache" / place, sources)
-        labels = torch.tensor([number_of[c] for _, c in rows])
-        return Split(images, labels, [*map(str, classes)], names)
-
-    others = {part: split(part, test) for part in ("test", "gallery", "val") if part in splits}
-    data = Data(name if real else own_name, split("train", train), split("train", test), **others,
-                identity=identity)
-    data.prepare(cache)
-    return data
+        labels, classes = torch.tensor([number_of[c] for _, c in rows]), [*map(str, classes)]
+        if not folder:
+            return Split(torch.stack([to_tensor(prefix, x) for x, _ in rows]), labels, classes)
+        images = ImageFiles([path for path, _ in rows], prefix, as_stored=papers)
+        if cache and prefix:
+            place = f"{title}-{part}" + (f"-{val:g}" if val and part in ("train", "val") else "")
+            images = cache_images(images, root / ".cache" / place,
+                                  digest_of(rows, "st_size", "st_mtime_ns"))
+        return Split(images, labels, classes, [p.relative_to(folder).as_posix() for p, _ in rows])
+    return Data(name, split("train", train), split("train", test), identity=identity, **{
+        part: split(part, test) for part in splits if part != "train"})
 
 
 def first_held_out(classes, share):
@@ -117,19 +112,11 @@ def first_held_out(classes, share):
     return first
 
 
-def _load_glyphs(train, test, val):
-    """The embedded dataset -> Data"""
-    def split(part, prefix, first=0, last=None):
-        names = [f"glyph {c}" for c in glyphs.GLYPHS[part][0]][first:last]
-        images, labels = glyphs.glyphs(part)
-        chosen = (labels >= first) & (labels < first + len(names))
-        images = torch.stack([to_tensor(prefix, v2.functional.to_pil_image(x))
-                              for x in images[chosen]])
-        return Split(images, labels[chosen] - first, names)
-
-    first = first_held_out(len(glyphs.GLYPHS["train"][0]), val) if val else None
-    return Data("glyphs", split("train", train, 0, first), split("train", test, 0, first),
-                split("test", test), val=split("train", test, first) if val else None, identity={})
+def need_pairs(split):
+    """UserError where no class has two images: a loss on pairs or triplets would learn nothing."""
+    if split.labels.bincount().max() < 2:
+        raise UserError(f"no training class has two images ({split}): a loss on pairs or triplets "
+                        "has nothing to learn from")
 
 
 def iterations_for(split, batch, defaults):
@@ -142,26 +129,37 @@ def iterations_for(split, batch, defaults):
 
 
 def check(name, root):
-    """`common.py check`: list the images that cannot be read, and what else to know of a folder.
-
-    UserError if there are any.
-    """
+    """`common.py check`: list the images that cannot be read; of a folder of one's own say which
+    training classes have one image and which images are there twice.  UserError: unreadable ones"""
     folder, splits = read_dataset(name, root)
-    if name not in COUNTS:
-        for remark in remarks(folder, splits):
-            print(f"note: {remark}")
-    paths = [path for rows in splits.values() for path, _ in rows]
+    papers = SMALLER.get(name, name) in COUNTS
+    rows = [(part, path) for part, rows in splits.items() for path, _ in rows]
 
-    def fault(path):
+    def fault(row):
         try:
-            decode(path)
+            decode(row[1], as_stored=papers)
         except UserError as error:
             return str(error)
     with ThreadPoolExecutor(cores()) as pool:
-        faults = [*filter(None, tqdm(pool.map(fault, paths), "checking images", len(paths),
+        faults = [*filter(None, tqdm(pool.map(fault, rows), "checking images", len(rows),
                                      unit="image", leave=False, disable=None))]
     if faults:
         print(*faults, sep="\n", flush=True)
-        raise UserError(f"{len(faults):,} of {len(paths):,} images in {folder} cannot be read: "
-                        "unpack it again")
-    print(f"{folder}: {len(paths):,} images, all can be read")
+        raise UserError(f"{len(faults):,} of {len(rows):,} images in {folder} cannot be read"
+                        + (": unpack it again" if papers else ""))
+    print(f"{folder}: {len(rows):,} images, all can be read")
+    if papers:
+        return
+    count = collections.Counter(c for _, c in splits["train"])
+    if single := [c for c in count if count[c] == 1]:
+        print(f"note: training classes with a single image, so without a positive pair: "
+              f"{len(single)}, {listed(single)}")
+    first, within, across = {}, [], []
+    for part, path in rows:                         # train, test, gallery
+        where, original = first.setdefault(sha256(path), (part, path))
+        if path != original:
+            (across if where == "train" != part else within).append(
+                f"{path.relative_to(folder)} is {original.relative_to(folder)}")
+    if across or within:
+        print(f"note: {len(across) + len(within)} images are there twice, byte for byte, "
+              f"{len(across)} of them in train and in test or gallery: {(across + within)[0]}")

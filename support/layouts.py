@@ -3,14 +3,14 @@
 Each reader gives {"train", "test" and perhaps "gallery": [(path, class)]}.  Nothing is read of the
 images themselves.
 """
-import collections
 import os
+import shlex
 from pathlib import Path
 
-import PIL.Image
 import scipy.io
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from support.files import UserError, listed, reason, sha256
+from support.files import UserError, listed, reason
 
 SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
 COUNTS = {  # images and classes of each split; with other counts nothing trains
@@ -18,23 +18,28 @@ COUNTS = {  # images and classes of each split; with other counts nothing trains
     "cars": {"train": (8054, 98), "test": (8131, 98)},
     "sop": {"train": (59551, 11318), "test": (60502, 11316)},
     "inshop": {"train": (25882, 3997), "test": (14218, 3985), "gallery": (12612, 3985)}}
-
-SOURCES = {  # the folders (the first one is advised) under the data root, and what to put there
-    "cub": (["CUB_200_2011"], "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz "
-            "(1,150,585,339 bytes, md5 97eceeb196236b17998738112f37df78), unpacked to {}"),
-    "cars": (["cars", "cars196", "stanford_cars"], "car_ims.tgz (md5 "
-             "d5c8f0aa497503f355e17dc7886c3f14) and cars_annos.mat (md5 "
-             "b407c6086d669747186bd1d764ff9dbc), unpacked to {0}/car_ims and {0}/cars_annos.mat, "
-             "or the copies in circulation as {0}/cars_train, {0}/cars_test, "
-             "{0}/devkit/cars_train_annos.mat and {0}/devkit/cars_test_annos_withlabels.mat; "
-             "their host, ai.stanford.edu/~jkrause/cars, is gone since 2023"),
-    "sop": (["Stanford_Online_Products"], "ftp://cs.stanford.edu/cs/cvgl/"
-            "Stanford_Online_Products.zip (3,083,860,082 bytes, md5 "
-            "7f73d41a2f44250d4779881525aea32e), unpacked to {}"),
-    "inshop": (["inshop", "In-shop Clothes Retrieval Benchmark"], "list_eval_partition.txt and the "
-               "folder img of the In-shop Clothes Retrieval Benchmark, from the drive of "
-               "DeepFashion, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html (52,712 images; no "
-               "checksum is published), unpacked to {}")}
+FOLDERS = {  # under the data root; the first one is advised
+    "cub": ["CUB_200_2011"], "cars": ["cars", "cars196", "stanford_cars"],
+    "sop": ["Stanford_Online_Products"],
+    "inshop": ["inshop", "In-shop Clothes Retrieval Benchmark"]}
+ARCHIVES = {  # of that folder: address, bytes, md5
+    "cub": ("https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz", 1_150_585_339,
+            "97eceeb196236b17998738112f37df78"),
+    "sop": ("ftp://cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip", 3_083_860_082,
+            "7f73d41a2f44250d4779881525aea32e")}
+BY_HAND = {  # where there is no archive to download
+    "cars": "{0}/car_ims (of car_ims.tgz, md5 d5c8f0aa497503f355e17dc7886c3f14) and "
+            "{0}/cars_annos.mat (md5 b407c6086d669747186bd1d764ff9dbc); or {0}/cars_train, "
+            "{0}/cars_test, {0}/devkit/cars_train_annos.mat and "
+            "{0}/devkit/cars_test_annos_withlabels.mat, as copies have them: their host, "
+            "ai.stanford.edu/~jkrause/cars, is gone since 2023",
+    "inshop": "{0}/list_eval_partition.txt and {0}/img (not img_highres), 52,712 images of the "
+              "In-shop Clothes Retrieval Benchmark, from the drive of DeepFashion, "
+              "mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html (no checksum is published)"}
+IMAGES = (*IMG_EXTENSIONS, ".jpe", ".jfif", ".gif", ".jp2", ".avif")    # names of photos end so
+LITTER = {  # of Macs, network disks and Windows, beside names that begin with a dot
+    "__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "lost+found",
+    "$recycle.bin", "recycler", "system volume information", "thumbs.db", "desktop.ini"}
 
 
 def read_dataset(name, root):
@@ -42,7 +47,7 @@ def read_dataset(name, root):
     "gallery": [(path, class)]}.
 
     UserError: unknown name; a dataset that is missing, half-extracted or not of the expected
-    counts; a folder without sub-folders or with too few; a test class of one image.
+    counts; a folder without sub-folders or with too few; a class without images that can be read.
     """
     name = SMALLER.get(name, name)
     if name in COUNTS:
@@ -56,114 +61,138 @@ def read_dataset(name, root):
     return Path(name), _own_folder(Path(name))
 
 
-def _own_folder(folder):
-    """A sub-folder per class: the first half of them (by name) trains, the second half tests, as
-    the papers do.  Or train/ and test/, and perhaps gallery/, each with a sub-folder per class."""
-    if (folder / "train").is_dir() and (folder / "test").is_dir():
-        parts = {part: _classes(folder / part) for part in ("train", "test", "gallery")
-                 if (folder / part).is_dir()}
-        for part, classes in parts.items():
-            if not classes:
-                raise UserError(f"{folder / part} has no sub-folders with images: it needs one a "
-                                "class")
-        if len(parts["train"]) < 2:
-            raise UserError(f"{folder / 'train'} has one class: to train takes two")
-        if "gallery" in parts and not {*parts["test"]} & {*parts["gallery"]}:
-            raise UserError(f"{folder / 'gallery'} has no class of {folder / 'test'}: nothing "
-                            "could be found in it")
-    else:
-        classes = _classes(folder)
-        if len(classes) < 4:
-            raise UserError(f"{folder} has {len(classes) or 'no'} sub-folders with images: it "
-                            "needs one a class and at least 4, of which half train and half test "
-                            "(or train/ and test/, and perhaps gallery/, by these names)")
-        classes, half = [*classes.items()], len(classes) // 2
-        parts = {"train": dict(classes[:half]), "test": dict(classes[half:])}
-    for name, paths in parts["test"].items():
-        if len(paths) < 2 and "gallery" not in parts:
-            raise UserError(f"{paths[0].parent} has one image: a test class needs two, "
-                            "one to ask with and one to find")
-    return {part: [(path, name) for name, paths in classes.items() for path in paths]
-            for part, classes in parts.items()}
+# ---------------------------------------------------------------------------- folders of one's own
+def files_below(folder):
+    """-> the images below a folder, and the other files that are for people; in order.
 
-
-def _classes(folder):
-    """{name of a sub-folder: its images}, those without any left out; sorted by their letters'
-    codes, which is the same order on every system"""
-    folders = sorted((path for path in folder.iterdir() if path.is_dir() and not hidden(path.name)),
-                     key=lambda path: path.name)
-    images = {path.name: images_below(path) for path in folders}
-    return {name: paths for name, paths in images.items() if paths}
+    Linked folders are read like others, each folder once, so that a loop of links ends.
+    UserError: a folder that cannot be read, links that lead nowhere.
+    """
+    def refuse(error):
+        raise UserError(f"cannot read the folder {error.filename}: {error.strerror}")
+    starts, seen, files, images, others = [folder], set(), [], [], []
+    for start in starts:                            # grows by the links to folders that are met
+        for place, folders, names in os.walk(start, onerror=refuse):
+            if (real := os.path.realpath(place)) in seen:
+                others.append(Path(place))          # a second way to it
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = [name for name in folders if not hidden(name)]
+            starts += [path for name in folders if (path := Path(place, name)).is_symlink()]
+            files += [Path(place, name) for name in names if not hidden(name)]
+    if dead := [path for path in files if path.is_symlink() and not path.exists()]:
+        raise UserError(f"{folder} has {len(dead)} links that lead nowhere: {listed(dead)}")
+    files.sort(key=Path.as_posix)
+    for path in files:
+        (images if path.suffix.lower() in IMAGES else others).append(path)
+    return images, others
 
 
 def hidden(name):
-    """Whether a file or folder is not for people: .git, and what a Mac adds to an archive."""
-    return name.startswith(".") or name == "__MACOSX"
-
-
-def files_below(folder):
-    """The files below a folder that are for people; in order."""
-    return sorted((path for path in folder.rglob("*") if path.is_file()
-                   and not any(map(hidden, path.relative_to(folder).parts))),
-                  key=lambda path: path.as_posix())
+    return name.startswith(".") or name.lower() in LITTER
 
 
 def images_below(folder):
-    """The files below a folder that Pillow reads, by their names; in order."""
-    read = {suffix for suffix, kind in PIL.Image.registered_extensions().items()
-            if kind in PIL.Image.OPEN}
-    return [path for path in files_below(folder) if path.suffix.lower() in read]
+    """The images below a folder, in order; what is left out is said."""
+    images, others = files_below(folder)
+    say_left_out(folder, others)
+    return images
 
 
-def remarks(folder, splits):
-    """What a user should know about a folder of their own, a sentence each."""
-    paths = {part: [path for path, _ in rows] for part, rows in splits.items()}
-    used, sentences = set(sum(paths.values(), [])), []
-    left_out = [path.relative_to(folder) for path in files_below(folder) if path not in used]
-    if left_out:
-        sentences.append(f"left out: {len(left_out)} files, {listed(left_out)}")
-    count = collections.Counter(name for _, name in splits["train"])
-    single = [name for name, images in count.items() if images == 1]
-    if single:
-        sentences.append(f"training classes with a single image, so without a positive pair: "
-                         f"{len(single)}, {listed(single)}")
-    trained = {sha256(path): path.relative_to(folder) for path in paths.pop("train")}
-    copies = [f"{path.relative_to(folder)} is {trained[sha256(path)]}"
-              for path in sum(paths.values(), []) if sha256(path) in trained]
-    if copies:
-        sentences.append(f"{len(copies)} images of test or gallery are in train too, "
-                         f"byte for byte: {listed(copies, 1)}")
-    return sentences
+def say_left_out(folder, paths):
+    if paths:
+        print(f"note: left out of {folder}: {len(paths)} files, "
+              + listed([path.relative_to(folder) for path in paths]))
 
 
+def _own_folder(folder):
+    """A sub-folder per class: the first half of them (by name) trains, the second half tests, as
+    the papers do.  Or train/ and test/, and perhaps gallery/, each with a sub-folder per class."""
+    parts = [part for part in ("train", "test", "gallery") if (folder / part).is_dir()]
+    parts = parts if {"train", "test"} <= {*parts} else [""]
+    depth = 1 if parts == [""] else 2
+
+    def class_of(path):                                     # ("train", "a") or ("a",), else None
+        inside = path.relative_to(folder).parts
+        return inside[:depth] if len(inside) > depth and (depth == 1 or inside[0] in parts) else None
+    classes, (images, others) = {}, files_below(folder)
+    for path in images:
+        classes.setdefault(class_of(path), []).append(path)
+    left_out = sorted(others + classes.pop(None, []))
+    for path in others:
+        if class_of(path) not in {None, *classes}:
+            raise UserError(f"{folder.joinpath(*class_of(path))} has no image that can be read "
+                            f"here, but {path.name}: save as JPEG or PNG, or move it away")
+    classes = {part: {key[-1]: classes[key] for key in sorted(classes) if depth == 1 or key[0] == part}
+               for part in parts}
+    for part, least in (("", 4), ("train", 2), ("test", 1), ("gallery", 1)):
+        if len(classes.get(part, range(9))) < least:
+            raise UserError(f"{folder / part} has {len(classes[part]) or 'no'} sub-folders with "
+                            f"images: it needs one a class and at least {least}" + (
+                                "" if part else ", of which half train and half test (or train/ "
+                                "and test/, and perhaps gallery/, by these names)"))
+    if depth == 1:
+        rows, half = [*classes[""].items()], len(classes[""]) // 2
+        classes = {"train": dict(rows[:half]), "test": dict(rows[half:])}
+    gallery = classes.get("gallery")
+    if gallery and not {*classes["test"]} & {*gallery}:
+        raise UserError(f"{folder / 'gallery'} has no class of {folder / 'test'}: nothing could be "
+                        "found in it")
+    for paths in classes["test"].values():
+        if len(paths) < 2 and not gallery:
+            raise UserError(f"{paths[0].parent} has one image: a test class needs two, "
+                            "one to ask with and one to find")
+    say_left_out(folder, left_out)
+    return {part: [(path, name) for name, paths in own.items() for path in paths]
+            for part, own in classes.items()}
+
+
+# ---------------------------------------------------------------------------- the papers' four
 def find_dataset(name, root):
     """The folder of a real dataset under root.  UserError: it is not there; where to get it."""
-    folders, where = SOURCES[name]
-    for folder in (Path(root, f) for f in folders):
+    folders = [Path(root, folder) for folder in FOLDERS[name]]
+    for folder in folders:
         if folder.is_dir():
             return folder
-    raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): get "
-                    + where.format(Path(root, folders[0])))
+    raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): "
+                    + _source(name, folders[0]))
 
 
-def _in_words(counts):
-    return ", ".join(f"{part} {n:,} images of {c:,} classes" for part, (n, c) in counts.items())
+def _source(name, folder):
+    """Where a dataset is to be had, in words."""
+    if name not in ARCHIVES:
+        return f"it is {BY_HAND[name].format(folder)}"
+    url, size, md5 = ARCHIVES[name]
+    return (f"python common.py prepare {name} --data-root {shlex.quote(str(folder.parent))} "
+            f"downloads it ({size / 1e9:.1f} GB); or unpack {url} ({size:,} bytes, md5 {md5}) to "
+            f"{folder}")
 
 
 def _verify(name, folder, splits):
     """UserError if the splits have other counts than expected, or name files that do not exist."""
+    def in_words(counts):
+        return ", ".join(f"{part} {n:,} images of {c:,} classes" for part, (n, c) in counts.items())
     counts = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
     if counts != COUNTS[name]:
-        raise UserError(f"{folder} has {_in_words(counts)}; the whole dataset, split by class as "
-                        f"in the papers, has {_in_words(COUNTS[name])}")
-    # One look into each folder: on a network's file system 300,000 at single files take minutes.
+        raise UserError(f"{folder} has {in_words(counts)}; the whole dataset, split by class as "
+                        f"in the papers, has {in_words(COUNTS[name])}")
+    missing, n = _missing(splits), sum(map(len, splits.values()))
+    if len(missing) == n:
+        raise UserError(f"{folder} has no image where its list says, {missing[0]} first; known "
+                        f"layouts: {_source(name, folder)}")
+    if missing:
+        raise UserError(f"{len(missing):,} of the {n:,} images of {name} are missing, "
+                        f"{missing[0]} first: a half-extracted archive? unpack it again")
+
+
+def _missing(splits):
+    """The images that are not there, by one look into each folder: on a network's file system
+    300,000 at single files take minutes."""
     paths = [path for rows in splits.values() for path, _ in rows]
     folders = {path.parent for path in paths}
     there = {folder: {*os.listdir(folder)} if folder.is_dir() else {} for folder in folders}
-    missing = [path for path in paths if path.name not in there[path.parent]]
-    if missing:
-        raise UserError(f"{len(missing):,} of the {len(paths):,} images of {name} are missing, "
-                        f"{missing[0]} first: a half-extracted archive? unpack it again")
+    return [path for path in paths if path.name not in there[path.parent]]
 
 
 def _rows(path, *kinds, header=0):
@@ -200,26 +229,31 @@ def _cub(folder):
 
 def _cars(folder):
     """Cars-196: classes 1-98 train, 99-196 test, of the original layout or of cars_train and
-    cars_test pooled."""
-    if (folder / "cars_annos.mat").exists():
-        lists = [(folder, folder / "cars_annos.mat", "relative_im_path")]
-    else:
-        lists = [(folder / side, _either(folder / "devkit" / file, folder / file), "fname")
-                 for side, file in (("cars_train", "cars_train_annos.mat"),
-                                    ("cars_test", "cars_test_annos_withlabels.mat"))]
-    splits = {"train": [], "test": []}
-    for images, path, field in lists:
-        if not path.exists():
-            raise UserError(f"no {path} (nor {folder}/cars_annos.mat): a half-extracted archive?")
-        try:
-            table = scipy.io.loadmat(path, squeeze_me=True)["annotations"]
-            rows = [(str(name), int(c)) for name, c in zip(table[field], table["class"])]
-        except Exception as error:          # loadmat fails in a dozen ways on a damaged file
-            raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
-                            + reason(error))
-        for name, c in rows:
-            splits["train" if c <= 98 else "test"].append((images / name, c))
-    return splits
+    cars_test pooled: by the lists whose images are there."""
+    sides = [side / side.name if (side / side.name).is_dir() else side
+             for side in (folder / "cars_train", folder / "cars_test")]
+    candidates = []
+    for lists in (((folder, "cars_annos.mat", "relative_im_path"),),
+                  ((sides[0], "cars_train_annos.mat", "fname"),
+                   (sides[1], "cars_test_annos_withlabels.mat", "fname"))):
+        lists = [(images, next(folder.rglob(file), None), field) for images, file, field in lists]
+        if all(path for _, path, _ in lists):
+            rows = [row for each in lists for row in _annotations(*each)]
+            candidates.append({"train": [row for row in rows if row[1] <= 98],
+                               "test": [row for row in rows if row[1] > 98]})
+    if not candidates:
+        raise UserError(f"{folder} has no list of a known layout: {_source('cars', folder)}")
+    return min(candidates, key=lambda splits: len(_missing(splits)))
+
+
+def _annotations(images, path, field):
+    """The rows (path, class) of one of Cars' lists."""
+    try:
+        table = scipy.io.loadmat(path, squeeze_me=True)["annotations"]
+        return [(images / str(name), int(c)) for name, c in zip(table[field], table["class"])]
+    except Exception as error:              # loadmat fails in a dozen ways on a damaged file
+        raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
+                        + reason(error))
 
 
 def _sop(folder):

@@ -96,7 +96,7 @@ def test_prepare_fetches_and_builds_what_the_presets_need(prepare, tmp_path, mon
         f"ready: cub128 as {paper}.py sees it, 3 images of 2 classes to train, 4 images of 2 "
         f"classes to test, weights of squeezenet1_1 {files.sha256(file)[:12]}"
         for paper in common.PAPERS]
-    assert sum(line.startswith("building the cache") for line in out) == 9
+    assert sum(line.startswith("building the cache") for line in out) == 8
     monkeypatch.setattr(images, "_build_cache", None)           # nothing is left to build
     assert prepare("cub128", "--paper", "mdr")[0] == 0
 
@@ -123,7 +123,7 @@ def test_prepare_takes_what_is_not_the_presets(prepare, tmp_path):
     status, out, err = prepare(*flags, "--size", "256", "--weights", own)
     assert (status, err) == (0, [])
     assert out[-1].endswith(f"weights of squeezenet1_1 {files.sha256(own)[:12]}")
-    assert len(list((tmp_path / ".cache").glob("*.images"))) == 5       # train; seen, test: twice
+    assert len(list((tmp_path / ".cache").glob("*.npy"))) == 5       # train; seen, test: twice
 
 
 # ---------------------------------------------------------------------------- several GPUs

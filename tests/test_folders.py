@@ -1,10 +1,14 @@
 """Photos of one's own: train/ and test/ folders, held-out classes, lengths, backbones, weights."""
+import errno
 import json
 import math
+import os
 import shutil
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import common
 import dml_da
@@ -12,6 +16,8 @@ import eval as evaluation
 import jrd
 import mdr
 from conftest import make_folder
+from support import embeddings
+from support.images import decode
 
 
 @pytest.fixture
@@ -45,24 +51,10 @@ def test_queries_are_searched_in_a_gallery_folder(train, tmp_path):
     assert splits == {"train": [6, 3], "test": [5, 3], "gallery": [4, 3]}
 
 
-def test_what_other_programs_leave_in_a_folder_is_left_out(tmp_path, capsys):
-    """A Mac's archive, a PDF, a folder with the name of an image."""
-    folder = make_folder(tmp_path / "photos", [2] * 4, side=20)
-    for name in ("class00/._0.png", "__MACOSX/class00/._0.png", ".thumbs/a.png", "class01/a.pdf"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"no image")
-    (folder / "class02" / "odd.jpg").mkdir()
-    data = common.load_dataset(str(folder))
-    assert data.counts() == {"train": [4, 2], "test": [4, 2]}
-    common.check(str(folder), None)
-    out = capsys.readouterr().out
-    assert "note: left out: 1 files, class01/a.pdf" in out
-
-
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
     ({"train": [2, 2, 2], "val": [2, 2, 2]}, "or train/ and test/, and perhaps gallery/"),
     ({"Train": [2, 2, 2], "Test": [2, 2, 2]}, "or train/ and test/, and perhaps gallery/"),
-    ({"train": [2], "test": [2, 2, 2]}, "photos/train has one class: to train takes two"),
+    ({"train": [2], "test": [2, 2, 2]}, "photos/train has 1 sub-folders .* at least 2"),
     ({"train": [2, 2], "test": []}, "photos/test has no sub-folders with images"),
     ({"train": [2, 2], "test": [2, 1]}, "test/class01 has one image"),
     ({"train": [2, 2], "test": [2], "gallery/deep": [2]},
@@ -75,17 +67,170 @@ def test_split_folders_by_other_names_or_not_whole(parts, message, tmp_path):
         common.load_dataset(str(tmp_path / "photos"))
 
 
-def test_check_lists_what_is_left_out(tmp_path, capsys):
-    split_folder(tmp_path / "photos", "train", "test", "valid")
-    (tmp_path / "photos" / "train" / ".thumbs").mkdir()
-    (tmp_path / "photos" / "train" / ".thumbs" / "0.png").write_bytes(b"no image")
-    (tmp_path / "photos" / "test" / "notes.txt").write_text("no image")
+# ---------------------------------------------------------------------------- what is not whole
+def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
+    """Thumbnails and the like in silence, all else by number and example: a training's note, the
+    gallery's, check's."""
+    folder = split_folder(tmp_path / "photos", "train", "test", "valid")
+    for name in ("train/class00/._0.png", "__MACOSX/class00/._0.png", "train/.thumbnails/a.png",
+                 "train/class00/@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg", "$RECYCLE.BIN/a.jpg",
+                 "test/@Recycle/a.jpg", "train/class01/Thumbs.db"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"no image")
+    odd = ("features.h5", "clip.mpg", "a.eps", "a.fits", "IMG_1.HEIC", "notes.pdf")
+    for name in odd:
+        (folder / "test" / "class01" / name).write_bytes(b"no photo")
+    (folder / "train" / "class02" / "odd.jpg").mkdir()
+    data = common.load_dataset(str(folder))
+    assert data.counts() == {"train": [9, 3], "test": [9, 3]}
+    common.check(str(folder), None)
+    embeddings.folder_entries(folder / "test")
+    note, same, whole, gallery = capsys.readouterr().out.splitlines()
+    assert note == same == (
+        f"note: left out of {folder}: 15 files, test/class01/IMG_1.HEIC, test/class01/a.eps, "
+        "test/class01/a.fits, test/class01/clip.mpg and 11 more")
+    assert whole == f"{folder}: 18 images, all can be read"
+    assert gallery.startswith(f"note: left out of {folder / 'test'}: 6 files, class01/IMG_1.HEIC")
+
+
+def unreadable(folder, patch):
+    """As for any user but root, whom the tests may run as."""
+    def scandir(path, real=os.scandir):
+        if str(path).endswith("class03"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+    patch.setattr(os, "scandir", scandir)
+
+
+def only_heic(folder, _):
+    for path in [*(folder / "class03").iterdir()]:
+        path.rename(path.with_suffix(".heic"))
+
+
+def dead_links(folder, _):
     for i in range(2):
-        (tmp_path / "photos" / "train" / "class01" / f"{i}.png").unlink()
-    common.check(str(tmp_path / "photos"), None)
-    out = capsys.readouterr().out
-    assert "note: left out: 10 files, test/notes.txt, valid/class00/0.png, " in out
-    assert "note: training classes with a single image, so without a positive pair: 1, cl" in out
+        (folder / "class03" / f"{i}.png").unlink()
+        (folder / "class03" / f"{i}.png").symlink_to(folder / "gone" / f"{i}.png")
+
+
+def dead_folder(folder, _):
+    (folder / "class03").rename(folder / "gone")
+    (folder / "class03").symlink_to(folder / "gone")
+    shutil.rmtree(folder / "gone")
+
+
+@pytest.mark.parametrize("damage, message", [
+    (unreadable, "cannot read the folder .*class03: Permission denied"),
+    (only_heic, "class03 has no image that can be read here, but 0.heic"),
+    (dead_links, "photos has 2 links that lead nowhere: .*class03/0.png, .*class03/1.png"),
+    (dead_folder, "photos has 1 links that lead nowhere: .*class03")])
+def test_a_class_does_not_vanish(damage, message, tmp_path, monkeypatch):
+    """... from a training, from check or from a gallery; but a gallery may well have no class."""
+    folder = make_folder(tmp_path / "photos", [2] * 5)
+    damage(folder, monkeypatch)
+    readers = [lambda: common.load_dataset(str(folder)), lambda: common.check(str(folder), None)]
+    if damage != only_heic:
+        readers.append(lambda: embeddings.folder_entries(folder))
+    for read in readers:
+        with pytest.raises(common.UserError, match=message) as error:
+            read()
+        assert "unpack" not in str(error.value)
+
+
+def test_links_to_folders_are_followed_once(tmp_path, capsys):
+    """At the top, in a class, in a gallery; a loop ends, and a second way to a folder is said."""
+    store = make_folder(tmp_path / "store", [2] * 6)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(4):
+        (folder / f"class{i:02}").symlink_to(store / f"class{i:02}")
+    (folder / "class04").mkdir()
+    (folder / "class04" / "more").symlink_to(store / "class05")
+    (folder / "class04" / "loop").symlink_to(folder)
+    (folder / "class09").symlink_to(store / "class01")
+    data = common.load_dataset(str(folder), tmp_path)
+    assert data.train.files + data.test.files == [
+        *(f"class{c:02}/{i}.png" for c in range(4) for i in range(2)),
+        "class04/more/0.png", "class04/more/1.png"]
+    assert capsys.readouterr().out == f"note: left out of {folder}: 2 files, class04/loop, class09\n"
+    assert len(embeddings.folder_entries(folder)) == 10
+
+
+def test_check_says_what_is_there_twice_and_alone(tmp_path, capsys):
+    folder = split_folder(tmp_path / "photos", "train", "test")
+    for path in [*(folder / "train" / "class01").iterdir()][:2]:
+        path.unlink()
+    common.check(str(folder), None)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "note: training classes with a single image, so without a positive pair: 1, class01"]
+    shutil.copy(folder / "test" / "class00" / "0.png", folder / "test" / "class02" / "copy.png")
+    shutil.copy(folder / "train" / "class00" / "0.png", folder / "test" / "class02" / "seen.png")
+    common.check(str(folder), None)
+    assert capsys.readouterr().out.splitlines()[2] == (
+        "note: 2 images are there twice, byte for byte, 1 of them in train and in test or gallery: "
+        "test/class02/seen.png is train/class00/0.png")
+
+
+def test_a_loss_on_pairs_needs_a_class_of_two_images(tmp_path):
+    make_folder(tmp_path / "photos", [1, 1, 2, 2])
+    data = common.load_dataset(str(tmp_path / "photos"))
+    common.need_pairs(data.test)
+    with pytest.raises(common.UserError, match="no training class has two images .2 images of 2 "):
+        common.need_pairs(data.train)
+
+
+def test_an_unreadable_photo_of_ones_own_is_not_unpacked_again(tmp_path, capsys):
+    folder = make_folder(tmp_path / "photos", [2] * 4)
+    (folder / "class00" / "0.png").write_bytes(b"")
+    with pytest.raises(common.UserError, match="1 of 8 images in .*photos cannot be read$"):
+        common.check(str(folder), None)
+
+
+# ---------------------------------------------------------------------------- what a viewer shows
+GREY = np.arange(600, dtype=np.uint8).reshape(20, 30)
+COLOURS = np.random.RandomState(0).randint(0, 256, (20, 30, 4)).astype(np.uint8)
+CUT_OUT = np.concatenate([COLOURS[..., :3], 255 * (GREY[..., None] // 128)], 2)
+ON_WHITE = np.where(CUT_OUT[..., 3:] > 0, CUT_OUT[..., :3], 255)
+PHOTOS = {  # file: what is saved, what is seen
+    "16-bit.png": (GREY * np.uint16(257), GREY), "16-bit.tif": (GREY * np.uint16(257), GREY),
+    "12-bit.jp2": (GREY.astype(np.uint16) << 8, GREY), "cut-out.png": (CUT_OUT, ON_WHITE),
+    "cut-out.tif": (CUT_OUT, ON_WHITE), "opaque.png": (COLOURS | [0, 0, 0, 255], COLOURS[..., :3]),
+    "grey cut-out.png": (CUT_OUT[..., [0, 3]], ON_WHITE[..., 0])}
+
+
+@pytest.mark.parametrize("file", PHOTOS)
+def test_a_photo_is_what_a_viewer_shows(file, tmp_path):
+    stored, seen = PHOTOS[file]
+    image = Image.fromarray(np.ascontiguousarray(stored, stored.dtype if stored.ndim == 2 else
+                                                 np.uint8))
+    image.save(tmp_path / file)
+    seen = np.stack([seen] * 3, 2) if seen.ndim == 2 else seen
+    np.testing.assert_array_equal(np.asarray(decode(tmp_path / file)), seen)
+
+
+@pytest.mark.parametrize("dtype, mode", [(np.float32, "F"), (np.int32, "I")])
+def test_a_photo_that_has_no_range_is_refused(dtype, mode, tmp_path):
+    Image.fromarray(np.ones((4, 4), dtype)).save(tmp_path / "a.tif")
+    with pytest.raises(common.UserError, match=f"cannot read the image .*a.tif: mode {mode} does"):
+        decode(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["jpg", "png", "webp", "tif"])
+def test_a_photo_is_upright_but_in_the_papers_datasets(kind, orientation, tmp_path):
+    exif, image = Image.Exif(), Image.fromarray(COLOURS[..., :3])
+    exif[0x0112] = orientation
+    image.save(tmp_path / f"phone.{kind}", exif=exif)
+    turned = {1: [], 2: ["FLIP_LEFT_RIGHT"], 3: ["ROTATE_180"], 4: ["FLIP_TOP_BOTTOM"],
+              5: ["TRANSPOSE"], 6: ["ROTATE_270"], 7: ["TRANSVERSE"], 8: ["ROTATE_90"]}
+    stored = decode(tmp_path / f"phone.{kind}", as_stored=True)
+    upright = decode(tmp_path / f"phone.{kind}")
+    if kind != "tif":                               # Pillow turns a TIFF as it opens it
+        assert stored.size == (30, 20)
+        for turn in turned[orientation]:
+            stored = stored.transpose(Image.Transpose[turn])
+    assert upright.size == ((30, 20) if orientation < 5 else (20, 30))
+    np.testing.assert_array_equal(np.asarray(upright), np.asarray(stored))
 
 
 # ---------------------------------------------------------------------------- how long
