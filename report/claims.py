@@ -9,7 +9,7 @@ from report.experiments import (FAMILIES, GLYPHS_SEEDS, LEVELS, LOSSES, NAMES, S
                                 THREE_TIMES, THREE_TIMES_IS, VARIANTS, datasets_asked,
                                 deciding_runs, flags_on, training)
 from report.tables import interval, markdown, reading, spread, with_interval
-from support.identity import listed
+from support.files import listed
 
 PAPER_OF = {"J": "jrd", "M": "mdr", "D": "dml_da"}
 

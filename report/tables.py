@@ -16,9 +16,9 @@ from pathlib import Path
 import common
 from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, STAND_INS, read_log, runs_of
-from support.identity import other_images
+
 from support.layouts import SMALLER
-from support.runs import other_settings, read_config, read_result
+from support.runs import other_images, other_settings, read_config, read_result
 
 NUMBERS = Path(__file__).with_name("paper_numbers.jsonl")
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."

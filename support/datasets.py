@@ -11,8 +11,7 @@ from tqdm import tqdm
 
 from support import glyphs
 from support.command_line import cores, data_root
-from support.files import UserError, digest, sha256
-from support.identity import listed
+from support.files import UserError, digest, listed, sha256
 from support.images import ImageFiles, cache_images, decode, to_tensor
 from support.layouts import COUNTS, SMALLER, read_dataset
 

@@ -8,7 +8,7 @@ from conftest import ROOT
 
 PAPERS = ("jrd", "mdr", "dml_da")
 FLOORS = [  # each imports from those above it in this list, report/ from itself too
-    ["support.files"], ["support.command_line", "support.identity"],
+    ["support.files", "support.networks"], ["support.command_line"],
     ["support.layouts", "support.images", "support.ranks"],
     ["support.glyphs", "support.embeddings"], ["support.runs"], ["support.datasets"],
     ["common"], ["eval"], PAPERS, ["report"]]
