@@ -79,20 +79,20 @@ def _workers(cfg, images):
     return 0 if torch.is_tensor(images) else min(8, cores())
 
 
-def train_loader(split, augment, batches, cfg, device):
+def train_loader(split, augment, batches, cfg):
     """A function of the epoch -> its batches of (uint8 images, labels) on the host.
 
-    batches(epoch) -> lists of indices.  What an epoch draws depends on (--seed, epoch, image)
-    alone, in whichever worker and order.
+    batches(labels, cfg, epoch) -> lists of indices.  What an epoch draws depends on (--seed, epoch,
+    image) alone, in whichever worker and order.
     """
     order, workers = [], _workers(cfg, split.images)    # order: refilled, so that workers live on
     loader = torch.utils.data.DataLoader(
         _Augmented(split, augment, cfg.seed), batch_sampler=order, num_workers=workers,
-        persistent_workers=workers > 0, pin_memory=torch.device(device).type == "cuda",
+        persistent_workers=workers > 0, pin_memory=device(cfg).type == "cuda",
         generator=torch.Generator())                                   # not the global one
 
     def of_epoch(epoch):
-        order[:] = [[(epoch, i) for i in batch] for batch in batches(epoch)]
+        order[:] = [[(epoch, i) for i in batch] for batch in batches(split.labels, cfg, epoch)]
         return loader
     return of_epoch
 

@@ -16,7 +16,7 @@ Equation                                          where
   2-4   Contrastive, Triplet, N-pair              contrastive_loss, triplet_loss, n_pair_loss
   5     D_avg, the spread of a class ("density")  class_density
   6     L_DA without correlation ("DML-DA⁻")      density_regularizer(D_avg, alpha)
-  7-8   L_DA with it                              density_regularizer(D_avg, alpha, D0, eta)
+  7-8   L_DA with it, by D⁰                       density_regularizer, initial_density
   9     L = L_pair + λ L_DA                       objective
   -     Algorithm 1: θ by Adam, α_c too (U4)      train
   -     EN, GOR (Fig. 4)                          entropy_regularizer,
@@ -24,11 +24,8 @@ Equation                                          where
 
 We know of no public code.  U1, U2, ... mark choices that the paper leaves open, or that differ from
 it; docs/equations.md has them all.
-Worth knowing: Eq. 6 adapts only while its targets lag behind their optima (TargetDensities).
 Shapes: B batch (the paper's Ñ), d embedding width, C classes of the batch, T triplets or tuplets.
 """
-from functools import partial
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -65,8 +62,6 @@ IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
 class Network(nn.Module):
     """uint8 images -> embeddings f (B, d) on the unit sphere: backbone, pool5, fully connected.
 
-    It also has the targets α_c, which Adam learns too.
-
     U8: the paper's GoogLeNet is Caffe's, without batch norm: --backbone googlenet_bvlc --weights
     FILE.  The preset is torchvision's, whose weights can be downloaded; it has batch norm, and
     3 × 3 convolutions in place of 5 × 5.
@@ -77,11 +72,16 @@ class Network(nn.Module):
         self.preprocess, self.precision = common.Preprocess(cfg.backbone), cfg.precision
         self.backbone, width = common.backbone(cfg.backbone, cfg.size)
         self.embedding = nn.Linear(width, cfg.dim)          # U5: nn.Linear's initialization
-        self.targets = TargetDensities(classes)
+        # U2: each α_c, the target of a class, is a parameter of its own, because Adam leaves alone
+        # what has no gradient: no α of a class outside the batch moves, not even by momentum.
+        # U4: they start at 0.5 (the paper).  It names no optimizer for them: here the network's
+        # Adam learns them at the network's rate.  Nothing keeps them positive, so they are printed.
+        self.alpha = nn.ParameterList(nn.Parameter(torch.tensor(0.5)) for _ in range(classes))
+        self.register_buffer("D0", torch.zeros(classes))    # D⁰_c of Eq. 7
 
     def train(self, mode=True):
-        """U8: torchvision's batch norm stays in eval mode, because the paper's model has none; its
-        affine parameters learn."""
+        """U8: batch norm, which the paper's model lacks, stays in eval mode; its affine parameters
+        learn."""
         return common.freeze_batch_norm(super().train(mode))
 
     def pool(self, images):
@@ -95,10 +95,10 @@ class Network(nn.Module):
 
 # ---------------------------------------------------------------------------- losses
 # U1: Eq. 2-4 print sums without a divisor.  Here the sums over unordered pairs, triplets or tuplets
-# are divided by B, the number of images.  For Eq. 2: a class of n images has Σ_{i<j} D = n² D_avg,
-# so with 10 classes of 10 images its positive part is 10 mean_c D_avg.  Once α has settled (see
-# TargetDensities), λ times Eq. 6 has the gradient of -λ mean_c D_avg.  The two balance at
-# λ = 10, on Fig. 6's plateau.  A mean over pairs would let λ L_DA dominate, a plain sum drown it.
+# are divided by B, the number of images.  A class of n images has Σ_{i<j} D = n² D_avg, so with 10
+# classes of 10 images Eq. 2's positive part is 10 mean_c D_avg.  Once α has settled, λ times Eq. 6
+# has the gradient of -λ mean_c D_avg (see there).  The two balance at λ = 10, on Fig. 6's plateau.
+# A mean over pairs would let λ L_DA dominate, a plain sum drown it.
 
 
 def squared_distances(f):
@@ -117,10 +117,7 @@ def positive_pairs(labels):
 
 
 def contrastive_loss(f, labels, margin):
-    """Eq. 2: (Σ_positive D + Σ_negative [m_p - D]_+) / B over all unordered pairs (U1).
-
-    f (B, d), labels (B,) -> scalar
-    """
+    """Eq. 2: (Σ_positive D + Σ_negative [m_p - D]_+) / B over unordered pairs (U1).  -> scalar"""
     D, same = squared_distances(f), same_class(labels)                  # (B, B)
     return torch.where(same, D, F.relu(margin - D)).sum() / 2 / len(f)  # half: each pair twice
 
@@ -188,52 +185,37 @@ def class_density(f, labels):
     return classes, f.new_zeros(len(n)).index_add(0, inverse, spread) / n
 
 
+def initial_density(features, labels):
+    """D⁰ of Eq. 7: Eq. 5 on the pooled features.  (n, D), labels (n,) -> (C,)
+
+    U3: the paper does not say of which weights and images.  Here: pretrained, all training images,
+    not augmented, features unnormalized.  D⁰ is divided by its mean over classes.  Otherwise the
+    strength of Eq. 8's penalty (not its minimizers) would depend on the scale of the features.
+    """
+    _, D0 = class_density(features, labels)
+    return D0 / D0.mean().clamp_min(torch.finfo(D0.dtype).tiny)
+
+
 def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
     """Eq. 6: 1/C Σ_c (D_avg - α_c)² - 1/C Σ_c α_c, and given D0, Eq. 8's correlation term
-    + 1/C² Σ_{ci,cj} ((D⁰_cj)^η α_ci - (D⁰_ci)^η α_cj)².
-
-    D_avg, alpha, D0 (C,) -> scalar.  In α alone, Eq. 6 is minimal at α* = D_avg + ½.
-    The term is 0 if Eq. 7 holds: α_ci/α_cj = (D⁰_ci/D⁰_cj)^η.  It is not the squared violation of
-    this ratio, because it also shrinks with α.
-    """
-    loss = (D_avg - alpha).square().mean() - alpha.mean()
-    if D0 is not None:
-        cross = alpha[:, None] * (D0 ** eta)[None, :]                   # (C, C)
-        loss = loss + (cross - cross.T).square().mean()
-    return loss
-
-
-class TargetDensities(nn.Module):
-    """α_c of all training classes (large: a loose class) and D⁰_c.
+    + 1/C² Σ_{ci,cj} ((D⁰_cj)^η α_ci - (D⁰_ci)^η α_cj)².  D_avg, alpha, D0 (C,) -> scalar
 
     U2: Eq. 6-8 are printed for all C classes, and Section IV-A computes D_avg in a mini-batch.
-    Here C, too, is the batch's.  Each α_c is a parameter of its own, because Adam leaves alone what
-    has no gradient: no α of another class moves, not even by momentum.
-    U4: α_c start at 0.5 (the paper).  It names no optimizer for them: here the network's Adam
-    learns them at the network's rate.  Nothing keeps them positive, so they are printed.
-
+    Here C, too, is the batch's.
     At α* = D_avg + ½, the optimum of Eq. 6, ∂L_DA/∂D_avg = 2 (D_avg - α*) / C = -1 / C.  So
     converged targets push every class outwards equally: Eq. 6 adapts only while α lags.  The lag
     depends on the rate: Adam moves α by at most about lr per step.  With the paper's 3,000 steps
     per class α can move by 0.03 on CUB; on Cars, at a rate of 5e-4, by 1.5.
     Eq. 2's positive pairs alone (10 × 10, U1) balance a fixed α at D_avg = α - 5/λ.  On the sphere
     D_avg = 1 - ‖μ_c‖² <= 1.
+    Eq. 8's term is 0 if Eq. 7 holds: α_ci/α_cj = (D⁰_ci/D⁰_cj)^η.  It is not the squared violation
+    of this ratio, because it also shrinks with α.
     """
-
-    def __init__(self, classes):
-        super().__init__()
-        self.alpha = nn.ParameterList(nn.Parameter(torch.tensor(0.5)) for _ in range(classes))
-        self.register_buffer("D0", torch.zeros(classes))
-
-    def measure(self, features, labels):
-        """D⁰ of Eq. 7: Eq. 5 on the pooled features.  U3: the paper does not say of which weights
-        and images.  Here: pretrained, all training images, not augmented, features unnormalized.
-
-        D⁰ is divided by its mean over classes.  Otherwise the strength of Eq. 8's penalty (not its
-        minimizers) would depend on the scale of the features.
-        """
-        _, D0 = class_density(features, labels.to(features.device))
-        self.D0.copy_(D0 / D0.mean().clamp_min(torch.finfo(D0.dtype).tiny))
+    loss = (D_avg - alpha).square().mean() - alpha.mean()
+    if D0 is not None:
+        cross = alpha[:, None] * (D0 ** eta)[None, :]                   # (C, C)
+        loss = loss + (cross - cross.T).square().mean()
+    return loss
 
 
 def entropy_regularizer(f):
@@ -246,9 +228,7 @@ def entropy_regularizer(f):
 
 def global_orthogonal_regularizer(f, labels):
     """GOR (Zhang et al. 2017): M1² + [M2 - 1/d]_+, M1 and M2 the mean and the mean square of
-    f_i·f_j over pairs of different classes.
-
-    f (B, d), labels (B,) -> scalar; 0 if the batch has one class.
+    f_i·f_j over pairs of different classes.  f (B, d), labels (B,) -> scalar; 0 with one class
     """
     different = ~same_class(labels)                                     # (B, B)
     pairs = different.sum().clamp(min=1).to(f.dtype)
@@ -271,15 +251,13 @@ def objective(network, cfg, images, labels, generator):
         pair = triplet_loss(f, labels, cfg.margin)
     else:
         pair = n_pair_loss(f, labels, generator)
-    if cfg.regularizer == "en":
-        reg = entropy_regularizer(f)
-        return pair + cfg.reg_weight * reg, {cfg.loss: pair, "en": reg}
-    if cfg.regularizer == "gor":
-        reg = global_orthogonal_regularizer(f, labels)
-        return pair + cfg.reg_weight * reg, {cfg.loss: pair, "gor": reg}
+    if cfg.regularizer in ("en", "gor"):
+        en = cfg.regularizer == "en"
+        reg = entropy_regularizer(f) if en else global_orthogonal_regularizer(f, labels)
+        return pair + cfg.reg_weight * reg, {cfg.loss: pair, cfg.regularizer: reg}
     classes, D_avg = class_density(f, labels)                           # (C,), (C,)
-    alpha = torch.stack([network.targets.alpha[c] for c in classes.tolist()])       # (C,)
-    D0 = network.targets.D0[classes] if cfg.regularizer == "da" else None
+    alpha = torch.stack([network.alpha[c] for c in classes.tolist()])   # (C,)
+    D0 = network.D0[classes] if cfg.regularizer == "da" else None
     reg = density_regularizer(D_avg, alpha, D0, cfg.eta)
     return pair + cfg.lambda_ * reg, {cfg.loss: pair, cfg.regularizer: reg, "alpha": alpha.mean()}
 
@@ -334,7 +312,7 @@ def evaluate(network, data, cfg):
         clusters = len(data.test.classes)
         metrics["NMI"] = nmi(kmeans(parts["test"], clusters, seed=0), parts["labels"])
     _, D_avg = class_density(parts["seen"], parts["seen_labels"].to(parts["seen"].device))
-    for name, values in (("D_avg", D_avg), ("alpha", torch.stack([*network.targets.alpha]))):
+    for name, values in (("D_avg", D_avg), ("alpha", torch.stack([*network.alpha]))):
         metrics |= {f"{name} mean": values.mean().item(), f"{name} min": values.min().item(),
                     f"{name} max": values.max().item()}
     return metrics
@@ -347,8 +325,7 @@ def train(cfg):
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
     common.need_pairs(data.train)
-    if cfg.iterations is None:
-        cfg.iterations = common.iterations_for(data.train, cfg.batch, DEFAULTS)
+    cfg.iterations = cfg.iterations or common.iterations_for(data.train, cfg.batch, DEFAULTS)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
@@ -356,16 +333,16 @@ def train(cfg):
     optimizer = torch.optim.Adam([                  # Algorithm 1, lines 7 and 8
         {"params": network.backbone.parameters()},
         {"params": network.embedding.parameters(), "lr": cfg.lr * cfg.head_lr_mult},
-        {"params": network.targets.parameters()}], lr=cfg.lr, fused=device.type == "cuda")
-    loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
-                                 cfg, device)
+        {"params": network.alpha.parameters()}], lr=cfg.lr, fused=device.type == "cuda")
+    loader = common.train_loader(data.train, augment, batches, cfg)
 
     with common.Run("dml_da", cfg, data, weights) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs of last.pt
         network.eval()
         if start == 0:
             run.pretrained = pretrained_baseline(network, data, cfg)
-            network.targets.measure(common.embed(network.pool, data.seen, cfg), data.seen.labels)
+            pooled = common.embed(network.pool, data.seen, cfg)
+            network.D0.copy_(initial_density(pooled, data.seen.labels.to(device)))
         for epoch in range(start, cfg.epochs):
             if run.out_of_patience():
                 break
@@ -379,9 +356,8 @@ def train(cfg):
                 optimizer.step()
                 run.record(loss=loss, **parts)
             network.eval()
-            metrics = {}
-            if (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs:
-                metrics = evaluate(network, data, cfg)
+            due = (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs
+            metrics = evaluate(network, data, cfg) if due else {}
             run.end_epoch(epoch, lr=cfg.lr, **metrics)
         if run.result is None:
             run.finish(judge(ks=cfg.ks, **common.embeddings(network.embed, data, cfg)))
@@ -393,13 +369,11 @@ def parse_args(argv=None):
     """-> the settings"""
     number, parser = common.number, common.Parser("dml_da.py", __doc__)
     add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop; inshop or a folder "
-        "with CUB's preset, its length by its size; cub128: CUB at 128 × 128")
+    add("--dataset", default="glyphs", help="glyphs, cub, cars, sop, inshop, cub128, or a folder")
     add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 9; 0 is the loss alone")
     add("--loss", choices=("contrastive", "triplet", "npair"), help="Eq. 2, 3 or 4")
     add("--margin", type=number(float, 0), help="m_p of Eq. 2, m_t of Eq. 3")
-    add("--regularizer", choices=("da", "da-", "en", "gor"), help="Eq. 8, Eq. 6, entropy or global "
-        "orthogonal")
+    add("--regularizer", choices=("da", "da-", "en", "gor"), help="Eq. 8, Eq. 6, EN or GOR (Fig. 4)")
     add("--eta", type=number(float, 0), help="η of Eq. 7")
     add("--reg-weight", type=number(float, 0), help="weight of en or gor")
     add("--head-lr-mult", type=number(float, above=0), help="the embedding layer's rate over lr")

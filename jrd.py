@@ -293,8 +293,7 @@ def train(cfg):
     # U1: eps and weight decay are those of the authors' code; the paper only says Adam.
     optimizer = torch.optim.Adam([{"params": model}, {"params": [network.proxies]}],
                                  eps=0.01, weight_decay=1e-4, fused=device.type == "cuda")
-    loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
-                                 cfg, device)
+    loader = common.train_loader(data.train, augment, batches, cfg)
 
     with common.Run("jrd", cfg, data, weights) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs of last.pt
@@ -314,9 +313,8 @@ def train(cfg):
                 optimizer.step()
                 run.record(loss=loss, **parts)
             network.eval()
-            metrics = {}
-            if (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs:
-                metrics = evaluate(network, data, cfg)
+            due = (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs
+            metrics = evaluate(network, data, cfg) if due else {}
             run.end_epoch(epoch, lr=optimizer.param_groups[0]["lr"], **metrics)
         # E4: report the last epoch.  The authors' code evaluates each and selects none, too.
         if run.result is None:

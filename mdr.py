@@ -23,8 +23,6 @@ U1, U2, ... mark choices that the paper leaves open or its authors' code makes o
 error in print.  docs/equations.md has them all.
 Shapes: B batch, D pooling width, d embedding width, S levels, T triplets.
 """
-from functools import partial
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -324,16 +322,14 @@ def train(cfg):
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
     common.need_pairs(data.train)
-    if cfg.iterations is None:
-        cfg.iterations = common.iterations_for(data.train, cfg.batch, DEFAULTS)
+    cfg.iterations = cfg.iterations or common.iterations_for(data.train, cfg.batch, DEFAULTS)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
     common.to_device(network, cfg)
     optimizer = torch.optim.Adam(network.parameters(), weight_decay=1e-5,
                                  fused=device.type == "cuda")
-    loader = common.train_loader(data.train, augment, partial(batches, data.train.labels, cfg),
-                                 cfg, device)
+    loader = common.train_loader(data.train, augment, batches, cfg)
 
     with common.Run("mdr", cfg, data, weights) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs of last.pt
@@ -354,9 +350,8 @@ def train(cfg):
                 optimizer.step()
                 run.record(loss=loss, **parts)
             network.eval()
-            metrics = {}
-            if (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs:
-                metrics = evaluate(network, data, cfg)
+            due = (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs
+            metrics = evaluate(network, data, cfg) if due else {}
             run.end_epoch(epoch, lr=optimizer.param_groups[0]["lr"], **metrics)
         # U12: report the last epoch.  The authors' code also keeps the best on test.
         if run.result is None:

@@ -84,9 +84,9 @@ def test_a_broken_image_is_named(tmp_path, damage):
 
 # ---------------------------------------------------------------------------- the loader
 def loader(split, workers, seed=0):
-    cfg = argparse.Namespace(seed=seed, workers=workers)
-    return common.train_loader(split, common.SMALL_TRANSFORMS[1], lambda epoch: common.shuffled(
-        len(split), 7, seed, epoch), cfg, "cpu")
+    cfg = argparse.Namespace(seed=seed, workers=workers, device="cpu")
+    return common.train_loader(split, common.SMALL_TRANSFORMS[1], lambda labels, cfg, epoch:
+                               common.shuffled(len(labels), 7, cfg.seed, epoch), cfg)
 
 
 def epoch_of(a_loader, epoch):
@@ -323,7 +323,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_parts_and_checkpoint(tmp_path
     with run_of(tmp_path) as run:
         run.restore()
         batches = common.train_loader(split, common.SMALL_TRANSFORMS[1],
-                                      lambda epoch: [[i] for i in range(6)], run.cfg, "cpu")
+                                      lambda *_: [[i] for i in range(6)], run.cfg)
         for _ in run.progress(batches(0)):
             run.record(loss=torch.tensor(1.0), jrs=torch.tensor(0.5))
         run.end_epoch(0, **{"R@1": 0.5})

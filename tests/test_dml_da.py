@@ -200,10 +200,9 @@ def test_at_the_optimum_of_alpha_the_push_is_constant():
 def test_targets_of_absent_classes_stay_bit_for_bit():
     """U2: Adam counts the steps of each α by itself; no α moves without a batch of its class, not
     even by momentum.  The peer is an optimizer for each class."""
-    network = torch.nn.Module()
-    network.targets = dml_da.TargetDensities(4).double()
-    network.targets.D0.fill_(1.0)
-    optimizer = torch.optim.Adam(network.targets.parameters(), lr=0.01)
+    network = dml_da.Network(cfg(), classes=4).double()
+    network.D0.fill_(1.0)
+    optimizer = torch.optim.Adam(network.alpha.parameters(), lr=0.01)
     peers = [torch.nn.Parameter(torch.tensor(0.5, dtype=torch.float64)) for _ in range(4)]
     optimizers = [torch.optim.Adam([p], lr=0.01) for p in peers]
     draw, c = np.random.RandomState(0), cfg("--lambda", "2")
@@ -211,7 +210,7 @@ def test_targets_of_absent_classes_stay_bit_for_bit():
         present = np.sort(draw.permutation(4)[:2] if step > 1 else np.array([0, 1]))
         f = torch.tensor(points(n=6, seed=step))
         labels = torch.tensor(present).repeat_interleave(3)
-        before = [alpha.item() for alpha in network.targets.alpha]
+        before = [alpha.item() for alpha in network.alpha]
         network.forward = lambda images: f
         loss, terms = dml_da.objective(network, c, None, labels, None)
         assert terms["alpha"].item() == pytest.approx(np.mean([before[i] for i in present]))
@@ -225,8 +224,8 @@ def test_targets_of_absent_classes_stay_bit_for_bit():
             peers[i].grad = g
             optimizers[i].step()
         for i in set(range(4)) - set(present.tolist()):
-            assert network.targets.alpha[i].item() == before[i]
-    after = [alpha.item() for alpha in network.targets.alpha]
+            assert network.alpha[i].item() == before[i]
+    after = [alpha.item() for alpha in network.alpha]
     np.testing.assert_allclose(after, [p.item() for p in peers], rtol=1e-12)
     assert np.abs(np.array(after) - 0.5).min() > 1e-3
 

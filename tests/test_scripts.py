@@ -281,10 +281,8 @@ def gor():
     ("--regularizer gor", contrastive, 10, gor),
     ("--regularizer gor --reg-weight 5", contrastive, 5, gor)])
 def test_each_choice_of_dml_da_is_its_own(flags, loss, weight, regularizer):
-    cfg, targets = dml_da.parse_args(flags.split()), dml_da.TargetDensities(4)
-    targets.load_state_dict({"D0": D0} | {f"alpha.{c}": ALPHA[c] for c in range(4)})
-    total, terms = dml_da.objective(Stub(UNIT, targets=targets), cfg, None, LABELS,
-                                    torch.Generator().manual_seed(2))
+    cfg, network = dml_da.parse_args(flags.split()), Stub(UNIT, alpha=[*ALPHA], D0=D0)
+    total, terms = dml_da.objective(network, cfg, None, LABELS, torch.Generator().manual_seed(2))
     terms.pop("alpha", None)
     torch.testing.assert_close(list(terms.values()), [loss(), regularizer()])
     torch.testing.assert_close(total, loss() + weight * regularizer())
@@ -398,10 +396,10 @@ def test_the_figures_of_an_epoch(script, few, tmp_path):
         for name in ("mean", "min", "max"):
             assert row[f"D_avg {name}"] == pytest.approx(getattr(D_avg, name)().item())
         assert row["alpha min"] < row["alpha mean"] < row["alpha max"]
-        alpha = [state["network"][f"targets.alpha.{c}"] for c in range(50)]
+        alpha = [state["network"][f"alpha.{c}"] for c in range(50)]
         assert np.mean(alpha) == pytest.approx(row["alpha mean"])
         x = common.embed(untrained.pool, data.seen, cfg).double()
         D0 = torch.stack([x[data.seen.labels == c].var(0, correction=0).sum() for c in range(50)])
-        np.testing.assert_allclose(state["network"]["targets.D0"], D0 / D0.mean(), rtol=1e-4)
+        np.testing.assert_allclose(state["network"]["D0"], D0 / D0.mean(), rtol=1e-4)
         assert D0.std() > 0.01 * D0.mean()                                              # U3
         assert row["NMI"] == last["NMI"] == nmi(kmeans(test, 20, 0), labels)
