@@ -205,12 +205,11 @@ class Run:
     def __exit__(self, kind, error, traceback):
         self.lock.release()
         command = shlex.join(["python", *(word for word in sys.argv if word != "--again")])
-        done = (f"{self.folder} holds {len(self.history)} of {self.cfg.epochs} epochs; to continue: "
-                + command)
+        advice = f"{self.folder} keeps its last whole epoch; to continue: {command}"
         if kind is KeyboardInterrupt:
-            print(f"\nstopped: {done}", file=sys.stderr)
+            print(f"\nstopped: {advice}", file=sys.stderr)
         if isinstance(error, OSError):                                  # a full disk, for one
-            raise UserError(f"{error}; {done}") from error
+            raise UserError(f"{error}; {advice}") from error
         if isinstance(error, torch.OutOfMemoryError):
             raise UserError(f"out of GPU memory with --batch {self.cfg.batch}: --precision bf16 "
                             "needs less; so does a smaller --batch, but that is no longer the "
@@ -243,12 +242,16 @@ class Run:
 
     def out_of_patience(self):
         """Whether the last --patience epochs brought no better R@1 on the held-out classes."""
-        if not self.cfg.patience or not self.history or "val R@1" not in self.history[-1]:
+        patience = self.cfg.patience
+        if not patience or not self.history or "val R@1" not in self.history[-1]:
             return False
-        return len(self.history) - self.best("val R@1")["epoch"] >= self.cfg.patience
+        out = len(self.history) - self.best("val R@1")["epoch"] >= patience
+        if out:
+            print(f"no better R@1 on the held-out classes for {patience} epochs")
+        return out
 
     def progress(self, loader):
-        """The batches of an epoch behind a progress bar."""
+        """The batches of an epoch behind a progress bar.  NonFiniteLoss: a loss that is not."""
         self.steps, self.images, start = [], 0, time.time()
         with tqdm(loader, f"epoch {len(self.history) + 1}/{self.cfg.epochs}", unit="batch",
                   leave=False, disable=None) as bar:
@@ -257,7 +260,7 @@ class Run:
                 self.images += len(labels)
                 if len(self.steps) % 50 == 0:           # read back: the only wait in 50 steps
                     bar.set_postfix(loss=f"{self._means()['loss']:.3f}", refresh=False)
-        self.seconds = time.time() - start
+        self.means, self.seconds = self._means(), time.time() - start
 
     def record(self, **values):
         """Note what a step computed; it stays on the device until somebody reads it."""
@@ -279,8 +282,8 @@ class Run:
         return means
 
     def end_epoch(self, epoch, **row):
-        """Log, checkpoint and print an epoch.  NonFiniteLoss: a loss that is not."""
-        row = {"epoch": epoch + 1, **self._means(), **row,
+        """Log, checkpoint and print an epoch."""
+        row = {"epoch": epoch + 1, **self.means, **row,
                "images/s": self.images / self.seconds, "seconds": self.seconds}
         self.history.append(row)
         if self.best("val R@1") is row:

@@ -206,7 +206,7 @@ def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path):
         assert process.returncode == -end and not (folder / "result.json").exists()
         assert "Traceback" not in stderr
         if end == signal.SIGINT:
-            assert "of 4 epochs; to continue: python jrd.py --epochs 4" in stderr
+            assert "its last whole epoch; to continue: python jrd.py --epochs 4" in stderr
     again = python(*command)
     assert again.returncode == 0 and f"continuing {folder} after epoch" in again.stdout
     whole, stopped = (torch.load(p / folder.name / "last.pt", weights_only=True)
@@ -240,8 +240,8 @@ def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, tmp_path
     stderr = capfd.readouterr().err
     (folder,) = tmp_path.iterdir()
     assert stop.value.code == 2 and stderr.count("\n") == 1
-    assert f"No space left on device: '{folder}/last.pt'; {folder} holds 1 of 2 epochs" in stderr
-    assert f"; to continue: python {script} --epochs 2" in stderr
+    assert f"No space left on device: '{folder}/last.pt'; {folder} keeps its last whole" in stderr
+    assert f"epoch; to continue: python {script} --epochs 2" in stderr
     assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl"]
     assert len(torch.load(folder / "last.pt", weights_only=True)["history"]) == 1
     runpy.run_path(str(ROOT / script), run_name="__main__")

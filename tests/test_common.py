@@ -327,10 +327,10 @@ def test_a_loss_that_is_not_finite_stops_with_step_parts_and_checkpoint(tmp_path
         for _ in run.progress(batches(0)):
             run.record(loss=torch.tensor(1.0), jrs=torch.tensor(0.5))
         run.end_epoch(0, **{"R@1": 0.5})
-        for step, _ in enumerate(run.progress(batches(1))):
-            run.record(loss=torch.tensor(1.0 if step < 3 else float("nan")), jrs=torch.tensor(0.5))
         with pytest.raises(common.NonFiniteLoss) as error:
-            run.end_epoch(1)
+            for step, _ in enumerate(run.progress(batches(1))):
+                run.record(loss=torch.tensor(1.0 if step < 3 else float("nan")),
+                           jrs=torch.tensor(0.5))
     assert str(error.value) == ("the loss is not finite at epoch 2, step 4: loss nan, jrs 0.5; "
                                 f"{run.folder} has the 1 epochs before")
 

@@ -58,7 +58,7 @@ def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatc
 def test_run_folders_have_names_for_every_system():
     """No character that Windows forbids, no two that differ in case alone, room below 260."""
     args = argparse.Namespace(dataset="real", paper=None, table=None, quick=False, seeds=1,
-                              out="runs", weights=None)
+                              runs=["runs"], weights=None)
     names = [run.folder.name for run in experiments.all_runs(experiments.selected(args), args)]
     assert len(names) > 150 and all(re.fullmatch(r"[A-Za-z0-9._-]{1,80}", name) for name in names)
     assert len({name.lower() for name in names}) == len(names)
@@ -75,8 +75,8 @@ def test_other_devices_are_refused_before_anything_is_read(script, name, tmp_pat
         common.main(script.train, lambda: script.parse_args(["--device", name]))
     out, err = capsys.readouterr()
     assert end.value.code == 2 and out == "" and err.count("\n") == 1
-    assert err.startswith(f"script.py: --device {name}: ")
-    assert err.endswith("is not supported: nothing here was ever run on it; use --device cpu\n")
+    assert err == (f"script.py: --device {name} is not supported: nothing here was ever run on it; "
+                   "use --device cpu\n")
 
 
 # ---------------------------------------------------------------------------- oldest versions
