@@ -46,8 +46,8 @@ class Data:
     identity: dict = None       # {split: digest of its images}, of train with what is held out
 
     def counts(self):
-        parts = {"train": self.train, "test": self.test, "gallery": self.gallery, "val": self.val}
-        return {k: [len(s), len(s.classes)] for k, s in parts.items() if s is not None}
+        parts = {part: getattr(self, part) for part in ("train", "test", "gallery", "val")}
+        return {part: [len(own), len(own.classes)] for part, own in parts.items() if own}
 
 
 def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
@@ -60,8 +60,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     val: the share of the training classes, the last by name, to hold out.
     UserError: what read_dataset and cache_images refuse; too few classes for val.
     """
-    root, title = Path(root or data_root()), SMALLER.get(name, name)
-    papers = title in COUNTS
+    papers, root = SMALLER.get(name, name) in COUNTS, Path(root or data_root())
     if name == "glyphs":
         folder, splits = None, {part: [
             (v2.functional.to_pil_image(image), f"glyph {glyphs.GLYPHS[part][0][label]}")
@@ -69,7 +68,6 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     else:
         folder, splits = read_dataset(name, root)
         name = name if papers else folder.resolve().name
-        title = title if papers else f"{name}-{digest(folder.resolve())[:8]}"
 
     def digest_of(rows, *stats):
         """Of the images' names and, because the papers' archives do not change and to look at
@@ -93,8 +91,10 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
             return Split(torch.stack([to_tensor(prefix, x) for x, _ in rows]), labels, classes)
         images = ImageFiles([path for path, _ in rows], prefix, as_stored=papers)
         if cache and prefix:
-            place = f"{title}-{part}" + (f"-{val:g}" if val and part in ("train", "val") else "")
-            images = cache_images(images, root / ".cache" / place,
+            title = SMALLER.get(name, name) if papers else \
+                f"{name}-{digest(folder.resolve())[:8]}"
+            held = f"-{val:g}" if val and part in ("train", "val") else ""
+            images = cache_images(images, root / ".cache" / f"{title}-{part}{held}",
                                   digest_of(rows, "st_size", "st_mtime_ns"))
         return Split(images, labels, classes, [p.relative_to(folder).as_posix() for p, _ in rows])
     return Data(name, split("train", train), split("train", test), identity=identity, **{
@@ -132,33 +132,32 @@ def check(name, root):
     training classes have one image and which images are there twice.  UserError: unreadable ones"""
     folder, splits = read_dataset(name, root)
     papers = SMALLER.get(name, name) in COUNTS
-    rows = [(part, path) for part, rows in splits.items() for path, _ in rows]
+    paths = [path for rows in splits.values() for path, _ in rows]
 
-    def fault(row):
+    def fault(path):
         try:
-            decode(row[1], as_stored=papers)
+            decode(path, as_stored=papers)
         except UserError as error:
             return str(error)
     with ThreadPoolExecutor(cores()) as pool:
-        faults = [*filter(None, tqdm(pool.map(fault, rows), "checking images", len(rows),
+        faults = [*filter(None, tqdm(pool.map(fault, paths), "checking images", len(paths),
                                      unit="image", leave=False, disable=None))]
     if faults:
         print(*faults, sep="\n", flush=True)
-        raise UserError(f"{len(faults):,} of {len(rows):,} images in {folder} cannot be read"
+        raise UserError(f"{len(faults):,} of {len(paths):,} images in {folder} cannot be read"
                         + (": unpack it again" if papers else ""))
-    print(f"{folder}: {len(rows):,} images, all can be read")
+    print(f"{folder}: {len(paths):,} images, all can be read")
     if papers:
         return
     count = collections.Counter(c for _, c in splits["train"])
     if single := [c for c in count if count[c] == 1]:
-        print(f"note: training classes with a single image, so without a positive pair: "
+        print("note: training classes with a single image, so without a positive pair: "
               f"{len(single)}, {listed(single)}")
     first, within, across = {}, [], []
-    for part, path in rows:                         # train, test, gallery
-        where, original = first.setdefault(sha256(path), (part, path))
+    for part, path in [(part, path) for part, rows in splits.items() for path, _ in rows]:
+        other, original = first.setdefault(sha256(path), (part, path))
         if path != original:
-            (across if where == "train" != part else within).append(
-                f"{path.relative_to(folder)} is {original.relative_to(folder)}")
-    if across or within:
-        print(f"note: {len(across) + len(within)} images are there twice, byte for byte, "
-              f"{len(across)} of them in train and in test or gallery: {(across + within)[0]}")
+            (within if other == part else across).append(f"{path} is {original}")
+    if copies := across + within:
+        print(f"note: {len(copies)} images are there twice, byte for byte, {len(across)} of them "
+              f"in another split: {listed(copies, 2)}")

@@ -2,8 +2,8 @@
 
 An image is a uint8 RGB tensor (3, h, w).
 """
-import contextlib
 import glob
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import filelock
@@ -111,13 +111,13 @@ def _build_cache(files, path):
     n, shape = len(files), files[0].shape                               # (3, h, w)
     remove_leftovers(path.parent)
     print(f"building the cache {path}: {n:,} images", flush=True)
-    with ThreadPoolExecutor(cores()) as pool, atomic(path, "wb") as file, tqdm(
-            total=n, desc="decoding", unit="image", leave=False, disable=None) as bar:
+    with ThreadPoolExecutor(cores()) as pool, atomic(path, "wb") as file:
         np.lib.format.write_array_header_1_0(
             file, {"descr": "|u1", "fortran_order": False, "shape": (n, *shape[1:], 3)})
-        for first in range(0, n, CHUNK):
-            for image in pool.map(files.__getitem__, range(first, min(first + CHUNK, n))):
-                if image.shape != shape:
-                    raise UserError("images of several shapes have no cache: --no-cache")
-                file.write(image.permute(1, 2, 0).numpy().tobytes())
-                bar.update()
+        parts = (pool.map(files.__getitem__, range(i, min(i + CHUNK, n)))
+                 for i in range(0, n, CHUNK))
+        for image in tqdm(itertools.chain.from_iterable(parts), "decoding", n, unit="image",
+                          leave=False, disable=None):
+            if image.shape != shape:
+                raise UserError("images of several shapes have no cache: --no-cache")
+            file.write(image.permute(1, 2, 0).numpy().tobytes())

@@ -46,8 +46,7 @@ def read_dataset(name, root):
     """A dataset by name, or a folder of one's own -> its folder, {"train", "test" and perhaps
     "gallery": [(path, class)]}.
 
-    UserError: unknown name; a dataset that is missing, half-extracted or not of the expected
-    counts; a folder without sub-folders or with too few; a class without images that can be read.
+    UserError: a dataset that is unknown, missing or not whole, a folder that cannot be split.
     """
     name = SMALLER.get(name, name)
     if name in COUNTS:
@@ -78,23 +77,22 @@ def files_below(folder):
                 folders.clear()
                 continue
             seen.add(real)
-            folders[:] = [name for name in folders if not hidden(name)]
+            folders[:] = filter(for_people, folders)
             starts += [path for name in folders if (path := Path(place, name)).is_symlink()]
-            files += [Path(place, name) for name in names if not hidden(name)]
+            files += [Path(place, name) for name in filter(for_people, names)]
     if dead := [path for path in files if path.is_symlink() and not path.exists()]:
         raise UserError(f"{folder} has {len(dead)} links that lead nowhere: {listed(dead)}")
-    files.sort(key=Path.as_posix)
-    for path in files:
+    for path in sorted(files, key=Path.as_posix):
         (images if path.suffix.lower() in IMAGES else others).append(path)
     return images, others
 
 
-def hidden(name):
-    return name.startswith(".") or name.lower() in LITTER
+def for_people(name):
+    return not name.startswith(".") and name.lower() not in LITTER
 
 
 def images_below(folder):
-    """The images below a folder, in order; what is left out is said."""
+    """The images below a folder, in order; what else is there is said."""
     images, others = files_below(folder)
     say_left_out(folder, others)
     return images
@@ -103,60 +101,59 @@ def images_below(folder):
 def say_left_out(folder, paths):
     if paths:
         print(f"note: left out of {folder}: {len(paths)} files, "
-              + listed([path.relative_to(folder) for path in paths]))
+              + listed([path.relative_to(folder) for path in sorted(paths, key=Path.as_posix)]))
 
 
 def _own_folder(folder):
     """A sub-folder per class: the first half of them (by name) trains, the second half tests, as
     the papers do.  Or train/ and test/, and perhaps gallery/, each with a sub-folder per class."""
     parts = [part for part in ("train", "test", "gallery") if (folder / part).is_dir()]
-    parts = parts if {"train", "test"} <= {*parts} else [""]
-    depth = 1 if parts == [""] else 2
+    split = {"train", "test"} <= {*parts}
+    splits = {part: {} for part in (parts if split else [""])}      # of each {class: its images}
+    images, left_out = files_below(folder)
 
-    def class_of(path):                                     # ("train", "a") or ("a",), else None
-        inside = path.relative_to(folder).parts
-        return inside[:depth] if len(inside) > depth and (depth == 1 or inside[0] in parts) else None
-    classes, (images, others) = {}, files_below(folder)
+    def place_of(path):                             # (part, class), None for a file outside
+        inside = ("", *path.relative_to(folder).parts)[split:]
+        return inside[:2] if len(inside) > 2 and inside[0] in splits else None
     for path in images:
-        classes.setdefault(class_of(path), []).append(path)
-    left_out = sorted(others + classes.pop(None, []))
-    for path in others:
-        if class_of(path) not in {None, *classes}:
-            raise UserError(f"{folder.joinpath(*class_of(path))} has no image that can be read "
-                            f"here, but {path.name}: save as JPEG or PNG, or move it away")
-    classes = {part: {key[-1]: classes[key] for key in sorted(classes) if depth == 1 or key[0] == part}
-               for part in parts}
-    for part, least in (("", 4), ("train", 2), ("test", 1), ("gallery", 1)):
-        if len(classes.get(part, range(9))) < least:
-            raise UserError(f"{folder / part} has {len(classes[part]) or 'no'} sub-folders with "
-                            f"images: it needs one a class and at least {least}" + (
-                                "" if part else ", of which half train and half test (or train/ "
+        part, name = place_of(path) or (None, None)
+        (splits[part].setdefault(name, []) if name else left_out).append(path)
+    for path in left_out:
+        part, name = place_of(path) or (None, None)
+        if name and name not in splits[part]:
+            raise UserError(f"{folder / part / name} has no image that can be read here, but "
+                            f"{path.name}: save as JPEG or PNG, or move it away")
+    for part, classes in splits.items():
+        splits[part], least = dict(sorted(classes.items())), {"": 4, "train": 2}.get(part, 1)
+        if len(classes) < least:
+            raise UserError(f"{folder / part} has {len(classes) or 'no'} sub-folders with images: "
+                            f"it needs one a class and at least {least}" + (
+                                "" if split else ", of which half train and half test (or train/ "
                                 "and test/, and perhaps gallery/, by these names)"))
-    if depth == 1:
-        rows, half = [*classes[""].items()], len(classes[""]) // 2
-        classes = {"train": dict(rows[:half]), "test": dict(rows[half:])}
-    gallery = classes.get("gallery")
-    if gallery and not {*classes["test"]} & {*gallery}:
+    if not split:
+        classes, half = [*splits[""].items()], len(splits[""]) // 2
+        splits = {"train": dict(classes[:half]), "test": dict(classes[half:])}
+    if "gallery" not in splits:
+        for paths in splits["test"].values():
+            if len(paths) < 2:
+                raise UserError(f"{paths[0].parent} has one image: a test class needs two, one to "
+                                "ask with and one to find")
+    elif not {*splits["test"]} & {*splits["gallery"]}:
         raise UserError(f"{folder / 'gallery'} has no class of {folder / 'test'}: nothing could be "
                         "found in it")
-    for paths in classes["test"].values():
-        if len(paths) < 2 and not gallery:
-            raise UserError(f"{paths[0].parent} has one image: a test class needs two, "
-                            "one to ask with and one to find")
     say_left_out(folder, left_out)
-    return {part: [(path, name) for name, paths in own.items() for path in paths]
-            for part, own in classes.items()}
+    return {part: [(path, name) for name, paths in classes.items() for path in paths]
+            for part, classes in splits.items()}
 
 
 # ---------------------------------------------------------------------------- the papers' four
 def find_dataset(name, root):
     """The folder of a real dataset under root.  UserError: it is not there; where to get it."""
-    folders = [Path(root, folder) for folder in FOLDERS[name]]
-    for folder in folders:
-        if folder.is_dir():
-            return folder
+    for folder in FOLDERS[name]:
+        if Path(root, folder).is_dir():
+            return Path(root, folder)
     raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): "
-                    + _source(name, folders[0]))
+                    + _source(name, Path(root, FOLDERS[name][0])))
 
 
 def _source(name, folder):
@@ -233,27 +230,24 @@ def _cars(folder):
     sides = [side / side.name if (side / side.name).is_dir() else side
              for side in (folder / "cars_train", folder / "cars_test")]
     candidates = []
-    for lists in (((folder, "cars_annos.mat", "relative_im_path"),),
-                  ((sides[0], "cars_train_annos.mat", "fname"),
-                   (sides[1], "cars_test_annos_withlabels.mat", "fname"))):
-        lists = [(images, next(folder.rglob(file), None), field) for images, file, field in lists]
-        if all(path for _, path, _ in lists):
-            rows = [row for each in lists for row in _annotations(*each)]
-            candidates.append({"train": [row for row in rows if row[1] <= 98],
-                               "test": [row for row in rows if row[1] > 98]})
+    for lists in ([("cars_annos.mat", folder, "relative_im_path")],
+                  [("cars_train_annos.mat", sides[0], "fname"),
+                   ("cars_test_annos_withlabels.mat", sides[1], "fname")]):
+        rows, paths = [], [next(folder.rglob(file), None) for file, _, _ in lists]
+        for path, (_, images, field) in zip(paths, lists if all(paths) else []):
+            try:
+                table = scipy.io.loadmat(path, squeeze_me=True)["annotations"]
+                rows += [(images / str(name), int(c))
+                         for name, c in zip(table[field], table["class"])]
+            except Exception as error:      # loadmat fails in a dozen ways on a damaged file
+                raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
+                                + reason(error))
+        candidates.append({"train": [row for row in rows if row[1] <= 98],
+                           "test": [row for row in rows if row[1] > 98]})
+    candidates = [splits for splits in candidates if splits["test"]]
     if not candidates:
         raise UserError(f"{folder} has no list of a known layout: {_source('cars', folder)}")
     return min(candidates, key=lambda splits: len(_missing(splits)))
-
-
-def _annotations(images, path, field):
-    """The rows (path, class) of one of Cars' lists."""
-    try:
-        table = scipy.io.loadmat(path, squeeze_me=True)["annotations"]
-        return [(images / str(name), int(c)) for name, c in zip(table[field], table["class"])]
-    except Exception as error:              # loadmat fails in a dozen ways on a damaged file
-        raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
-                        + reason(error))
 
 
 def _sop(folder):
@@ -267,9 +261,6 @@ def _inshop(folder):
     path = _either(folder / "list_eval_partition.txt", folder / "Eval" / "list_eval_partition.txt")
     images = _either(folder / "img", folder / "Img" / "img").parent
     splits = {"train": [], "query": [], "gallery": []}
-    for number, (name, item, status) in enumerate(_rows(path, str, str, str, header=2), 3):
-        if status not in splits:
-            raise UserError(f"{path}, line {number}: status '{status}' is none of "
-                            + ", ".join(splits))
-        splits[status].append((images / name, item))
-    return {"train": splits["train"], "test": splits["query"], "gallery": splits["gallery"]}
+    for name, item, status in _rows(path, str, str, str, header=2):
+        splits.setdefault(status, []).append((images / name, item))
+    return {"train": splits.pop("train"), "test": splits.pop("query"), **splits}
