@@ -77,7 +77,11 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     identity = {part: digest_of(rows, "st_size")[:12] for part, rows in splits.items() if folder}
     if val:
         classes = sorted({c for _, c in splits["train"]})
-        held_out = {*classes[first_held_out(len(classes), val):]}
+        first = round(len(classes) * (1 - val))
+        if not 2 <= first <= len(classes) - 2:
+            raise UserError(f"--val {val:g} of {len(classes)} training classes leaves {first} to "
+                            f"train and {len(classes) - first} held out: each needs two")
+        held_out = {*classes[first:]}
         splits["val"] = [row for row in splits["train"] if row[1] in held_out]
         splits["train"] = [row for row in splits["train"] if row[1] not in held_out]
 
@@ -91,24 +95,13 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
             return Split(torch.stack([to_tensor(prefix, x) for x, _ in rows]), labels, classes)
         images = ImageFiles([path for path, _ in rows], prefix, as_stored=papers)
         if cache and prefix:
-            title = SMALLER.get(name, name) if papers else \
-                f"{name}-{digest(folder.resolve())[:8]}"
-            held = f"-{val:g}" if val and part in ("train", "val") else ""
-            images = cache_images(images, root / ".cache" / f"{title}-{part}{held}",
+            words = [SMALLER.get(name, name), *([] if papers else [digest(folder.resolve())[:8]]),
+                     part, *([f"{val:g}"] if val and part in ("train", "val") else [])]
+            images = cache_images(images, root / ".cache" / "-".join(words),
                                   digest_of(rows, "st_size", "st_mtime_ns"))
         return Split(images, labels, classes, [p.relative_to(folder).as_posix() for p, _ in rows])
     return Data(name, split("train", train), split("train", test), identity=identity, **{
         part: split(part, test) for part in splits if part != "train"})
-
-
-def first_held_out(classes, share):
-    """Where the held-out ones of so many training classes begin.  UserError: fewer than two classes
-    would be left to either."""
-    first = round(classes * (1 - share))
-    if not 2 <= first <= classes - 2:
-        raise UserError(f"--val {share:g} of {classes} training classes leaves {first} to train "
-                        f"and {classes - first} held out: each needs two")
-    return first
 
 
 def need_pairs(split):

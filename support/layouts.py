@@ -233,18 +233,19 @@ def _cars(folder):
     for lists in ([("cars_annos.mat", folder, "relative_im_path")],
                   [("cars_train_annos.mat", sides[0], "fname"),
                    ("cars_test_annos_withlabels.mat", sides[1], "fname")]):
-        rows, paths = [], [next(folder.rglob(file), None) for file, _, _ in lists]
-        for path, (_, images, field) in zip(paths, lists if all(paths) else []):
+        paths = [next(folder.rglob(file), None) for file, _, _ in lists]
+        if None in paths:
+            continue
+        splits = {"train": [], "test": []}
+        for path, (_, images, field) in zip(paths, lists):
             try:
                 table = scipy.io.loadmat(path, squeeze_me=True)["annotations"]
-                rows += [(images / str(name), int(c))
-                         for name, c in zip(table[field], table["class"])]
+                for name, c in zip(table[field], table["class"]):
+                    splits["train" if c <= 98 else "test"].append((images / str(name), int(c)))
             except Exception as error:      # loadmat fails in a dozen ways on a damaged file
                 raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
                                 + reason(error))
-        candidates.append({"train": [row for row in rows if row[1] <= 98],
-                           "test": [row for row in rows if row[1] > 98]})
-    candidates = [splits for splits in candidates if splits["test"]]
+        candidates.append(splits)
     if not candidates:
         raise UserError(f"{folder} has no list of a known layout: {_source('cars', folder)}")
     return min(candidates, key=lambda splits: len(_missing(splits)))
