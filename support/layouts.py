@@ -159,7 +159,7 @@ def find_dataset(name, root):
 def _source(name, folder):
     """Where a dataset is to be had, in words."""
     if name not in ARCHIVES:
-        return f"it is {BY_HAND[name].format(folder)}"
+        return f"put there {BY_HAND[name].format(folder)}"
     url, size, md5 = ARCHIVES[name]
     return (f"python common.py prepare {name} --data-root {shlex.quote(str(folder.parent))} "
             f"downloads it ({size / 1e9:.1f} GB); or unpack {url} ({size:,} bytes, md5 {md5}) to "
