@@ -1,17 +1,15 @@
 #!/usr/bin/env bash
 # Set-up, every experiment of the three papers, the report.
 #   bash run_all.sh                    every table and figure, on CUB, Cars, SOP and In-Shop
-#   bash run_all.sh --dataset glyphs   the same in miniature on the embedded dataset (or: cub, cars, ...)
+#   bash run_all.sh --dataset glyphs   the same in miniature, on the embedded dataset (or: cub, ...)
 #   bash run_all.sh --dataset cub128   the same on CUB at 128 × 128
 #   bash run_all.sh --quick            the three methods and their baselines in miniature: minutes
 #   bash run_all.sh --test             the test suite
 #   --list                             only print the commands, one per line: for xargs, SLURM, ...
-#                                      (docs/cluster.md)
-#   --jobs N                           N runs at a time (on a CPU each gets its share of the cores,
-#                                      of several GPUs one)
-#   --again                            train anew what other code than this checkout's has made
+#                                      and for several GPUs (docs/cluster.md)
+#   --jobs N                           N runs at a time; each gets its share of the cores
 # Everything else goes to `python -m report`, which says what it takes: --paper jrd|mdr|dml_da,
-# --table 2a, --seeds N, --weights FILE, --out DIR.  Paths are as seen from run_all.sh's folder.
+# --table 2a, --seeds N, --weights FILE, --runs DIR.  Paths are as seen from run_all.sh's folder.
 # Makes .venv and installs what is missing, unless a virtual environment is active or PYTHON is set.
 # The plan comes first.  A finished run is skipped, a broken one continued, a failed one reported at
 # the end.  Exit status: 0, 1 if a run failed or a dataset is missing, 2 for a wrong argument.
@@ -20,11 +18,10 @@ cd "$(dirname "$0")"
 
 fail() { echo "run_all.sh: $*" >&2; exit 2; }
 
-mode="" jobs="" quick="" again="" select=()
+mode="" jobs="" quick="" select=()
 while [ $# -gt 0 ]; do
     case $1 in
         --test|--list) mode=${1#--} ;;
-        --again) again=--again ;;
         --jobs) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || fail "--jobs needs a whole number above 0"
                 jobs=$2; shift ;;
         -h|--help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;;
@@ -50,15 +47,16 @@ if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
         echo "installing requirements (a few minutes the first time: the default torch wheels are" \
              "large)" >&2
         "$PYTHON" -m pip install --quiet --disable-pip-version-check -r requirements.txt >&2
-        if "$PYTHON" -m pip install --quiet --disable-pip-version-check -r report/requirements.txt >&2
-        then cat requirements.txt report/requirements.txt > "$stamp"
-        else echo "report/requirements.txt failed: figures will be skipped, the next call tries again" >&2
+        if "$PYTHON" -m pip install -q --disable-pip-version-check -r report/requirements.txt >&2; then
+            cat requirements.txt report/requirements.txt > "$stamp"
+        else
+            echo "report/requirements.txt failed: figures will be skipped" >&2
         fi
     fi
 fi
 export PYTHON=${PYTHON:-python}
 
-if [ "$mode" = test ]; then                     # in two halves of a core each; one's lines come last
+if [ "$mode" = test ]; then             # in two halves of a core each; one's lines come last
     export OMP_NUM_THREADS=1
     half=$(mktemp) status=0
     "$PYTHON" -m pytest -q tests/test_[!a-c]*.py > "$half" 2>&1 & other=$!
@@ -70,34 +68,23 @@ if [ "$mode" = test ]; then                     # in two halves of a core each; 
 fi
 
 if [ "$mode" = list ]; then
-    commands=$("$PYTHON" -m report --list $again "${select[@]}")
+    commands=$("$PYTHON" -m report --list "${select[@]}")
     while read -r _ words; do printf '%q %s\n' "$PYTHON" "$words"; done <<< "$commands"
     exit
 fi
 
-# The plan goes to the terminal, the commands that are left come back; status 1: a dataset is missing.
+# The plan goes to the terminal, the commands left come back; status 1: a dataset is missing.
 status=0
-left=$("$PYTHON" -m report --plan $again "${select[@]}") || status=$?
+left=$("$PYTHON" -m report --plan "${select[@]}") || status=$?
 [ "$status" -le 1 ] || exit "$status"
 
 cores=$(env -u OMP_NUM_THREADS nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)     # a job's share
 export jobs=${jobs:-$([ -n "$quick" ] && [ "$cores" -gt 1 ] && echo 2 || echo 1)} main=$$ failed
 failed=$(mktemp)
-export gpus=""                                  # where jobs share several: their names
-if [ "$jobs" -gt 1 ]; then
-    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
-    if indices=$(nvidia-smi --query-gpu=index --format=csv,noheader 2> /dev/null); then
-        gpus=${CUDA_VISIBLE_DEVICES-$indices}
-        gpus=${gpus//,/ }
-    fi
-fi
+[ "$jobs" = 1 ] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
 
 one() {                                         # one command; with others beside it, its last lines
     kill -0 "$main" 2> /dev/null || exit 255    # run_all.sh was killed: xargs starts no more
-    local output names=($gpus)
-    if [ ${#names[@]} -gt 1 ]; then             # slot: xargs counts those that run at once
-        export CUDA_VISIBLE_DEVICES=${names[slot % ${#names[@]}]}
-    fi
     if [ "$jobs" = 1 ]; then
         echo; echo "== $*"
         "$PYTHON" "${@:2}" || echo "$*" >> "$failed"
@@ -112,7 +99,7 @@ export -f one
 
 if [ -n "$left" ]; then
     set -m                                      # a process group of its own, to stop it as one
-    xargs ${gpus:+--process-slot-var=slot} -L 1 -P "$jobs" bash -c 'one "$@"' one <<< "$left" &
+    xargs -L 1 -P "$jobs" bash -c 'one "$@"' one <<< "$left" &
     stop() { kill -"$1" -- -$!; wait; rm -f "$failed"; trap - "$1"; kill -"$1" $$; }
     trap 'stop INT' INT
     trap 'stop TERM' TERM HUP

@@ -34,13 +34,26 @@ PICTURES = {"sweep": draw_sweep, "epochs": draw_epochs, "levels": draw_levels}
 NOT_THE_PAPERS = """\
 > **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
 schedules of our own, and where nothing else is said with SqueezeNet 1.1: docs/cub128.md.  \
-Compare differences between rows, not absolute scores.  Weights, by SHA-256: {weights}."""
-NOTHING_RUN = """\
-0 of {n} runs are there, so there is no figure to report.  To start them:
+Compare differences between rows, not absolute scores.  Weights, by SHA-256: {weights}.
 
-    python -m report --plan {words}           # which datasets are missing, and the commands
-    bash run_all.sh {words}                   # runs what is left, then writes this report
-    bash run_all.sh {words} --list            # the commands alone: for xargs, SLURM (docs/cluster.md)
+"""
+HEADER = """\
+{done} of {all} runs finished, made at commit {commits}.  Report: commit {here}, {packages}; made \
+by `{command}`.  tables.csv and claims.csv have its numbers and, with --seed 0, 1, ..., the \
+command of each row.
+
+Shares in %, mean ± standard deviation over seeds, last epoch.  {chosen}  In figures: 95% \
+Student-t intervals over seeds, if there are three or more; in sweeps mean ± standard deviation of \
+the seeds that all points have.
+"""
+NOTHING_RUN = """\
+0 of {all} runs are there, so there is no figure to report.  To start them:
+
+```
+python -m report --plan {words}       # which datasets are missing, and the commands
+bash run_all.sh {words}               # runs what is left, then writes this report
+bash run_all.sh {words} --list        # the commands alone: for xargs, SLURM (docs/cluster.md)
+```
 
 The papers' figures are in report/paper_numbers.jsonl; they stand beside ours once there are any."""
 
@@ -55,20 +68,18 @@ def heading(key):
 
 def header(args, runs, done):
     """From what the report was made, and by what."""
-    lines = []
-    if args.dataset == "cub128":
-        hashes = sorted({run.config["weights_sha256"] for run in done})
-        lines += [NOT_THE_PAPERS.format(weights=", ".join(hashes)), ""]
+    if not done:
+        words = [f"--{name} {shlex.quote(str(getattr(args, name)))}" for name in (
+            "dataset", "paper", "table", "seeds", "weights") if getattr(args, name)]
+        return NOTHING_RUN.format(all=len(runs), words=" ".join(words))
     commits = {run.config["commit"] or "none" for run in done}          # 40 digits, + if edited
-    packages = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return [*lines, f"{len(done)} of {len(runs)} runs finished, made at commit "
-            f"{', '.join(sorted(c[:12] + c[40:] for c in commits))}.  Report: commit "
-            f"{(commit() or 'none')[:12]}, {packages}; made by "
-            f"`{shlex.join(['python', '-m', 'report', *sys.argv[1:]])}`.  tables.csv and claims.csv "
-            "have its numbers and, with --seed 0, 1, ..., the command of each row.", "",
-            f"Shares in %, mean ± standard deviation over seeds, last epoch.  {CHOSEN}  In "
-            "figures: 95% Student-t intervals over seeds, if there are three or more; in sweeps "
-            "mean ± standard deviation of the seeds that all points have.", ""]
+    text = NOT_THE_PAPERS.format(weights=", ".join(sorted(
+        {run.config["weights_sha256"] for run in done}))) if args.dataset == "cub128" else ""
+    return text + HEADER.format(
+        done=len(done), all=len(runs), chosen=CHOSEN, here=(commit() or "none")[:12],
+        commits=", ".join(sorted(c[:12] + c[40:] for c in commits)),
+        packages=", ".join(f"{name} {version}" for name, version in versions().items()),
+        command=shlex.join(["python", "-m", "report", *sys.argv[1:]]))
 
 
 def write_report(rows, args, folder):
@@ -77,17 +88,17 @@ def write_report(rows, args, folder):
     folder.mkdir(parents=True, exist_ok=True)
     runs, most = all_runs(rows, args), max(row.seeds for row in rows)
     done = [run for run in runs if run.result]
-    title, table_rows, written = f"# Report on {NAMES[args.dataset]}", [], []
+    lines, written = [f"# Report on {NAMES[args.dataset]}", "", header(args, runs, done)], []
     if done:
-        lines = [title, "", *header(args, runs, done)]
         claim_lines, claim_rows = ledger(args, range(most))
-        if args.dataset == "cub128" and not args.partial:      # Holm's families are whole
+        if args.dataset == "cub128" and not args.partial:       # Holm's families are whole
             lines += ["## Decided", ""]
             for name in FAMILIES:
                 decided_lines, decided_rows = decided(args, name)
-                lines += decided_lines
-                claim_rows = [*decided_rows, *claim_rows]
-        lines += claim_lines
+                lines, claim_rows = lines + decided_lines, decided_rows + claim_rows
+        lines, table_rows = lines + claim_lines, []
+        if (folder / "README.md").exists():                     # by a person
+            lines += ["What was seen in them: [README.md](README.md).", ""]
         for key in dict.fromkeys(row.key for row in rows):
             of_table = [row for row in rows if row.key == key]
             lines += [f"## {heading(key)}", ""]
@@ -96,17 +107,13 @@ def write_report(rows, args, folder):
                 written.append(picture.name)
                 lines += [f"![{heading(key)}]({picture.name})", ""]
             for dataset in dict.fromkeys(row.dataset for row in of_table):
-                on_dataset = [row for row in of_table if row.dataset == dataset]
-                text, csv_rows = paper_table(on_dataset, args, most)
+                text, csv_rows = paper_table([row for row in of_table if row.dataset == dataset],
+                                             args, most)
                 lines += [f"**{NAMES[dataset]}**", "", *text, ""]
                 table_rows += csv_rows
         write_csv(folder / "tables.csv", table_rows)
         write_csv(folder / "claims.csv", claim_rows)
         written = ["tables.csv", "claims.csv", *written]
-    else:
-        words = shlex.join(word for name in ("dataset", "paper", "table", "seeds", "weights")
-                           if getattr(args, name) for word in (f"--{name}", str(getattr(args, name))))
-        lines = [title, "", NOTHING_RUN.format(n=len(runs), words=words)]
     with common.atomic(folder / "report.md") as file:
         file.write("\n".join(lines).rstrip() + "\n")
     return "\n".join(lines), ["report.md", *written]

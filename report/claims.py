@@ -157,7 +157,8 @@ def judged(values):
     mean, half = confidence_interval(values)
     p = math.nan
     if len(values) > 1:
-        p = float(stats.ttest_1samp(values, 0).pvalue) if np.ptp(values) else float(mean == 0)
+        varies = np.ptp(values) > 1e-9
+        p = float(stats.ttest_1samp(values, 0).pvalue if varies else abs(mean) < 1e-9)
     word = "holds" if mean > half else "does not hold" if mean < -half else "undecided"
     return {"estimate": mean, "half-width": half, "verdict": word, "p": p}
 
@@ -250,7 +251,7 @@ def cells_of(row):
             str(row["seeds"]), row["verdict"], row["Holm-adjusted verdict"]]
 
 
-# ---------------------------------------------------------------------------- what new seeds decided
+# ---------------------------------------------------------------------------- by new seeds
 PRIMARY = ("R@1 of each", "paired", "correlation", "unpaired", "over classes", "paper's", "seeds",
            "Holm-adjusted verdict")
 METRICS = ("MAP@R", "NMI", "seen R@1", "last four R@1", "R@1 where the search was best")

@@ -178,10 +178,10 @@ class Family(NamedTuple):
     """Differences that new seeds decide on cub128, with Holm's correction over these alone."""
     title: str
     seeds: range
-    differences: dict   # {setting - setting: (paper, flags of one, of the other, the paper's on CUB)}
-    settings: dict      # {(paper, flags): (further flags, None while a rate is searched; the share of
-#                         the schedule after which its search was best, if there was one)}
-    optional: tuple = ()        # differences that are in the family only if all their runs are
+    differences: dict       # {setting - setting: (paper, flags of one, of the other, the paper's)}
+    settings: dict          # {(paper, flags): (further flags, None while a rate is searched; share
+    #                         of the schedule after which its search was best, if there was one)}
+    optional: tuple = ()    # differences that are in the family only if all their runs are
 
 
 R18 = "--backbone resnet18 --weights resnet18_pqf.pth"

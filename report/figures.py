@@ -61,12 +61,9 @@ def save(figure, path, axes):
 
 def intervals(columns):
     """Values of the seeds in each column -> means, half-widths of 95% intervals (nan below 3)"""
-    means, halves = [], []
-    for values in columns:
-        mean, half = confidence_interval(values)
-        means.append(mean)
-        halves.append(half if len(values) > 2 else np.nan)
-    return np.array(means), np.array(halves)
+    pairs = [confidence_interval(values if len(values) > 2 else [np.mean(values)])
+             for values in columns]
+    return np.array(pairs).T
 
 
 # ---------------------------------------------------------------------------- curves
@@ -117,10 +114,8 @@ def by_epoch(logs, metric):
     """The logs of runs -> [(epoch, values of the seeds)] of the epochs that were evaluated."""
     unit = 100 if PERCENT.fullmatch(metric) else 1
     points = {}
-    for log in logs:
-        for line in log:
-            if metric in line:
-                points.setdefault(line["epoch"], []).append(unit * line[metric])
+    for line in (line for log in logs for line in log if metric in line):
+        points.setdefault(line["epoch"], []).append(unit * line[metric])
     return sorted(points.items())
 
 
@@ -142,21 +137,20 @@ def draw_runs(path, runs, names):
     seeds, a run's a curve of its own."""
     if path.suffix not in (".png", ".svg"):
         raise common.UserError(f"--out {path} must end in .png or .svg")
-    logs, curves_in = {}, {}
+    curves_in = {("", "epoch", AXES[metric]): {} for metric in ("loss", "R@1", "seen R@1")}
     for name in names:
         folders = seeds_of(runs, name, "log.jsonl").values()
         own = [folder for folder in folders if folder.name == Path(name).name]
-        logs[name] = [read_log(folder / "log.jsonl") for folder in own or folders]
-    for metric in ("loss", "R@1", "seen R@1"):
-        for name in names:
-            if points := by_epoch(logs[name], metric):
-                curves_in.setdefault(("", "epoch", AXES[metric]), {})[name] = points
+        logs = [read_log(folder / "log.jsonl") for folder in own or folders]
+        for metric, curves in zip(("loss", "R@1", "seen R@1"), curves_in.values()):
+            if points := by_epoch(logs, metric):
+                curves[name] = points
+    curves_in = {panel: curves for panel, curves in curves_in.items() if curves}
     if not curves_in:
         raise common.UserError(f"no epoch is logged yet in {', '.join(names)}")
     draw_curves(path, curves_in)
 
 
-# ---------------------------------------------------------------------------- bars
 def draw_levels(path, rows, get):
     """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch,
     means over the seeds with 95% intervals; a panel per dataset."""

@@ -28,7 +28,7 @@ PERCENT = re.compile(r"(seen )?R@\d+(, l2-normalized)?|NMI|MAP@R")
 
 @contextlib.contextmanager
 def unpacked(paths):
-    """A folder of runs, or archives (.tar.xz) of runs, unpacked together for a while -> the folder"""
+    """A folder of runs, or archives (.tar.xz) of runs, unpacked for a while -> the folder"""
     if not any(str(path).endswith(".tar.xz") for path in paths):
         if len(paths) > 1:
             raise common.UserError("one folder of runs can be read, or several archives (.tar.xz)")
@@ -59,21 +59,17 @@ def paper_numbers():
 def papers_rows(key, dataset):
     """A paper's table: {dataset: {row: {metric: entry}}}, on this dataset alone (cub128: on CUB);
     on glyphs on all of the paper's."""
-    table = paper_numbers().get(key, {})
-    own = SMALLER.get(dataset, dataset)
+    table, own = paper_numbers().get(key, {}), SMALLER.get(dataset, dataset)
     return table if dataset == "glyphs" else {own: table.get(own, {})}
 
 
 def metrics_of(key, dataset):
     """A table's columns: the paper's (on glyphs without R@10 and above), or the experiment's; on
     glyphs and cub128 those beside them too."""
-    columns = {}
-    for rows in papers_rows(key, dataset).values():
-        for entries in rows.values():
-            columns |= dict.fromkeys(entries)
-    columns = list(columns) or EXPERIMENTS[key].columns
-    if dataset == "glyphs":
-        columns = [metric for metric in columns if not re.search(r"R@\d\d", metric)]
+    columns = [metric for rows in papers_rows(key, dataset).values()
+               for entries in rows.values() for metric in entries] or EXPERIMENTS[key].columns
+    columns = [metric for metric in dict.fromkeys(columns)
+               if dataset != "glyphs" or not re.search(r"R@\d\d", metric)]
     return [*columns, *(EXPERIMENTS[key].beside if dataset in STAND_INS else ())]
 
 
@@ -81,14 +77,13 @@ def reading(run, metric, row=None, part="last epoch"):
     """A finished run's figure in the paper's unit, None if it has none.
 
     metric: a name of paper_numbers.jsonl, of result.json or of the last log row; or a share of the
-    epochs, for R@1 after it.
-    row: rows "at inference" read l2-normalized embeddings.
+    epochs, for R@1 after it.  row: those "at inference" read l2-normalized embeddings.
     """
-    evaluations = [line for line in run.log if "R@1" in line]
+    evaluated = [line for line in run.log if "R@1" in line]
     if metric == "last four R@1":                   # the mean of the last four evaluations
-        return 100 * statistics.mean(line["R@1"] for line in evaluations[-4:])
+        return 100 * statistics.mean(line["R@1"] for line in evaluated[-4:])
     if isinstance(metric, float):                   # R@1 after about this share of the schedule
-        return 100 * min(evaluations, key=lambda line: abs(
+        return 100 * min(evaluated, key=lambda line: abs(
             line["epoch"] - metric * run.cfg.epochs))["R@1"]
     figures, name = run.result[part], IN_RUNS.get(metric, metric)
     if part == "last epoch":
@@ -100,11 +95,8 @@ def reading(run, metric, row=None, part="last epoch"):
     elif EXPERIMENTS[row.key].last_alone:
         return None
     value = figures.get(name)
-    if isinstance(value, list):                     # [mean, half-width]
-        value = value[0]
-    if value is not None and PERCENT.fullmatch(metric):
-        value = 100 * value
-    return value
+    value = value[0] if isinstance(value, list) else value          # of [mean, half-width]
+    return 100 * value if value is not None and PERCENT.fullmatch(metric) else value
 
 
 def readings(runs, *args):
@@ -170,7 +162,7 @@ def cells(row, args, most):
     own = SMALLER.get(row.dataset, row.dataset)
     in_paper = papers_rows(row.key, row.dataset).get(own, {})
     for metric in metrics_of(row.key, row.dataset):
-        values, best = (readings(runs, metric, row, part) for part in ("last epoch", "best on test"))
+        values, best = (readings(runs, metric, row, of) for of in ("last epoch", "best on test"))
         mean, std = mean_and_std(values)
         if not any(run.result for run in runs):     # else None: DML-DA's α without DML-DA
             mean = "not run" if runs else STAND_INS[row.dataset]
@@ -260,7 +252,8 @@ def seeds_of(runs, name, file="result.json"):
     if name in settings:
         return settings[name]
     kind = "run" if file == "log.jsonl" else "finished run"
-    raise common.UserError(f"no {kind} {name} under {runs}: there are {', '.join(settings) or 'none'}")
+    known = ", ".join(settings) or "none"
+    raise common.UserError(f"no {kind} {name} under {runs}: there are {known}")
 
 
 def table(runs):
@@ -278,31 +271,6 @@ def table(runs):
     if len(rows) == 1:
         raise common.UserError(f"no finished run under {runs}")
     return "\n".join([*markdown(rows), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}"])
-
-
-def compare(runs, one, other):
-    """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
-    differences within a seed; then the settings in which they differ -> Markdown"""
-    folders = [seeds_of(runs, name) for name in (one, other)]
-    seeds = sorted(folders[0].keys() & folders[1].keys(), key=int)
-    if not seeds:
-        raise common.UserError(f"{one} and {other} have no seed in common")
-    configs = [read_config(of_seed[seeds[0]]) or {} for of_seed in folders]
-    refuse_other_images(one, other, *configs)
-    first, second = ([last_figures(of_seed[seed]) for seed in seeds] for of_seed in folders)
-    settings = [re.sub(r"-s\d+$", "", of_seed[seeds[0]].name) for of_seed in folders]
-    rows = [["last epoch", *settings, "difference", "95% interval"]]
-    for metric in first[0]:
-        if all(metric in figures for figures in first + second):
-            rows.append(compared(metric, [f[metric] for f in first], [f[metric] for f in second]))
-    lines = [*markdown(rows), "", f"Seeds {', '.join(seeds)}; recalls, MAP@R and NMI in %, the "
-             "others as in the log; differences within a seed, their mean."]
-    shared = {*configs[0]} & {*configs[1]} - {"name", "paper", "seed", "splits"}
-    differ = other_settings(*({k: config[k] for k in shared} for config in configs))
-    if differ:
-        words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
-        lines.append(f"The settings differ in {words}.")
-    return "\n".join(lines)
 
 
 def last_figures(folder):
@@ -329,13 +297,28 @@ def compared(metric, first, second):
     return [metric, *texts, f"{mean:+.{digits}f}", interval(mean, half, digits)]
 
 
-def refuse_other_images(one, other, *configs):
-    """UserError if two settings were not tested on the same images."""
+def compare(runs, one, other):
+    """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
+    differences within a seed; then the settings in which they differ -> Markdown"""
+    folders = [seeds_of(runs, name) for name in (one, other)]
+    seeds = sorted(folders[0].keys() & folders[1].keys(), key=int)
+    if not seeds:
+        raise common.UserError(f"{one} and {other} have no seed in common")
+    configs = [read_config(of_seed[seeds[0]]) or {} for of_seed in folders]
     tested = [{part: digest for part, digest in (config.get("images") or {}).items()
-               if part in ("test", "gallery")} for config in configs]
-    datasets = [Path(str(config.get("dataset"))).name for config in configs]
-    differ = other_images(*tested)
-    if datasets[0] != datasets[1] or differ:
-        why = f"{differ} differ" if differ else " and ".join(datasets)
-        raise common.UserError(f"{one} and {other} were tested on different images ({why}): their "
-                               "figures have no difference to speak of")
+               if part in ("test", "gallery")} | {"dataset": Path(str(config.get("dataset"))).name}
+              for config in configs]
+    if differ := other_images(*tested):
+        raise common.UserError(f"{one} and {other} were tested on different images ({differ} "
+                               "differ): their figures have no difference to speak of")
+    first, second = ([last_figures(of_seed[seed]) for seed in seeds] for of_seed in folders)
+    settings = [re.sub(r"-s\d+$", "", of_seed[seeds[0]].name) for of_seed in folders]
+    rows = [["last epoch", *settings, "difference", "95% interval"]]
+    rows += [compared(metric, [f[metric] for f in first], [f[metric] for f in second])
+             for metric in first[0] if all(metric in figures for figures in first + second)]
+    lines = [*markdown(rows), "", f"Seeds {', '.join(seeds)}; recalls, MAP@R and NMI in %, the "
+             "others as in the log; differences within a seed, their mean."]
+    shared = {*configs[0]} & {*configs[1]} - {"name", "paper", "seed", "splits"}
+    differ = other_settings(*({k: config[k] for k in shared} for config in configs))
+    words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
+    return "\n".join([*lines, f"The settings differ in {words}."] if words else lines)

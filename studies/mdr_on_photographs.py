@@ -125,8 +125,8 @@ def run(words):
 def finished(runs):
     """-> [(config, log, result)] of the finished runs of a folder, or of an archive"""
     with unpacked([runs]) as folder:
-        found = [(read_config(path), read_log(path / "log.jsonl"), read_result(path / "result.json"))
-                 for of_seed in folders_of(folder).values() for path in of_seed.values()]
+        found = [(read_config(run), read_log(run / "log.jsonl"), read_result(run / "result.json"))
+                 for of_seed in folders_of(folder).values() for run in of_seed.values()]
     return found or sys.exit(f"mdr_on_photographs.py: no finished run under {runs}")
 
 

@@ -45,8 +45,8 @@ RATES_OF = {"glyphs": {}, "cub128": {
     "Triplet": (), "Triplet + L2Norm": (), "Triplet + MDR": (),         # mdr_on_photographs.py
     "AMSoftmax": (*RATES["cub128"], 3e-3), "N-pair": (3e-6, *RATES["cub128"]),
     "AMSoftmax, 50 epochs": (3e-4, 1e-3), "JRD, 50 epochs": (3e-4, 1e-3),
-    **dict.fromkeys(("Contrastive, GoogLeNet", "DML-DA contrastive, GoogLeNet"), (1e-5, 3e-5, 1e-4)),
-    **dict.fromkeys(("AMSoftmax, ResNet-18", "JRD, ResNet-18"), (1e-4, 3e-4, 1e-3))}}
+    "Contrastive, GoogLeNet": (1e-5, 3e-5, 1e-4), "AMSoftmax, ResNet-18": (1e-4, 3e-4, 1e-3),
+    "DML-DA contrastive, GoogLeNet": (1e-5, 3e-5, 1e-4), "JRD, ResNet-18": (1e-4, 3e-4, 1e-3)}}
 LENGTH = {("cub128", "jrd"): " --epochs 25 --drop-every 10", ("cub128", "dml_da"): " --epochs 12"}
 OUT, HELD_OUT_SHARE, SEEDS = "runs-search", 0.2, {"cub128": 1, "glyphs": 3}
 
@@ -56,7 +56,8 @@ def command(name, dataset, rate, seed=0, more=""):
     """What to run, with flags of a person's own; JRD's proxies have 100 times the model's rate, as
     in the paper."""
     script, flags = SETTINGS[name]
-    words = f"{script}{more} --dataset {dataset}{LENGTH.get((dataset, script), '')} {flags} --lr {rate:g}"
+    length = LENGTH.get((dataset, script), "")
+    words = f"{script}{more} --dataset {dataset}{length} {flags} --lr {rate:g}"
     if script == "jrd":
         words += f" --lr-proxies {100 * rate:g}"
     if seed:

@@ -1,5 +1,6 @@
-"""The ledger of claims: inequalities, verdicts, Holm's procedure, both rates; on run folders made
-here."""
+"""Claims as inequalities, verdicts, Holm's procedure, the ledger, what new seeds decided; on run
+folders made here."""
+import csv
 import math
 import statistics
 
@@ -7,8 +8,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from conftest import ROOT
 from report import claims, experiments
-from test_report import arguments, pretend, rows_of, under
+from report.tables import paper_numbers
+from studies import rate_search
+from test_report import args_of, pretend, rows_of, under, write_report
 
 
 @pytest.fixture
@@ -19,45 +23,36 @@ def out(tmp_path):
 # ---------------------------------------------------------------------------- verdicts
 @pytest.mark.parametrize("values, want", [
     ([1.0, 1.1, 0.9], "holds"), ([-1.0, -1.1, -0.9], "does not hold"), ([3.0], "undecided"),
-    ([1.0, -1.0, 0.5], "undecided"), ([0.0, 0.0], "undecided"), ([2.0, 2.0], "holds")])
+    ([1.0, -1.0, 0.5], "undecided"), ([0.0, 0.0], "undecided"), ([2.0, 2.0], "holds"),
+    ([-2, -3], "undecided"), ([0.1, 7, 3, 2], "undecided")])
 def test_verdict(values, want):
-    mean, half, word = claims.verdict(values)
-    assert word == want and mean == pytest.approx(statistics.mean(values))
+    """p is the paired t-test's: below 0.05 where the 95% interval leaves out 0."""
+    row = claims.judged(values)
+    assert row["verdict"] == want and row["estimate"] == pytest.approx(statistics.mean(values))
     if len(values) == 3:
-        assert half == pytest.approx(4.302653 * statistics.stdev(values) / 3 ** 0.5)
-
-
-def test_a_claim_holds_if_all_its_parts_do():
-    assert claims.claim_verdict(["holds", "holds"]) == "holds"
-    assert claims.claim_verdict(["holds", "undecided"]) == "undecided"
-    assert claims.claim_verdict(["undecided", "does not hold", "not run"]) == "does not hold"
-    assert claims.claim_verdict(["holds", "not run"]) == "not run"
-    bounds = ["no larger than 0.3", "holds", "no larger than 1.2", "no larger than 0.3"]
-    assert claims.claim_verdict(bounds) == "no larger than 0.3; 1.2"
-    assert claims.claim_verdict([*bounds, "undecided"]) == "undecided"
-    assert claims.claim_verdict([*bounds, "does not hold"]) == "does not hold"
-
-
-def test_what_all_seeds_leave_undecided_is_bounded():
-    """By hand: 1, -1, 0.5 have mean 1/6 and s = 1.0408, so the interval ends at 2.752."""
-    values = [1.0, -1.0, 0.5]
-    for full, want in ((3, "no larger than 2.8"), (4, "undecided")):
-        mean, half, word = claims.verdict(values, full)
-        assert word == want and mean + half == pytest.approx(
-            1 / 6 + 4.302653 * 1.040833 / 3 ** 0.5)
-    assert claims.verdict([2.0, 2.0, 2.1], 3)[2] == "holds"
-    assert claims.verdict([-2.0, -2.0, -2.1], 3)[2] == "does not hold"
-    for x, want in ((0.881, "0.89"), (0.5, "0.5"), (0.0312, "0.032"), (12.01, "13"), (0, "0"),
-                    (9.96, "10"), (123.0, "130")):
-        assert claims.rounded_up(x) == want
+        half = 4.302653 * statistics.stdev(values) / 3 ** 0.5
+        assert row["half-width"] == pytest.approx(half)
+    if len(values) == 1:
+        assert math.isnan(row["p"])
+    elif len(set(values)) == 1:
+        assert row["p"] == (values[0] == 0)
+    else:
+        other = np.linspace(3, 4, len(values))
+        p = scipy.stats.ttest_rel(other + values, other).pvalue
+        assert row["p"] == pytest.approx(p, rel=1e-9) and 0 < p < 1
+        assert (p < 0.05) == (want != "undecided")
 
 
 # ---------------------------------------------------------------------------- inequalities
 def test_a_claim_compares_what_it_says_in_that_order():
     def sides(claim, text):
-        (one, better, metric), (minus_one, worse, same) = claims.CLAIMS[claim][2][text]
-        assert (one, minus_one, metric) == (1, -1, same)
-        return better.strip(), worse.strip(), metric
+        """The settings whose figures count positively, and negatively; the metric"""
+        asked, inequality = [], claims.CLAIMS[claim][2][text]
+        inequality(lambda flags, metric: asked.append((flags.strip(), metric)) or 0)
+        (better, metric), (worse, same) = asked
+        signs = [inequality(lambda flags, _: flags.strip() == side) for side in (better, worse)]
+        assert signs == [1, -1] and metric == same
+        return better, worse, metric
 
     assert sides("J1", "JRD - AMSoftmax") == ("", "--alpha 0", "R@1")
     assert sides("J3", "JRD - JRD-C") == ("", "--variant jrd-c", "R@1")
@@ -67,17 +62,12 @@ def test_a_claim_compares_what_it_says_in_that_order():
         "--loss npair", "--loss npair --lambda 0", "NMI")
     assert sides("D5", "NMI, triplet, GOR - EN") == (
         "--loss triplet --regularizer gor", "--loss triplet --regularizer en", "NMI")
-    assert sides("D1, 3 × the rate", "R@1, DML-DA triplet - triplet, 3 × the rate") == (
-        "--loss triplet --lr 3e-4", "--loss triplet --lambda 0 --lr 3e-4", "R@1")
 
 
 def test_claims_that_take_more_than_a_difference():
     """Each with figures that make it hold, by hand."""
     def value(claim, text, figures):
-        terms = claims.CLAIMS[claim][2][text]
-        if callable(terms):
-            return terms(lambda flags, metric: figures[flags, metric])
-        return sum(weight * figures[flags.strip(), metric] for weight, flags, metric in terms)
+        return claims.CLAIMS[claim][2][text](lambda flags, metric: figures[flags.strip(), metric])
 
     of = {(f, m): x for f, a, b in (("--regularizer intra --alpha 1", 1.2, 0.9),
                                     ("--alpha 0", 1.0, 0.95), ("--regularizer jmmd", 1.1, 1.0),
@@ -104,19 +94,6 @@ def test_claims_that_take_more_than_a_difference():
 
 
 # ---------------------------------------------------------------------------- many at once
-@pytest.mark.parametrize("values", [[1.0, 1.1, 0.9], [1.0, -1.0, 0.5], [-2, -3], [0.1, 7, 3, 2]])
-def test_p_is_that_of_the_paired_t_test(values):
-    other = np.linspace(3, 4, len(values))
-    want = scipy.stats.ttest_rel(other + values, other).pvalue
-    assert claims.p_value(values) == pytest.approx(want, rel=1e-9) and 0 < want < 1
-    assert (claims.p_value(values) < 0.05) == (claims.verdict(values)[2] != "undecided")
-
-
-def test_p_of_what_does_not_vary():
-    assert claims.p_value([2.0, 2.0]) == 0 and claims.p_value([0.0, 0.0]) == 1
-    assert math.isnan(claims.p_value([3.0]))
-
-
 def test_holm():
     """Against his procedure as written: the smallest p against level / m, the next against
     level / (m - 1), ..., until one is not below; and a case worked by hand."""
@@ -139,43 +116,41 @@ def test_holm():
     assert rejected > 20 and kept > 20
 
 
-def test_the_family_is_what_decides_claims():
+def test_the_family_is_what_has_a_p():
     rows = [{"verdict": "holds", "p": 0.01}, {"verdict": "does not hold", "p": 0.03},
-            {"verdict": "no larger than 0.3", "p": 0.6}, {"verdict": "not run"},
+            {"verdict": "undecided", "p": 0.6}, {"verdict": "not run"},
             {"verdict": "undecided", "p": math.nan}]
     assert claims.adjust(rows) == 3
     assert [row.get("Holm-adjusted p") for row in rows] == pytest.approx([0.03, 0.06, 0.6] + 2 * [
         None])
     assert [row["Holm-adjusted verdict"] for row in rows] == [
-        "holds", "undecided", "no larger than 0.3", "not run", "undecided"]
+        "holds", "undecided", "undecided", "not run", "undecided"]
 
 
 # ---------------------------------------------------------------------------- the ledger
 def test_headline_claims_at_both_rates(out):
-    """At the preset's rate JRD's gain is 0 ± something in 10 seeds, at three times it 1.  With 9
-    seeds nothing is bounded."""
-    args = arguments("--dataset", "glyphs", "--out", out)
+    """At the preset's rate JRD's gain is 0 ± something in 10 seeds, at three times it 1."""
+    args = args_of("--dataset", "glyphs", "--runs", out)
     for rate, gain in (("", 0.0), (experiments.THREE_TIMES_IS["jrd"], 0.01)):
         for seed in range(10):
             for flags, more in (("", gain + 0.001 * (seed % 2) - 0.0004), ("--alpha 0", 0)):
                 pretend(experiments.training("jrd", "glyphs", f"{flags} {rate}".strip(), seed, out,
                                              None), 0.5 + 0.01 * seed + more)
     lines, rows = claims.ledger(args, range(10))
-    own, three = (row for row in rows if row["claim"] == "J1" and "Holm-adjusted verdict" in row)
-    assert (own["verdict"], own["seeds"]) == ("no larger than 0.048", 10)
+    own, three = (row for row in rows if row["claim"] == "J1")
+    assert (own["verdict"], own["seeds"]) == ("undecided", 10)
     assert own["estimate"] == pytest.approx(0.01) and own["Holm-adjusted verdict"] == own["verdict"]
     assert three["must be above 0"] == "JRD - AMSoftmax, 3 × the rate"
     assert three["verdict"] == three["Holm-adjusted verdict"] == "holds"
     assert three["estimate"] == pytest.approx(1.01)
     text = "\n".join(" ".join(line.split()) for line in lines)
-    assert "| J1 | JRD beats AMSoftmax. | **no larger than 0.048** | no larger than 0.048 |" in text
+    assert "| J1 | JRD beats AMSoftmax. | **undecided** | undecided |" in text
     assert "| J1, 3 × the rate | JRD beats AMSoftmax. | **holds** | holds |" in text
-    undecided = claims.ledger(args, range(9))[1]
-    assert next(r["verdict"] for r in undecided if r["claim"] == "J1") == "undecided"
+    assert "| J6 | " in text and " | **not run** | not run |" in text       # its worst inequality's
 
 
 def test_every_claim_is_there_and_asks_for_runs_of_the_list():
-    assert [claim for claim in claims.CLAIMS if "," not in claim] == [
+    assert list(claims.CLAIMS) == [
         f"{paper}{i}" for paper, n in (("J", 10), ("M", 8), ("D", 8)) for i in range(1, n + 1)]
     listed = {}                                                         # folder of seed 0: seeds
     for row in (row for dataset in ("real", "glyphs", "cub128")
@@ -184,19 +159,21 @@ def test_every_claim_is_there_and_asks_for_runs_of_the_list():
         listed[folder] = max(row.seeds, listed.get(folder, 0))
     headline = "J1 J2 J3 J4 M1 M3 M5 M7 M8 D1 D2 D3 D7 D8".split()
     for claim, (_, datasets, inequalities) in claims.CLAIMS.items():
-        paper, name = claims.PAPER_OF[claim[0]], claim.partition(",")[0]
-        where = {*datasets.split(), "glyphs"} | ({"cub128"} if name == claim else set())
-        for dataset in where:
-            least = 10 if dataset == "glyphs" and name in headline else 3
+        paper = claims.PAPER_OF[claim[0]]
+        asked = [(dataset, "") for dataset in (*datasets.split(), "glyphs", "cub128")]
+        if claim in claims.AT_THREE_TIMES:
+            asked.append(("glyphs", experiments.THREE_TIMES_IS[paper]))
+        for dataset, more in asked:
+            least = 10 if dataset == "glyphs" and claim in headline else 3
 
             def v(flags, metric):
-                flags = experiments.flags_on(dataset, paper, flags)
+                flags = experiments.flags_on(dataset, paper, f"{flags} {more}".strip())
                 if flags is not None:
                     run = experiments.training(paper, dataset, flags, 0, "runs", None)
                     assert listed[run.folder] >= least, (claim, dataset, run.command)
                 return 0.0
-            for terms in inequalities.values():
-                terms(v) if callable(terms) else [v(flags, metric) for _, flags, metric in terms]
+            for inequality in inequalities.values():
+                inequality(v)
 
 
 def test_differences_are_paired_by_seed(out):
@@ -209,11 +186,125 @@ def test_differences_are_paired_by_seed(out):
     values = claims.in_each_seed("jrd", claims.less("", "--alpha 0"), "glyphs", under(out),
                                  range(5))
     assert values == pytest.approx([1.0, 1.1, 1.2])
-    args = arguments("--dataset", "glyphs", "--out", out)
+    args = args_of("--dataset", "glyphs", "--runs", out)
     lines, rows = claims.ledger(args, range(5))
     verdicts = {row["claim"]: row["verdict"] for row in reversed(rows)}
     assert [verdicts[c] for c in ("J1", "J2", "M2")] == ["holds", "not run", "no miniature"]
     assert any("+1.100" in line and "[+0.852, +1.348]" in line for line in lines)
     assert any("Not run: J2, " in line and " M2, " in line for line in lines)
-    args = arguments("--dataset", "glyphs", "--paper", "jrd", "--out", out)
+    args = args_of("--dataset", "glyphs", "--paper", "jrd", "--runs", out)
     assert {row["claim"][0] for row in claims.ledger(args, range(5))[1]} == {"J"}
+
+
+# ---------------------------------------------------------------------------- by new seeds
+def test_the_papers_differences_are_those_of_its_tables():
+    of = {("mdr", name): entry for name, entry in paper_numbers()["mdr", "1a"]["cub"].items()}
+    of |= {("dml_da", name): row for name, row in paper_numbers()["dml_da", "I"]["cub"].items()}
+    row_of = {(key[0], flags): name for key in experiments.HEADLINES
+              for name, flags in experiments.EXPERIMENTS[key].rows.items()}
+    for text, (script, *settings, papers) in experiments.FAMILIES["decides"].differences.items():
+        rows = [row_of[script, flags] for flags in settings]
+        for row, name in zip(rows, text.split(" - "), strict=True):
+            assert row.lower().endswith(name.lower())
+        if script != "jrd":
+            one, other = (of[script, row]["R@1"]["value"] for row in rows)
+            assert one - other == pytest.approx(papers)
+    networks, r18 = experiments.FAMILIES["networks"], paper_numbers()["mdr", "2a"]["cub"]
+    assert r18["R18+MDR"]["R@1"]["value"] - r18["R18"]["R@1"]["value"] == pytest.approx(
+        networks.differences["MDR - Triplet"][3])
+
+
+@pytest.mark.parametrize("name", experiments.FAMILIES)
+def test_rates_and_shares_are_those_of_the_search(name):
+    family = experiments.FAMILIES[name]
+    settings = {(paper, flags) for paper, *both, _ in family.differences.values() for flags in both}
+    assert set(family.settings) == settings
+    for (paper, flags), (more, share) in family.settings.items():
+        words = f"--dataset cub128 {flags} {more or ''}".split()
+        cfg = experiments.SCRIPTS[paper].parse_args(words)
+        assert paper != "jrd" or cfg.lr_proxies == pytest.approx(100 * cfg.lr)
+        if share:
+            (row,) = [row for row, of in rate_search.SETTINGS.items() if of == (paper, flags)]
+            runs = "mdr" if paper == "mdr" else "search"
+            found = rate_search.finished_runs("cub128", ROOT / f"results/cub128/{runs}.tar.xz")
+            assert share == found[cfg.lr][row][0][3]
+
+
+def test_nothing_is_said_before_all_seeds_are_in(tmp_path, monkeypatch):
+    """Of a family with the flags and seeds of SqueezeNet's, and of one without rates."""
+    def told(name):
+        text, _ = write_report(tmp_path / name, *words)
+        with open(tmp_path / name / "claims.csv", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        assert {row["verdict"] for row in rows if row["claim"] == "networks"} == {
+            "not before all seeds"}
+        return text, [row for row in rows if row["claim"] == "decides"]
+
+    words = "--dataset", "cub128", "--runs", tmp_path / "runs"
+    args, family = args_of(*words), experiments.FAMILIES["decides"]
+    for paper, *settings, _ in family.differences.values():
+        for flags, share in zip(settings, (0.02, 1.0)):                 # 0.02: epoch 1 of 50
+            monkeypatch.setitem(family.settings, (paper, flags), ("--lr 2e-5", share))
+    draw, hits = np.random.RandomState(1), {}
+    runs = [run for run in experiments.all_runs(experiments.selected(args), args)
+            if run.cfg.name == "decides"]
+    assert sorted(run.cfg.seed for run in runs) == sorted([*range(3, 11)] * 11)
+    assert {run.cfg.lr for run in runs} == {2e-5}
+    for run in runs:
+        if run is runs[-1]:
+            text, rows = told("before")
+            assert {row["verdict"] for row in rows} == {"not before all seeds"}
+            assert not any(row.get("p") for row in rows)
+            assert "7 of 8" in text and f"Missing: {run.folder.name}." in text
+        regularized = run.cfg.changed.get("lambda", run.cfg.changed.get("alpha", 1)) > 0
+        of_run = {str(c): draw.randint(0, 2, 9 + c) for c in range(6)}
+        of_run["5"] |= regularized
+        r1 = np.mean(np.concatenate([*of_run.values()]))
+        pretend(run, r1, hits={c: "".join(map(str, bits)) for c, bits in of_run.items()})
+        if run.paper == "jrd":
+            run.log[0]["R@1"] = 0.5
+            hits.setdefault(regularized, []).append((r1, of_run))
+    text, rows = told("after")
+    assert len(rows) == 7 and all(row["Holm-adjusted p"] for row in rows)
+    assert [float(row["Holm-adjusted p"]) for row in rows] == pytest.approx(
+        claims.holm([float(row["p"]) for row in rows]))
+    (a, bits_a), (b, bits_b) = zip(*hits[True]), zip(*hits[False])
+    pair, apart = scipy.stats.ttest_rel(a, b), scipy.stats.ttest_ind(a, b, equal_var=False)
+    (row,) = [row for row in rows if row["must be above 0"] == "JRD - AMSoftmax"]
+    assert float(row["p"]) == pytest.approx(pair.pvalue) and row["paper's"] == "–"
+    early = 100 * np.mean(0.5 - np.array(b))
+    assert row["R@1 where the search was best"].startswith(f"{early:+.2f} [")
+    for name, test in (("paired", pair), ("unpaired", apart)):
+        low, high = (100 * end for end in test.confidence_interval())
+        assert row[name].endswith(f"[{low:+.2f}, {high:+.2f}]")
+    draw, shares = np.random.RandomState(0), []
+    for classes in draw.randint(0, 6, (10_000, 6)):
+        right = [sum(of[str(c)].sum() for of in bits for c in classes) for bits in (bits_a, bits_b)]
+        shares.append((right[0] - right[1]) / 8 / sum(9 + c for c in classes))
+    low, high = 100 * np.percentile(shares, (2.5, 97.5))
+    assert row["over classes"] == f"[{low:+.2f}, {high:+.2f}]"
+    runs[0].config |= {"code": "another", "processor": "another"}
+    assert {row["verdict"] for row in told("mixed")[1]} == {
+        "code of JRD's runs differ, processor of JRD's runs differ"}
+
+
+def test_the_optional_difference_is_there_with_all_of_its_seeds(tmp_path, monkeypatch):
+    args = args_of("--dataset", "cub128", "--runs", tmp_path / "runs")
+    family = experiments.FAMILIES["networks"]
+    for (paper, flags), (more, _) in family.settings.items():
+        monkeypatch.setitem(family.settings, (paper, flags), (more or "--lr 2e-5", None))
+    hits = {"0": "0110", "1": "0010"}
+    for paper, flags in family.settings:
+        for run in experiments.deciding_runs("networks", paper, flags, args):
+            if "--l2norm" not in flags:
+                pretend(run, 0.5 + 0.01 * (run.cfg.seed ** 2 * (1 + len(flags)) % 7), hits=hits)
+    _, rows = claims.decided(args, "networks")
+    assert [row["must be above 0"] for row in rows] == [
+        "MDR - Triplet", "DML-DA contrastive - contrastive", "JRD - AMSoftmax"]
+    p = [row["p"] for row in rows]
+    assert [row["Holm-adjusted p"] for row in rows] == claims.holm(p) and min(p) > 0
+    assert "R@1 where the search was best" not in rows[0]
+    assert rows[0]["R@1 of each, L2-normalized"].count(" ± ") == 2
+    for run in experiments.deciding_runs("networks", "mdr", "--lambda 0 --l2norm", args):
+        pretend(run, hits=hits)
+    assert claims.decided(args, "networks")[1][-1]["must be above 0"] == "MDR - L2Norm"

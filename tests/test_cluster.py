@@ -1,6 +1,5 @@
 """A cluster's needs: the list of commands where nothing is installed, weights and caches ahead of a
-job array, several GPUs."""
-import os
+job array."""
 import shutil
 import subprocess
 import sys
@@ -124,50 +123,3 @@ def test_prepare_takes_what_is_not_the_presets(prepare, tmp_path):
     assert (status, err) == (0, [])
     assert out[-1].endswith(f"weights of squeezenet1_1 {files.sha256(own)[:12]}")
     assert len(list((tmp_path / ".cache").glob("*.npy"))) == 5       # train; seen, test: twice
-
-
-# ---------------------------------------------------------------------------- several GPUs
-@pytest.fixture
-def gpus_seen(tmp_path):
-    """gpus_seen(answer of nvidia-smi, status, jobs, **env) -> CUDA_VISIBLE_DEVICES of six commands
-    in the order of their start, the first `jobs` of which run at the same time."""
-    log = tmp_path / "log"
-
-    def run(answer, status, jobs, **env):
-        log.write_text("")
-        executable(tmp_path / "bin" / "nvidia-smi", f"printf '{answer}'; exit {status}\n")
-        python = executable(tmp_path / "python", f"""case "$*" in
-            *--plan*) for i in 1 2 3 4 5 6; do echo "python jrd.py --seed $i"; done ;;
-            jrd.py*) echo "${{CUDA_VISIBLE_DEVICES-all}}" >> {log}
-                     until [ "$(wc -l < {log})" -ge {jobs} ]; do sleep 0.1; done ;;
-        esac\n""")
-        env = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHON": str(python)} \
-            | env
-        done = subprocess.run(["bash", ROOT / "run_all.sh", "--jobs", str(jobs)], env=env,
-                              text=True, capture_output=True)
-        assert done.returncode == 0, done.stderr
-        return log.read_text().splitlines()
-    return run
-
-
-def test_jobs_take_the_gpus_in_turn(gpus_seen, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    four = gpus_seen("0\\n1\\n2\\n3\\n", 0, 4)
-    assert sorted(four[:4]) == ["0", "1", "2", "3"] and len(four) == 6
-    assert set(gpus_seen("0\\n1\\n2\\n3\\n", 0, 2)) == {"0", "1"}
-    shared = gpus_seen("0\\n1\\n", 0, 6)
-    assert sorted(shared) == ["0"] * 3 + ["1"] * 3
-    given = gpus_seen("0\\n1\\n2\\n3\\n", 0, 2, CUDA_VISIBLE_DEVICES="3,GPU-5a")
-    assert set(given[:2]) == {"3", "GPU-5a"}
-
-
-@pytest.mark.parametrize("answer, status, jobs, env", [
-    ("0\\n1\\n", 0, 1, {}),                                 # one run may have them all
-    ("0\\n", 0, 2, {}), ("Failed to initialize NVML\\n", 18, 2, {}),
-    ("0\\n1\\n", 0, 2, {"CUDA_VISIBLE_DEVICES": ""}),
-    ("0\\n1\\n", 0, 2, {"CUDA_VISIBLE_DEVICES": "1"})])
-def test_nothing_changes_where_there_is_nothing_to_share(answer, status, jobs, env, gpus_seen,
-                                                         monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    want = env.get("CUDA_VISIBLE_DEVICES", "all")
-    assert gpus_seen(answer, status, jobs, **env) == [want] * 6

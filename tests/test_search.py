@@ -2,6 +2,7 @@
 import pytest
 
 import common
+import dml_da
 import mdr
 from conftest import ROOT
 from studies import rate_search
@@ -13,9 +14,13 @@ def test_the_commands(capsys):
         return capsys.readouterr().out.splitlines()
 
     cub = listed("--weights", "my.pth", "--workers", "0")
-    assert len(cub) == len(set(cub)) == 8 * 5 + 2 + 4
-    assert "run jrd --dataset cub128 --epochs 25 --drop-every 10 --alpha 0 --lr 1e-05" in cub[0]
-    assert cub[0].endswith("--lr-proxies 0.001 --out runs-search --weights my.pth --workers 0")
+    assert len(cub) == len(set(cub)) == 8 * 5 + 2 + 4 + 4 * 3
+    assert cub[0] == ("studies/rate_search.py run jrd --weights my.pth --workers 0 --dataset "
+                      "cub128 --epochs 25 --drop-every 10 --alpha 0 --lr 1e-05 --lr-proxies 0.001 "
+                      "--out runs-search")
+    cfg = dml_da.parse_args(cub[-8].split()[3:])            # its own weights have the last word
+    assert (cfg.backbone, cfg.weights) == ("googlenet_bvlc", "googlenet_bvlc.pth")
+    assert (cfg.epochs, cfg.lr, cfg.lambda_) == (12, 3e-5, 10) and "--lambda" not in cub[-8]
     glyphs = listed("--dataset", "glyphs")
     assert len(glyphs) == len(set(glyphs)) == 6 * 5 * 3
     assert glyphs[-1] == ("studies/rate_search.py run dml_da --dataset glyphs "
@@ -41,10 +46,12 @@ def test_the_rule(of_rates, want):
 @pytest.mark.parametrize("dataset, runs", [("glyphs", "search"), ("cub128", "search"),
                                            ("cub128", "mdr")])
 def test_the_notes_have_the_table_of_the_committed_runs(dataset, runs, capsys):
-    """Otherwise: python studies/rate_search.py --dataset DATASET --out results/DATASET/RUNS"""
-    rate_search.table(dataset, ROOT / "results" / dataset / runs)
+    """Otherwise: python studies/rate_search.py --dataset DATASET --runs results/DATASET/FAMILY"""
+    rate_search.table(dataset, ROOT / "results" / dataset / f"{runs}.tar.xz")
     table = capsys.readouterr().out
-    notes = (ROOT / "results" / dataset / "notes.md").read_text(encoding="utf-8")
+    folder = ROOT / "results" / dataset
+    notes = next(folder / name for name in ("README.md", "notes.md")
+                 if (folder / name).exists()).read_text(encoding="utf-8")
     assert table.count("\n") > 7 and table in notes
 
 
