@@ -328,7 +328,7 @@ class Training:
     @functools.cached_property
     def result(self):
         """result.json of a finished run, else None."""
-        return read_result(self.folder / "result.json") if self.state == "finished" else None
+        return read_result(self.folder) if self.state == "finished" else None
 
     @functools.cached_property
     def log(self):

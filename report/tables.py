@@ -264,7 +264,7 @@ def table(runs):
                    metric: ("last epoch", metric) for metric in ("seen R@1", "MAP@R", "NMI")}}
     rows = [["run", "seeds", *columns]]
     for name, folders in folders_of(runs).items():
-        results = [read_result(folder / "result.json") for folder in folders.values()]
+        results = [read_result(folder) for folder in folders.values()]
         rows.append([name, str(len(results)), *(
             spread([100 * result[part][metric] for result in results if metric in result[part]])
             for part, metric in columns.values())])
@@ -275,7 +275,7 @@ def table(runs):
 
 def last_figures(folder):
     """A run's last epoch: what its result has in %, then what its log has, lists one by one."""
-    result = read_result(folder / "result.json")["last epoch"]
+    result = read_result(folder)["last epoch"]
     figures = {metric: 100 * value for metric, value in result.items() if PERCENT.fullmatch(metric)}
     figures |= {name: result[name][0] for name in ("lambda", "d_H") if name in result}
     for name, value in read_log(folder / "log.jsonl")[-1].items():

@@ -42,6 +42,11 @@ def mean_distance(x):
     return jrd.squared_distances(x).sum() / (len(x) * (len(x) - 1))
 
 
+def different_class(labels):
+    """(B,) -> (B, B) bool"""
+    return labels[:, None] != labels[None, :]
+
+
 def at_bandwidths(reps, labels, Ks, taus):
     """L(x; τ): Eq. 10-11 at the given bandwidths"""
     return jrd.jrs(jrd.joint_kernel(reps, [
@@ -76,7 +81,7 @@ def flow(variant, layers, on_sphere, labels, Ks):
     """Gradient descent on the points -> (steps + 1, 3): F; of the last layer τ / first τ, and the
     mean same-class distance² / τ"""
     first, rows = [mean_distance(x) for x in layers], []
-    same_class = ~jrd.different_class(labels) & ~torch.eye(len(labels), dtype=torch.bool)
+    same_class = ~different_class(labels) & ~torch.eye(len(labels), dtype=torch.bool)
     for _ in range(STEPS + 1):
         taus = [mean_distance(x) for x in layers]
         same = jrd.squared_distances(layers[-1])[same_class].mean()
@@ -92,7 +97,7 @@ def flow(variant, layers, on_sphere, labels, Ks):
 
 def free_points(png):
     labels = torch.arange(10).repeat_interleave(5)
-    most = torch.tensor(50 * 49 / jrd.different_class(labels).sum().item())         # N / N_pairs
+    most = torch.tensor(50 * 49 / different_class(labels).sum().item())         # N / N_pairs
     points = [cap(labels, 16, seed) for seed in range(3)]
     settings = {"free, 16-d": (points[:1], [False]), "sphere, 16-d": (points[:1], [True]),
                 "three layers": (points, [False, True, False])}         # x⁺ is free here too
@@ -137,7 +142,8 @@ def replace_jrs(variant):
     """jrd.py's regularizer is this variant of JRS from now on."""
     first = []
 
-    def regularizer(cfg, reps, labels):
+    def regularizer(cfg, x_minus, x, x_plus, labels):
+        reps = (x_minus, x, x_plus)
         first[:] = first or [mean_distance(x).detach() for x in reps]
         return penalty(variant, reps, labels, KS, first)
     jrd.regularizer = regularizer

@@ -56,9 +56,9 @@ def unscaled():
 def uniform():
     """U9: every negative of the batch as likely."""
     def negatives(e, labels, generator):
-        pairs = mdr.positive_pairs(labels)
-        weight = (labels[pairs[:, 0], None] != labels[None]).float()            # (T, B)
-        return *pairs.T, torch.multinomial(weight, 1, generator=generator)[:, 0]
+        anchors, positives = mdr.positive_pairs(labels).nonzero(as_tuple=True)
+        weight = (labels[anchors, None] != labels[None]).float()                # (T, B)
+        return anchors, positives, torch.multinomial(weight, 1, generator=generator)[:, 0]
     mdr.distance_weighted_negatives = negatives
 
 
@@ -70,13 +70,13 @@ def unit_pooled():
 
 def before_the_first_epoch(change):
     """change(network, pooled features of the training images) once, before anything is measured."""
-    before_training = mdr.before_training
+    pretrained_baseline = mdr.pretrained_baseline
 
     def changed(network, data, cfg):
         with torch.no_grad():
             change(network, common.embed(network.pool, data.seen, cfg))
-        return before_training(network, data, cfg)
-    mdr.before_training = changed
+        return pretrained_baseline(network, data, cfg)
+    mdr.pretrained_baseline = changed
 
 
 def unit_start():
@@ -125,7 +125,7 @@ def run(words):
 def finished(runs):
     """-> [(config, log, result)] of the finished runs of a folder, or of an archive"""
     with unpacked([runs]) as folder:
-        found = [(read_config(run), read_log(run / "log.jsonl"), read_result(run / "result.json"))
+        found = [(read_config(run), read_log(run / "log.jsonl"), read_result(run))
                  for of_seed in folders_of(folder).values() for run in of_seed.values()]
     return found or sys.exit(f"mdr_on_photographs.py: no finished run under {runs}")
 

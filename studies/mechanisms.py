@@ -45,7 +45,7 @@ def draw_jrd(plt):
         optimizer.step()
     shown = torch.cat([torch.nonzero(labels == c)[:8, 0] for c in range(2, 8)])     # six classes
     reps = [x.detach() for x in network(images[shown])]
-    kernels, different = jrd.kernel_functions(cfg), jrd.different_class(labels[shown])
+    kernels, different = jrd.kernels_of(cfg), labels[shown, None] != labels[None, shown]
     joint = jrd.joint_kernel(reps, kernels)
     grams = [*(kernel(x) for kernel, x in zip(kernels, reps)), joint,
              joint.masked_fill(~different, torch.nan)]

@@ -94,7 +94,7 @@ def finished_runs(dataset, runs):
     which R@1 was best first"""
     by_rate = {}
     with unpacked([runs]) as folder:
-        found = [(read_config(path), read_result(path / "result.json"))
+        found = [(read_config(path), read_result(path))
                  for of_seed in folders_of(folder).values() for path in of_seed.values()]
     for config, result in found:
         for name in SETTINGS_ON[dataset]:

@@ -34,8 +34,9 @@ PANELS = (  # title, scale of the arrows, text
      "Unit circle.  Each class keeps a spread.\nInner circle: the loss alone."))
 
 
-def descend(points, steps, regularizer=lambda f: 0 * f.sum(), project=lambda x: x, targets=None):
-    """-> [(points, minus the regularizer's gradient)] at the start and after each step"""
+def descend(points, steps, regularizer=lambda f: 0 * f.sum(), project=lambda x: x, adam=None):
+    """-> [(points, minus the regularizer's gradient)] at the start and after each step.  adam: the
+    optimizer of what else the regularizer learns"""
     path, points = [], project(points)
     for _ in range(steps + 1):
         points = points.detach().requires_grad_()
@@ -44,8 +45,9 @@ def descend(points, steps, regularizer=lambda f: 0 * f.sum(), project=lambda x: 
         dml_da.contrastive_loss(project(points), LABELS, 1.0).backward()
         path.append((points.detach(), arrows))
         points = project(points.detach() - 0.005 * points.grad)
-        if targets:
-            targets.step(1e-4)
+        if adam:
+            adam.step()
+            adam.zero_grad()
     return path
 
 
@@ -58,12 +60,12 @@ def paths(steps):
     targets.measure(start, LABELS)
 
     def density(f):
-        classes, D_avg = dml_da.class_density(f, LABELS)
-        return 10 * dml_da.density_regularizer(D_avg, targets.of(classes), targets.D0)
+        D_avg = dml_da.class_density(f, LABELS)[1]
+        return 10 * dml_da.density_regularizer(D_avg, torch.stack([*targets.alpha]), targets.D0)
     return (descend(start, steps),
             descend(start, steps, lambda x: 3 * jrd.jrs(jrd.gaussian_kernel(x, K=3), LABELS)),
             descend(start, steps, lambda x: 8 * levels(mdr.pairwise_distances(x))),
-            descend(start, steps, density, F.normalize, targets),
+            descend(start, steps, density, F.normalize, torch.optim.Adam(targets.alpha, 1e-4)),
             descend(start, steps, project=F.normalize))
 
 

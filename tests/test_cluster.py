@@ -111,15 +111,3 @@ def test_prepare_says_a_line_for_each_file_that_it_cannot_have(prepare, tmp_path
     assert "bn_inception-52deb4733.pth: no route to host" in err[0] and "googlenet" in err[1]
     assert "unknown dataset 'birds'" in err[3] and len(err) == 4
     assert sum(line.startswith("building the cache") for line in out) > 5
-
-
-def test_prepare_takes_what_is_not_the_presets(prepare, tmp_path):
-    """A test image of 256 × 256 has a cache of its own."""
-    own = tmp_path / "my weights.pth"
-    torch.save(common.backbone("squeezenet1_1")[0].state_dict(), own)
-    flags = ["cub", "--paper", "mdr", "--backbone", "squeezenet1_1"]
-    assert prepare(*flags)[0] == 0
-    status, out, err = prepare(*flags, "--size", "256", "--weights", own)
-    assert (status, err) == (0, [])
-    assert out[-1].endswith(f"weights of squeezenet1_1 {files.sha256(own)[:12]}")
-    assert len(list((tmp_path / ".cache").glob("*.npy"))) == 5       # train; seen, test: twice

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 import jrd
 from studies import jrs_bandwidths
-from studies.jrs_bandwidths import KS, at_bandwidths, mean_distance, mixture, penalty
+from studies.jrs_bandwidths import (KS, at_bandwidths, different_class, mean_distance, mixture,
+                                    penalty)
 from support import glyphs
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 3])
@@ -49,7 +50,7 @@ def test_what_detaching_adds_is_radial(layers):
 @pytest.mark.parametrize("seed", range(3))
 def test_bound(seed):
     """F >= g(mean of u over different classes) >= g(N / N_pairs)"""
-    different = jrd.different_class(LABELS)
+    different = different_class(LABELS)
     most = torch.tensor(B * (B - 1) / different.sum().item())
     layers = [points(seed + k) for k in range(3)]
     u = [(jrd.squared_distances(x) / mean_distance(x))[different].mean() for x in layers]
@@ -71,7 +72,7 @@ def test_same_class_pairs_attract():
     d2 = jrd.squared_distances(x).requires_grad_()
     value = jrd.jrs(mixture(d2 / (d2.sum() / (B * (B - 1))), 3), LABELS)
     slope, = torch.autograd.grad(value, d2)
-    same = ~jrd.different_class(LABELS) & ~torch.eye(B, dtype=torch.bool)
+    same = ~different_class(LABELS) & ~torch.eye(B, dtype=torch.bool)
     torch.testing.assert_close(slope[same], (of_tau / (B * (B - 1))).expand(int(same.sum())))
     assert of_tau > 0.01
 
@@ -95,16 +96,3 @@ def test_on_the_sphere_a_detached_step_can_raise_F(step):
     detached, whole = (F.normalize(x - step * along_the_sphere(
         gradients(variant, [x], labels)[0], x)) for variant in ("detached", "gradient"))
     assert value_of([detached], labels) > value_of([x], labels) > value_of([whole], labels)
-
-
-def test_a_training(monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
-    monkeypatch.setattr(jrd, "regularizer", jrd.regularizer)            # it is replaced
-    monkeypatch.setattr(jrs_bandwidths, "RATE", ("--epochs", "1"))
-    network, recalls = jrs_bandwidths.trained("fixed", 2, 0, tmp_path)
-    data = jrs_bandwidths.common.load_dataset("glyphs")
-    means, taus = jrs_bandwidths.measure(network, data)
-    assert means["F"] == means["F at the τ of α = 0"] > 0.0478          # the bound at 1.9% pairs
-    assert len(taus) == 3 and 0 <= recalls["R@1"] <= 100
-    jrs_bandwidths.directions(network, data)
-    assert "detached: cosine with detached 1.00" in capsys.readouterr().out

@@ -113,17 +113,6 @@ def test_a_command_stands_for_one_folder_and_one_setting(everything, dataset):
         assert python == "python" and common.run_folder(run.paper, cfg) == run.folder
 
 
-def test_rows_that_share_a_run_share_it():
-    keys_of = {}
-    for row in rows_of("--dataset", "cub"):
-        keys_of.setdefault(experiments.runs_of(row, under("runs"))[0].folder.name, set()).add(
-            (*row.key, tables.label(row)))
-    jrd = {key[1] for key in keys_of["jrd-cub-s0"]}
-    assert jrd == {"1", "2", "3", "fig4", "fig5", "fig6"}       # α = 1, (K, K') = (3, 1) among them
-    mdr = {key[1] for key in keys_of["mdr-cub-s0"]}
-    assert mdr == {"1a", "2a", "2b", "2c", "3", "fig3a", "fig3b", "fig4", "fig6"}
-
-
 @pytest.mark.parametrize("words", [("--dataset", "glyphs"), ("--dataset", "real"), ("--quick",),
                                    ("--paper", "mdr", "--table", "2c", "--seeds", 2)])
 def test_list_and_plan_agree(words, out, capsys):
@@ -395,19 +384,6 @@ def test_pictures_of_what_has_not_run_are_skipped(out, tmp_path, capsys):
     told = capsys.readouterr().err
     assert told == "skipped jrd-fig2.png: not every value has run\n"
     assert not [name for name in drawn if ".png" in name] and "(jrd-fig2.png)" not in text
-
-
-def test_a_sweep_has_the_seeds_that_all_its_points_have(out, tmp_path, monkeypatch):
-    rows = rows_of("--dataset", "glyphs", "--paper", "jrd", "--table", "fig4", "--seeds", 3)[:4]
-    for row, first in zip(rows, (0, 1, 0, 0)):
-        for run in experiments.runs_of(row, under(out))[first:]:
-            pretend(run, 0.5 + 0.1 * run.cfg.seed)
-    drawn = {}
-    monkeypatch.setattr(figures, "draw_curves", lambda path, curves, sweep: drawn.update(curves))
-    figures.draw_sweep(tmp_path, rows, lambda row: [
-        run for run in experiments.runs_of(row, under(out)) if run.result])
-    (curves,) = drawn.values()
-    assert curves["JRD"] == [(alpha, [60, 70]) for alpha in experiments.ALPHAS[:4]]
 
 
 def test_curves_of_any_runs(out, tmp_path, monkeypatch):
