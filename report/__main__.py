@@ -58,7 +58,6 @@ bash run_all.sh {words} --list        # the commands alone: for xargs, SLURM (do
 The papers' figures are in report/paper_numbers.jsonl; they stand beside ours once there are any."""
 
 
-# ---------------------------------------------------------------------------- the report
 def heading(key):
     """(paper, table or figure) -> 'JRD, Fig. 4: R@1 against α'"""
     paper, name = key
@@ -133,7 +132,6 @@ def draw_picture(path, rows, args, most):
     return path.exists()
 
 
-# ---------------------------------------------------------------------------- command line
 def main(args):
     with unpacked(args.runs) as args.runs:
         if args.sheet:

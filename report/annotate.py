@@ -1,8 +1,7 @@
-"""`python -m report --annotate [--to DIR]`: a page per script, the paper left and the code right.
+"""`python -m report --annotate [--out DIR]`: a page per script, the paper left and the code right.
 
-Left: docstrings, the equations of docs/map.md as MathML, U and E notes, tests; all read anew."""
+Left: docstrings, the equations of EQUATIONS as MathML, U and E notes, tests; all read anew."""
 import ast
-import base64
 import collections
 import html
 import re
@@ -13,16 +12,13 @@ from pygments import formatters, highlight, lexers
 from support.files import ROOT, UserError, atomic
 
 PAPERS = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA"}
-PICTURES = {"jrd.jrs": "jrd", "mdr.MDR": "mdr", "dml_da.density_regularizer": "dml_da"}
+EQUATIONS = "docs/equations.md"
 FOLDED = re.compile(r"\w+\.parse_args")                    # of no equation
 NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
 MARKS = {"&": "&amp;", "<": "&lt;", r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
          r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
 MATHML = {"<mo>&#x02016;": '<mo stretchy="false">&#x02016;',
           "<mi>&#x02032;": '<mi mathsize="120%">&#x02032;'}
-FIT = """addEventListener("resize", fit = () => document.querySelectorAll(".formula").forEach(
-  box => { box.style.fontSize = "1em"                       // a formula fits its column
-           box.style.fontSize = 0.99 * box.clientWidth / box.scrollWidth + "em" })); fit()"""
 
 
 # ---------------------------------------------------------------------------- left: the paper
@@ -35,7 +31,7 @@ def mathml(latex, display="inline"):
 
 
 def inline(markdown):
-    """A paragraph of docs/map.md -> HTML without links, because the page stands alone"""
+    """A paragraph of EQUATIONS -> HTML without links, because the page stands alone"""
     parts = re.split(r"\$`(.*?)`\$", markdown.strip())
     parts[1::2] = [mathml(part) for part in parts[1::2]]
     for mark, tag in MARKS.items():
@@ -44,8 +40,8 @@ def inline(markdown):
 
 
 def paper_side(title):
-    """A paper's part of docs/map.md -> {function: its left side}, {equation or note: function}"""
-    text = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
+    """A paper's part of EQUATIONS -> {function: its left side}, {equation or note: function}"""
+    text = (ROOT / EQUATIONS).read_text(encoding="utf-8")
     part = re.search(rf"^## {title} \(.*?(?=^## )", text, re.S | re.M)[0]
     left, home = collections.defaultdict(str), {}
     for block in re.split(r"^### ", part, flags=re.M)[1:]:
@@ -100,7 +96,7 @@ def source_of(name):
                 node = {getattr(x, "name", 0): x for x in getattr(node, "body", ())}.get(word)
             if node:
                 return listing(lines, range(node.lineno, node.end_lineno + 1))
-    raise UserError(f"docs/map.md names {name}, which is not there")
+    raise UserError(f"{EQUATIONS} names {name}, which is not there")
 
 
 def parts_of(text, tree, told):
@@ -126,22 +122,12 @@ def parts_of(text, tree, told):
 
 # ---------------------------------------------------------------------------- a page
 def page(paper):
-    """UserError: an equation or a function that docs/map.md has wrong."""
+    """UserError: an equation or a function that EQUATIONS has wrong."""
     left, home = paper_side(PAPERS[paper])
     text, tree, lines = read(ROOT / f"{paper}.py")
 
-    def link(found):
-        anchor = found[0].replace("Eq. ", "eq-")
-        return f'<a href="#{anchor}">{found[0]}</a>' if anchor in home else found[0]
-
     def section(name, says, code):
-        if name in PICTURES:
-            picture = ROOT / "docs" / "lectures" / f"{PICTURES[name]}_mechanism.png"
-            says += (f'<img alt="what {name} does" src="data:image/png;base64,'
-                     f'{base64.b64encode(picture.read_bytes()).decode()}">')
-        parts = re.split(r"(<[^>]*>)", says)
-        parts[::2] = [re.sub(r"\bEq\. \d+|\b[UE]\d+\b", link, part) for part in parts[::2]]
-        body = f'<section id="{name}"><div>{"".join(parts)}</div><div>{code}</div></section>'
+        body = f'<section id="{name}"><div>{says}</div><div>{code}</div></section>'
         folded = f"<details><summary><code>{name}</code></summary>{body}</details>"
         return folded if FOLDED.match(name) else body
 
@@ -149,7 +135,7 @@ def page(paper):
     for name, doc, numbers in parts_of(text, tree, {n.partition(".")[2] for n in left}):
         for number in re.findall(r"\bEq\. (\d+)", doc.split("\n")[0]):
             if f"eq-{number}" not in home:
-                raise UserError(f"{paper}.py, {name}: Eq. {number} is not in docs/map.md")
+                raise UserError(f"{paper}.py, {name}: Eq. {number} is not in {EQUATIONS}")
         for n in [n for n in numbers if "# ----" in lines[n - 1]]:      # a banner is a heading
             numbers.remove(n)
             rows.append(f"<h2>{text.splitlines()[n - 1].strip('#- ')}</h2>")
@@ -170,7 +156,7 @@ def document(title, body):
     return (f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
             '<meta name="viewport" content="width=device-width, initial-scale=1"><style>'
             f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{style}</style></head>"
-            f"<body><h1>{title}</h1>{body}<script>{FIT}</script></body></html>\n")
+            f"<body><h1>{title}</h1>{body}</body></html>\n")
 
 
 def annotate(folder):

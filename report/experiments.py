@@ -236,7 +236,6 @@ def datasets_asked(datasets, asked):
     return [dataset for dataset in datasets.split() if asked in (dataset, "real")]
 
 
-# ---------------------------------------------------------------------------- what is asked for
 Row = namedtuple("Row", "key name dataset flags seeds")     # key: (paper, table)
 
 
@@ -352,7 +351,6 @@ def deciding_runs(name, paper, flags, args):
                      args.weights) for seed in FAMILIES[name].seeds if more]
 
 
-# ---------------------------------------------------------------------------- list and plan
 def all_runs(rows, args):
     """Each training of the rows once: the headlines', then others'; seed 0 of all, 1, ..."""
     wanted = [(row.key not in HEADLINES, run.cfg.seed, run)

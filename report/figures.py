@@ -66,7 +66,6 @@ def intervals(columns):
     return np.array(pairs).T
 
 
-# ---------------------------------------------------------------------------- curves
 def draw_curves(path, curves_in, sweep=False):
     """curves_in: {(title, x label, y label): {series: [(x, values of the seeds)]}}; a panel each
     with the means and, as bands, their 95% intervals; of a sweep with the seeds' std as bars."""

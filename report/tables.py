@@ -105,7 +105,6 @@ def readings(runs, *args):
     return [v for v in values if v is not None]
 
 
-# ---------------------------------------------------------------------------- as text
 def mean_and_std(values):
     """-> mean, standard deviation of the sample (n - 1); None for what there is too little for"""
     return (statistics.mean(values) if len(values) else None,

@@ -31,7 +31,7 @@ def text(markup):
 @pytest.mark.parametrize("paper", EQUATIONS)
 def test_every_formula_stands_once_and_every_line_of_code(paper, folder):
     page = (folder / f"{paper}.html").read_text(encoding="utf-8")
-    part = re.search(rf"^## {annotate.PAPERS[paper]} \(.*?(?=^## )", (ROOT / "docs" / "map.md")
+    part = re.search(rf"^## {annotate.PAPERS[paper]} \(.*?(?=^## )", (ROOT / annotate.EQUATIONS)
                      .read_text(encoding="utf-8"), re.S | re.M)[0]
     assert page.count('<div class="formula"') == part.count("```math") > 6
     assert page.count("<math") == part.count("```math") + part.count("$`")
@@ -58,9 +58,9 @@ def test_an_equation_stands_beside_its_code(paper, n, folder):
 
 
 @pytest.mark.parametrize("file, old, new, message", [
-    ("jrd.py", '"""Eq. 12:', '"""Eq. 17:', "jrd.py, amsoftmax: Eq. 17 is not in docs/map.md"),
-    ("docs/map.md", "`test_jrd.test_amsoftmax`", "`test_jrd.test_gone`",
-     "docs/map.md names test_jrd.test_gone, which is not there")])
+    ("jrd.py", '"""Eq. 12:', '"""Eq. 17:', f"jrd.py, amsoftmax: Eq. 17 is not in {annotate.EQUATIONS}"),
+    (annotate.EQUATIONS, "`test_jrd.test_amsoftmax`", "`test_jrd.test_gone`",
+     f"{annotate.EQUATIONS} names test_jrd.test_gone, which is not there")])
 def test_mistakes_end_in_one_line(file, old, new, message, tmp_path, monkeypatch):
     for name in ("docs", "tests", "report", "support"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__py*"))
