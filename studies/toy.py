@@ -56,16 +56,16 @@ def paths(steps):
     angle = torch.pi / 2 * LABELS + 0.5
     noise = torch.randn(len(LABELS), 2, generator=torch.Generator().manual_seed(6))
     start = 0.55 * torch.stack([angle.cos(), angle.sin()], 1) + 0.25 * noise
-    levels, targets = mdr.MDR((-1, 0, 1), learnable=False), dml_da.TargetDensities(4)
-    targets.measure(start, LABELS)
+    levels, D0 = mdr.MDR((-1, 0, 1), learnable=False), dml_da.initial_density(start, LABELS)
+    alpha = torch.full((4,), 0.5, requires_grad=True)
 
     def density(f):
         D_avg = dml_da.class_density(f, LABELS)[1]
-        return 10 * dml_da.density_regularizer(D_avg, torch.stack([*targets.alpha]), targets.D0)
+        return 10 * dml_da.density_regularizer(D_avg, alpha, D0)
     return (descend(start, steps),
             descend(start, steps, lambda x: 3 * jrd.jrs(jrd.gaussian_kernel(x, K=3), LABELS)),
             descend(start, steps, lambda x: 8 * levels(mdr.pairwise_distances(x))),
-            descend(start, steps, density, F.normalize, torch.optim.Adam(targets.alpha, 1e-4)),
+            descend(start, steps, density, F.normalize, torch.optim.Adam([alpha], 1e-4)),
             descend(start, steps, project=F.normalize))
 
 
