@@ -82,10 +82,9 @@ def run(script, *flags):
 def is_run_of(config, name, dataset):
     """Whether a config.json is of a setting of the search on a dataset, at any rate and seed."""
     script, *flags = command(name, dataset, config["lr"]).split()
-    cfg = importlib.import_module(script).parse_args(flags)
-    differ = other_settings(config, {"paper": script, **settings_of(cfg)})
-    return config["dataset"] == dataset and differ.keys() <= {
-        "seed", "eval_every", "weights_sha256", "splits"}
+    own = {"paper": script, **settings_of(importlib.import_module(script).parse_args(flags))}
+    differ = other_settings(config, own).keys() & own.keys()
+    return config["dataset"] == dataset and differ <= {"seed", "eval_every"}
 
 
 def finished_runs(dataset, runs):
