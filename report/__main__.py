@@ -195,7 +195,10 @@ def parse_args(argv=None):
         ("without --dataset, --paper, --table or --quick", not asked, "seeds weights out")])
     args.runs = args.runs or ["runs"]
     args.beside = Path(args.runs[0])                # of an archive, its folder
-    args.beside = args.beside.parent if args.beside.suffix == ".xz" else args.beside
+    if args.beside.suffix == ".xz":
+        args.beside = args.beside.parent
+        if args.list or args.plan:
+            parser.error(f"--runs {args.runs[0]}: an archive is read; runs are trained in a folder")
     return args
 
 

@@ -154,6 +154,7 @@ def test_what_is_finished_is_not_left(out, capsys):
     ("--sheet nothing.pt", "no file nothing.pt"),
     ("--curves mdr-glyphs --runs nowhere", "no run mdr-glyphs under nowhere: there are none"),
     ("--curves mdr-glyphs --out curves.pdf", "--out curves.pdf must end in .png or .svg"),
+    ("--list --runs none.tar.xz", "an archive is read; runs are trained in a folder"),
     ("--runs none.tar.xz", "cannot read the archive none.tar.xz: [Errno 2] No such file"),
     ("--runs runs none", "one folder of runs can be read, or several archives"),
     ("--curves", "--curves: expected at least one argument")])
@@ -210,22 +211,16 @@ def test_cub128_has_the_experiments_on_cub_and_cars_and_the_headlines_first():
 
 
 def test_on_glyphs_the_headlines_stand_at_a_second_rate(out):
-    """About three times the preset's, each flag that has a rate; the seeds of headline claims."""
+    """About three times the preset's, each flag that has a rate; nothing else differs."""
     rows = rows_of("--dataset", "glyphs")
     hot = [row for row in rows if experiments.THREE_TIMES in row.name]
-    assert {row.key for row in hot} == {*experiments.HEADLINES, ("mdr", "fig3b"), ("mdr", "fig4"),
-                                        ("dml_da", "fig1d")}
     for row in hot:
         usual = next(r for r in rows if r.key == row.key and r.name == row.name.split(",")[0])
         own, three = (vars(experiments.runs_of(r, under(out))[0].cfg) for r in (usual, row))
-        for name in own.keys() - {"changed"}:
-            assert three[name] == own[name] or (
-                name in ("lr", "lr_proxies") and 2.9 < three[name] / own[name] < 3.4)
-        assert three["lr"] != own["lr"]
-        assert row.seeds == usual.seeds == experiments.GLYPHS_SEEDS
+        differ = {name for name in own.keys() - {"changed"} if three[name] != own[name]}
+        assert {"lr"} <= differ <= {"lr", "lr_proxies"} and row.seeds == usual.seeds == 10
+        assert all(2.9 < three[name] / own[name] < 3.4 for name in differ)
     assert len({experiments.runs_of(row, under(out))[0].folder for row in hot}) == 11
-    assert not [row for words in (("--quick",), ("--dataset", "cub128"), ("--dataset", "real"))
-                for row in rows_of(*words) if experiments.THREE_TIMES in row.name]
 
 
 def test_archives_are_read_like_a_folder(out, tmp_path, capsys):
