@@ -58,7 +58,7 @@ def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatc
 def test_run_folders_have_names_for_every_system():
     """No character that Windows forbids, no two that differ in case alone, room below 260."""
     args = argparse.Namespace(dataset="real", paper=None, table=None, quick=False, seeds=1,
-                              runs=("runs",), weights=None)
+                              runs="runs", weights=None)
     names = [run.folder.name for run in experiments.all_runs(experiments.selected(args), args)]
     assert len(names) > 150 and all(re.fullmatch(r"[A-Za-z0-9._-]{1,80}", name) for name in names)
     assert len({name.lower() for name in names}) == len(names)
