@@ -16,7 +16,6 @@ the device, turns a batch of them into what the backbone was trained on.
 import argparse
 import importlib
 import itertools
-import sys
 import tempfile
 from pathlib import Path
 
@@ -43,22 +42,9 @@ from support.runs import PAPERS, Run, other_images, read_checkpoint, run_folder 
 
 
 # ---------------------------------------------------------------------------- batches, embeddings
-def shuffled(n, batch, seed, epoch):
-    """All n indices in an order that depends on (seed, epoch) alone, in batches."""
-    generator = torch.Generator().manual_seed(random_seed(seed, epoch))
-    return [part.tolist() for part in torch.randperm(n, generator=generator).split(batch)]
-
-
 def random_seed(*key):
     """A 64-bit seed from a few whole numbers: what is drawn depends on the key alone."""
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
-
-
-def augmented(image, augment, *key):
-    """augment(image), what it draws depending on the key alone: any process, any order."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(random_seed(*key))
-        return augment(image)
 
 
 class _Augmented(torch.utils.data.Dataset):
@@ -69,8 +55,9 @@ class _Augmented(torch.utils.data.Dataset):
 
     def __getitem__(self, key):
         epoch, index = key
-        image = augmented(self.split.images[index], self.augment, self.seed, epoch, index)
-        return image, int(self.split.labels[index])
+        with torch.random.fork_rng(devices=[]):         # any process, any order: the same draw
+            torch.default_generator.manual_seed(random_seed(self.seed, epoch, index))
+            return self.augment(self.split.images[index]), int(self.split.labels[index])
 
 
 def _workers(cfg, images):
@@ -239,15 +226,6 @@ WEIGHTS = {  # backbone: file name, SHA-256 (or the digits of it that are publis
 CLASSIFIERS = ("last_linear.", "loss", "fc.", "aux", "AuxLogits.", "classifier.", "head")
 
 
-def weights_file(name):
-    """-> file name, SHA-256 or its published digits, address.  Of torchvision's models
-    IMAGENET1K_V1: what the papers' time had; V2 is stronger."""
-    if name in WEIGHTS:
-        return WEIGHTS[name]
-    url, _, file = _published(name).IMAGENET1K_V1.url.rpartition("/")
-    return file, file.rpartition("-")[2].removesuffix(".pth"), url + "/"
-
-
 def load_weights(backbone, name, source=None):
     """Load pretrained weights into a backbone without its classifier -> their SHA-256, or 'random'.
 
@@ -258,9 +236,13 @@ def load_weights(backbone, name, source=None):
     UserError: no file, no network, a published file's name with another hash, names or shapes
     that do not fit.
     """
-    file, digest, url = weights_file(name)
     if source == "random":
         return "random"
+    if name in WEIGHTS:
+        file, digest, url = WEIGHTS[name]
+    else:                               # what the papers' time had; IMAGENET1K_V2 is stronger
+        url, slash, file = _published(name).IMAGENET1K_V1.url.rpartition("/")
+        digest, url = file.rpartition("-")[2].removesuffix(".pth"), url + slash
     if not (source or file):
         raise UserError(f"{name} needs --weights FILE: BVLC's caffemodel, converted "
                         "(docs/running.md)")
@@ -297,13 +279,10 @@ def unwrapped(state, name):
     """The tensors of a weights file by the names that a backbone gives them; name: one of those."""
     for key in ("state_dict", "model"):
         state = state.get(key, state) if isinstance(state, dict) else {}
-    if not isinstance(state, dict):
-        return {}
-    state = {str(key): value for key, value in state.items()}
+    state = {str(key): value for key, value in state.items()} if isinstance(state, dict) else {}
     prefixes = [key.removesuffix(name) for key in state if f".{key}".endswith(f".{name}")]
     prefix = min(prefixes, key=len, default="")
-    return {key.removeprefix(prefix): value for key, value in state.items()
-            if key.startswith(prefix)}
+    return {key[len(prefix):]: value for key, value in state.items() if key.startswith(prefix)}
 
 
 def load(checkpoint, device="cpu"):
@@ -349,28 +328,20 @@ def download(dataset, root):
 
 def prepare(args):
     """`common.py prepare`: download datasets that are missing, build the caches and fetch the
-    weights, as the presets see them.  What cannot be had is a line on stderr, and status 2."""
-    for dataset in args.dataset:
-        download(dataset, args.data_root)
-    flags, faults = ["--data-root", args.data_root], set()
+    weights, as the presets see them."""
+    flags = ["--data-root", args.data_root]
     for name in ("backbone", "size", "weights"):
         flags += [f"--{name}", str(getattr(args, name))] if getattr(args, name) else []
     for dataset, paper in itertools.product(args.dataset, [args.paper] if args.paper else PAPERS):
+        download(dataset, args.data_root)
         script = importlib.import_module(paper)
         cfg = script.parse_args(["--dataset", dataset, *flags])
-        try:
-            train, _, test = script.transforms(cfg)
-            data = load_dataset(dataset, args.data_root, train, test)
-            network = script.Network(cfg, classes=2)
-            sha = load_weights(network.backbone, cfg.backbone, cfg.weights)
-            print(f"ready: {data.name} as {paper}.py sees it, {data.train} to train, {data.test} "
-                  f"to test, weights of {cfg.backbone} {sha[:12]}", flush=True)
-        except (UserError, OSError) as error:
-            if str(error) not in faults:
-                print(f"common.py: {error}", file=sys.stderr)
-            faults.add(str(error))
-    if faults:
-        sys.exit(2)
+        train, _, test = script.transforms(cfg)
+        data = load_dataset(dataset, args.data_root, train, test)
+        network, _ = backbone(cfg.backbone, cfg.size)
+        sha = load_weights(network, cfg.backbone, cfg.weights)
+        print(f"ready: {data.name} as {paper}.py sees it, {data.train} to train, {data.test} to "
+              f"test, weights of {cfg.backbone} {sha[:12]}", flush=True)
 
 
 def parse_args(argv=None):

@@ -249,7 +249,9 @@ def objective(network, cfg, images, labels):
 # ---------------------------------------------------------------------------- sampler, transforms
 def batches(labels, cfg, epoch):
     """Every image once per epoch in random order, the smaller last batch too (U9: unspecified)."""
-    return common.shuffled(len(labels), cfg.batch, cfg.seed, epoch)
+    generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
+    return [batch.tolist() for batch in torch.randperm(
+        len(labels), generator=generator).split(cfg.batch)]
 
 
 def transforms(cfg):

@@ -134,7 +134,7 @@ def draw(axes, flows, bound):
 def batches(data):
     """28 batches of 100 training images -> images, labels"""
     for epoch in range(4):
-        for batch in common.shuffled(len(data.train), 100, 123, epoch)[:7]:
+        for batch in jrd.batches(data.train.labels, CFG, epoch)[:7]:
             yield data.train.images[batch], data.train.labels[batch]
 
 

@@ -75,11 +75,9 @@ def output(*suffixes):
     def parse(text):
         if suffixes and not text.lower().endswith(suffixes):
             raise argparse.ArgumentTypeError(f"'{text}' must end in {' or '.join(suffixes)}")
-        if Path(text).is_dir():
-            raise argparse.ArgumentTypeError(f"'{text}' cannot be written: it is a folder")
-        if not Path(text).absolute().parent.is_dir():
-            raise argparse.ArgumentTypeError(
-                f"'{text}' cannot be written: no folder {Path(text).parent}")
+        if Path(text).is_dir() or not Path(text).absolute().parent.is_dir():
+            raise argparse.ArgumentTypeError(f"'{text}' cannot be written: it is a folder, or in "
+                                             "no folder")
         return text
     return parse
 

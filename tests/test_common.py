@@ -84,9 +84,8 @@ def test_a_broken_image_is_named(tmp_path, damage):
 
 # ---------------------------------------------------------------------------- the loader
 def loader(split, workers, seed=0):
-    cfg = argparse.Namespace(seed=seed, workers=workers, device="cpu")
-    return common.train_loader(split, common.SMALL_TRANSFORMS[1], lambda labels, cfg, epoch:
-                               common.shuffled(len(labels), 7, cfg.seed, epoch), cfg)
+    cfg = argparse.Namespace(seed=seed, workers=workers, batch=7, device="cpu")
+    return common.train_loader(split, common.SMALL_TRANSFORMS[1], jrd.batches, cfg)
 
 
 def epoch_of(a_loader, epoch):
