@@ -39,19 +39,22 @@ from support.runs import final_table, show              # noqa: F401  final_tabl
 
 
 # ---------------------------------------------------------------------------- retrieval
-def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
+def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None, each=False):
     """Recall@K: the share of queries with a same-class item among their K nearest (JRD Eq. 5).
 
     A query's positives stand at places in the list of its neighbours, nearest first, from 1; in a
     tie the negatives are first.  It is a hit at K if its first positive stands at a place <= K.
     embeddings (n, d), labels (n,), ks whole numbers >= 1; gallery (m, d), gallery_labels (m,) or
-    None for retrieval among the embeddings themselves -> {k: share in [0, 1]}.
+    None for retrieval among the embeddings themselves -> {k: share in [0, 1]}, with `each` also
+    {k: whether each query hits (n,)}.
     ValueError: shapes that do not fit, values that are not finite, K < 1.
     """
     if any(k != int(k) or k < 1 for k in ks):
         raise ValueError(f"K must be whole and at least 1, not {list(ks)}")
-    places = ranks.first_places(*_usable_pair(embeddings, labels, gallery, gallery_labels))
-    return {k: (places <= k).double().mean().item() for k in ks}
+    places = ranks.first_places(*_usable_pair(embeddings, labels, gallery, gallery_labels), ks)
+    hits = {k: places <= k for k in ks}
+    shares = {k: hit.double().mean().item() for k, hit in hits.items()}
+    return (shares, hits) if each else shares
 
 
 def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
@@ -61,25 +64,15 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     query without positives scores 0.  Shapes and errors as in recall_at_k -> share in [0, 1].
     """
     x, labels, gallery, gallery_labels = _usable_pair(embeddings, labels, gallery, gallery_labels)
-    R = _positives(labels, gallery_labels).to(x.device)[:, None]        # (n, 1)
+    R = _positives(labels, gallery_labels)[:, None]                     # (n, 1)
     if not R.any():
         return 0.0
-    j, total = torch.arange(1, R.max() + 1, device=x.device), 0.0
-    for rows, i in ranks.positive_places(x, labels, gallery, gallery_labels, len(j)):
-        precision = torch.where(i <= R[rows], j / i, 0.0)               # (some queries, max R)
-        total += (precision.double().sum(1) / R[rows, 0].clamp(min=1)).sum().item()
+    total = 0.0
+    for rows, i in ranks.positive_places(x, labels, gallery, gallery_labels, int(R.max())):
+        precision = torch.arange(1, i.shape[1] + 1) / i.cpu().double()  # (b, max R)
+        precision[i.cpu() > R[rows]] = 0
+        total += (precision.sum(1) / R[rows, 0].clamp(min=1)).sum().item()
     return total / len(x)
-
-
-def hits_by_class(places, labels):
-    """Recall@1 query by query, to resample classes -> {class: "0110"}, its queries in order.
-
-    places (n,): of each query's nearest positive, labels (n,)
-    """
-    hits = {}
-    for label, place in zip(torch.as_tensor(labels).tolist(), places.tolist()):
-        hits[str(label)] = hits.get(str(label), "") + str(int(place == 1))
-    return hits
 
 
 def _positives(labels, gallery_labels=None):
@@ -104,17 +97,18 @@ def kmeans(x, k, seed, rounds=1000):
     x, _ = _usable(x, torch.zeros(len(x)))
     if not 1 <= k <= len(x):
         raise ValueError(f"k must be between 1 and the {len(x)} points, not {k}")
-    (x,) = ranks.rescaled(x)
+    x, *_ = ranks.centred(x)
     first = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:k]
-    centres, last = x[first.to(x.device)], -torch.inf
-    with ranks.nearest_centres(x) as assign:
-        for _ in range(rounds):
-            nearest, fit, sums = assign(centres)    # the fit rises as the squared error falls
-            if not fit > last:
-                break
-            assignments, last = nearest, fit
-            counts = assignments.bincount(minlength=k)[:, None]
-            centres = torch.where(counts > 0, sums / counts, centres)
+    centres, last = x[first.to(x.device)], torch.inf
+    for _ in range(rounds):
+        distances, nearest = ranks.nearest(x, centres)
+        error = distances.sum(dtype=torch.float64)          # half the squared error less Σ ‖x‖²/2
+        if not error < last:
+            break
+        assignments, last = nearest, error
+        counts = assignments.bincount(minlength=k)[:, None]
+        sums = torch.zeros_like(centres).index_add_(0, assignments, x)
+        centres = torch.where(counts > 0, sums / counts, centres)
     return assignments.cpu()
 
 
@@ -156,6 +150,7 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     """
     generator = torch.Generator().manual_seed(seed)
     s, ys, u, yu = _usable_pair(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
+    s, u, *_ = ranks.centred(s, u)
     (s_fit, s_test), (u_fit, u_test) = _halves(ys, generator), _halves(yu, generator)
     if not len(s_test) or not len(u_test):
         raise ValueError("a 1-NN estimate needs classes of two images among seen and unseen")
@@ -164,7 +159,7 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     lam, wrong_side = 0.0, 0
     for points, labels, side in ((s[s_test.to(s.device)], ys[s_test], True),
                                  (u[u_test.to(u.device)], yu[u_test], False)):
-        nearest = ranks.nearest(points, fitted)
+        nearest = ranks.nearest(points, fitted)[1].cpu()
         same_side = is_seen[nearest] == side
         lam += (~(same_side & (y[nearest] == labels))).double().mean().item()
         wrong_side += (~same_side).sum().item()
@@ -215,18 +210,17 @@ def _usable(embeddings, labels, name="embeddings"):
 
 
 def _usable_pair(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
-    """Two sets of one dtype, rescaled, and their labels -> a, a_labels, b, b_labels; None and None
+    """Two sets of one dtype and their labels -> a, a_labels, b, b_labels; None and None
     stay where there is no b."""
     a, a_labels = _usable(a, a_labels, names[0])
     if b is None:
-        return *ranks.rescaled(a), a_labels, None, None
+        return a, a_labels, None, None
     b, b_labels = _usable(b, b_labels, names[1])
     (n, d), (m, other) = a.shape, b.shape
     if d != other:
         raise ValueError(f"{names[0]} ({n}, {d}) and {names[1]} ({m}, {other}) differ in dimension")
     dtype = torch.promote_types(a.dtype, b.dtype)
-    a, b = ranks.rescaled(a.to(dtype), b.to(dtype))
-    return a, a_labels, b, b_labels
+    return a.to(dtype), a_labels, b.to(dtype), b_labels
 
 
 # ---------------------------------------------------------------------------- the whole judgement
@@ -238,9 +232,11 @@ def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_l
     Of ten splits or parts: [mean, half-width] of the 95% interval.  NMI and parts are not defined
     for a separate gallery.
     """
-    places = ranks.first_places(*_usable_pair(test, labels, gallery, gallery_labels))
-    result = {f"R@{k}": (places <= k).double().mean().item() for k in ks}
-    result["hits"] = hits_by_class(places, labels)
+    shares, hits = recall_at_k(test, labels, [1, *ks], gallery, gallery_labels, each=True)
+    result = {f"R@{k}": shares[k] for k in ks}
+    result["hits"] = {}                                     # at K = 1, query by query: "0110"
+    for label, hit in zip(torch.as_tensor(labels).tolist(), hits[1].tolist()):
+        result["hits"][str(label)] = result["hits"].get(str(label), "") + str(int(hit))
     result["MAP@R"] = map_at_r(test, labels, gallery, gallery_labels)
     lonely = int((_positives(labels, gallery_labels if gallery is not None else None) == 0).sum())
     if lonely:

@@ -1,182 +1,151 @@
-"""The counting behind eval.py: places of positives, nearest neighbours, nearest centres.
+"""The counting behind eval.py: places of positives, nearest neighbours.
 
-eval.py says what is counted and why.  tests/test_ranks.py holds each function to a plain
-definition, exactly.  Distances are ‖a‖²/2 + ‖b‖²/2 - a·b = ‖a - b‖²/2, because a matrix product is
-far faster than the differences; `rescaled` makes it safe, and all the sets given to the other
-functions come out of it.  Labels are (n,) long on the host.  Each function takes a part of its
-points at a time, so that a part of the distance matrix fits into memory.
+Places are those of the numbers given, compared exactly: ‖a‖²/2 + ‖b‖²/2 - a·b = ‖a - b‖²/2 is had
+in float32 if a bound on rounding errors shows that they cannot matter, else in float64, and if they
+could matter there too, in whole numbers.  Labels are (n,) long on the host; if the gallery is None
+each point is a query and all others are its neighbours.
 """
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 
 NOWHERE = torch.iinfo(torch.long).max       # the place of a positive that does not exist
-PART = 2 ** 24                              # how many distances are computed at once
-
-
-@contextlib.contextmanager
-def _full_precision():
-    """float32 products with TF32 off, which moves ranks; a caller's own program may allow it."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def rescaled(*sets):
-    """The sets (n, d), (m, d), ... after one similarity transform, which changes no ranking.
-
-    Values beyond 2^±30 would over- or underflow in the squares; a power of two scales exactly.
-    An offset that dwarfs the distances would wash them out in ‖a‖² + ‖b‖² - 2 a·b, so it goes; a
-    smaller one stays, because to subtract it rounds.
-    """
-    largest = torch.stack([torch.stack(x.aminmax()).abs().max() for x in sets]).max()
-    if not 2 ** -30 < largest < 2 ** 30:
-        sets = [torch.ldexp(x, -torch.frexp(largest).exponent) for x in sets]
-    mean = sets[-1].mean(0)
-    offset = mean.square().sum()                                        # ‖E x‖²
-    size = torch.linalg.vector_norm(sets[-1]).square() / len(sets[-1])  # E ‖x‖²
-    if offset > 100 * (size - offset):
-        sets = [x - mean for x in sets]
-    return sets
-
-
-def _left(x):
-    """x (n, d) as the left factor of _products, float32 on a CPU in oneDNN's layout: on CPUs that
-    are not Intel's, oneDNN multiplies up to twice as fast as MKL, which torch takes otherwise."""
-    usable = x.device.type == "cpu" and x.dtype == torch.float32
-    return x.to_mkldnn() if usable and torch.backends.mkldnn.is_available() else x
-
-
-def _products(left, b):
-    """a·b of all pairs, left = _left(a), (n, d) and (m, d) -> (n, m)"""
-    products = F.linear(left, b)
-    return products.to_dense() if products.is_mkldnn else products
 
 
 @contextlib.contextmanager
 def _side_by_side(device):
-    """On a CPU, a map that runs its calls at once, each in one thread.  Small operations then wait
-    for no other thread: ten times as fast where other jobs keep the cores busy."""
-    threads = torch.get_num_threads()
-    if device.type != "cpu" or threads == 1:
-        yield map
-        return
+    """A map that on a CPU runs its calls at once, each in one thread: small operations wait for no
+    other.  TF32, which a caller's program may allow, is off: it moves ranks."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
     torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor(min(threads, 16)) as pool:      # each has blocks of its own
+        with ThreadPoolExecutor(min(threads, 16) if device.type == "cpu" else 1) as pool:
             yield pool.map
     finally:
         torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
 
 
-# ---------------------------------------------------------------------------- places
-@_full_precision()
-def first_places(x, labels, gallery=None, gallery_labels=None):
+def centred(x, gallery=None, dtype=None):
+    """x and the gallery (x itself if None) times a power of two, which keeps squares in range, less
+    a vector near their mean, so that an offset drowns no distance; 0 where all are equal
+    -> a, b, ‖a‖²/2, ‖b‖²/2, and for each a twice the most that rounding moves a ‖a - b‖²/2"""
+    own = torch.promote_types(x.dtype, dtype or x.dtype)
+    sets = [points.to(own) for points in (x, gallery) if points is not None]
+    exponent = np.frexp(max(torch.stack(points.aminmax()).abs().max().item() for points in sets))[1]
+    sets = [points * 2.0 ** -max(exponent, -120) for points in sets]
+    centre = sets[-1][0] + (sets[-1] - sets[-1][0]).mean(0)
+    sets = [(points - centre).to(dtype) for points in sets]
+    halves = [torch.linalg.vector_norm(points, dim=1).square() / 2 for points in sets]
+    unit = (3.2 * x.shape[1] + 50) * torch.finfo(sets[0].dtype).eps
+    return sets[0], sets[-1], halves[0], halves[-1], unit * (halves[0] + halves[-1].max())
+
+
+def first_places(x, labels, gallery, gallery_labels, ks):
     """Where each query's first positive stands in the list of its neighbours, from 1: 1 + how many
-    negatives lie at least as near.
+    negatives lie at least as near.  A place is exact as to whether it is <= k, for each k in ks.
+    x (n, d), labels (n,) -> (n,) long on the host, NOWHERE for a query without a positive"""
+    alone, size = gallery is None, 512 if x.device.type == "cpu" else 8192
+    kinds, order = labels.sort(stable=True)                             # classes become ranges
+    other_kinds, other_order = (kinds, order) if alone else gallery_labels.sort(stable=True)
+    a, b, half_a, half_b, error = centred(x, gallery, torch.float32)
+    a = torch.column_stack([a, half_a, torch.ones_like(half_a)])[order]
+    b = torch.column_stack([b, -torch.ones_like(half_b), -half_b])[other_order]
+    error, nearest = error[order], torch.full((len(a),), -torch.inf, device=x.device)
 
-    x (n, d), labels (n,); without a gallery each is a query and all others its neighbours
-    -> (n,) long on the host, NOWHERE for a query without a positive
-    """
-    alone = gallery is None
-    if alone:
-        gallery, gallery_labels = x, labels
-    # Products at the edge of a matrix round differently, and equal distances would not tie: the
-    # gallery is padded to a multiple of 32 by points at infinity.
-    missing = -len(gallery) % 32
-    gallery_half = F.pad(gallery.square().sum(1) / 2, (0, missing), value=torch.inf)    # ‖b‖²/2
-    gallery_labels = F.pad(gallery_labels, (0, missing), value=-1).to(x.device)
-    left = _left(F.pad(gallery, (0, 0, 0, missing)))                    # (m, d)
-    half, labels = x.square().sum(1) / 2, labels.to(x.device)           # ‖a‖²/2, (n,)
-    size = 64 if x.device.type == "cpu" else max(1, PART // len(gallery))
-    places = torch.empty(len(x), dtype=torch.long, device=x.device)
+    def block(rows, columns):
+        """-> -‖a - b‖²/2 and which pairs are of one class, None if no pair can be"""
+        here, there = kinds[rows], other_kinds[columns]
+        meet = len(there) and here[0] <= there[-1] and there[0] <= here[-1]
+        return a[rows] @ b[columns].T, here[:, None].eq(there).to(x.device) if meet else None
+
+    def find_nearest(start):
+        rows = slice(start, start + 128)
+        first, last = (torch.searchsorted(other_kinds, kinds[rows][i], right=i < 0) for i in (0, -1))
+        s, same = block(rows, slice(first, last))
+        if same is not None:
+            if alone:                                       # the query itself leaves, by its index
+                same.diagonal(start - first).fill_(False)
+            nearest[rows] = s.masked_fill_(~same, -torch.inf).amax(1)
 
     def count(start):
-        part = slice(start, start + size)
-        s = _products(left, x[part])                                            # (m, b)
-        s.sub_(gallery_half[:, None] + half[part])                              # -‖a - b‖²/2
-        if alone:
-            s.diagonal(-start).fill_(-torch.inf)            # the query itself leaves, by its index
-        same = gallery_labels[:, None] == labels[part]
-        nearest = s.masked_fill(~same, -torch.inf).amax(0)                      # (b,)
-        before = (s.masked_fill_(same, -torch.inf) >= nearest).sum(0)
-        places[part] = torch.where(nearest == -torch.inf, NOWHERE, 1 + before)
+        """The negatives of a block of queries; alone, each pair of blocks once, for both."""
+        counts, rows = torch.zeros(2, len(a), device=x.device), slice(start, start + size)
+        for first in range(start if alone else 0, len(b), size):
+            columns = slice(first, first + size)
+            s, same = block(rows, columns)
+            if same is not None:
+                s.masked_fill_(same, -torch.inf)
+            nearer = torch.empty_like(s)                    # of 0 and 1: floats are summed faster
+            for i, least in enumerate((nearest - error, nearest + error)):
+                counts[i, rows] += torch.ge(s, least[rows, None], out=nearer).sum(1)
+                if alone and first > start:
+                    counts[i, columns] += torch.ge(s, least[columns], out=nearer).sum(0)
+        return counts
 
     with _side_by_side(x.device) as each:
-        list(each(count, range(0, len(x), size)))
-    return places.cpu()
+        list(each(find_nearest, range(0, len(a), 128)))
+        most, least = sum(each(count, range(0, len(a), size))).long().cpu()
+    places, found = torch.empty_like(most), (nearest > -torch.inf).cpu()
+    places[order] = torch.where(found, 1 + most, NOWHERE)
+    unclear = order[found & (sum((least < k) & (k <= most) for k in ks) > 0)]
+    for rows, exact in positive_places(x, labels, gallery, gallery_labels, max(ks), unclear, 1):
+        places[rows] = exact[:, 0].cpu()
+    return places
 
 
-def positive_places(x, labels, gallery, gallery_labels, R):
-    """The places of all positives up to R, which is what MAP@R asks: yields (rows, places),
-    rows a slice of the queries, places (b, R) where x is, ascending.
-
-    1 <= R <= the size of the gallery (of x if gallery is None).  Only the R nearest negatives and
-    the R nearest positives matter, and to select them is cheaper than to sort the row.  A place
-    beyond R, or of a positive that does not exist, is some number above the query's own R.
-    """
-    alone = gallery is None
-    if alone:
-        gallery, gallery_labels = x, labels
-    labels, gallery_labels = labels.to(x.device), gallery_labels.to(x.device)
-    j = torch.arange(1, R + 1, device=x.device)
-    for rows, s in _distances(x, gallery):
-        same = labels[rows, None] == gallery_labels[None]
-        negative = s.masked_fill(same, torch.inf).topk(R, largest=False).values     # sorted
-        if alone:
-            same.diagonal(rows.start).fill_(False)
-        positive = s.masked_fill(~same, torch.inf).topk(R, largest=False).values
-        yield rows, j + torch.searchsorted(negative, positive, right=True)
-
-
-def _distances(x, bank):
-    """Yields a slice of the points at a time, and their ‖b‖²/2 - a·b, which ranks like
-    ‖a - b‖²/2.  x (n, d), bank (m, d) -> (b, m) each"""
-    half, size = bank.square().sum(1) / 2, max(1, PART // len(bank))
-    for start in range(0, len(x), size):
-        rows = slice(start, start + size)
-        with _full_precision():
-            s = torch.addmm(half[None], x[rows], bank.T, alpha=-1)
-        yield rows, s
+def positive_places(x, labels, gallery, gallery_labels, R, queries=None, first=None):
+    """The places of all positives (the `first` of each if given) up to R, which is what MAP@R asks:
+    yields (rows, places), rows some of the queries (all if None), places (b, R) where x is,
+    ascending.  A place beyond R, or of a positive that does not exist, is some number above R."""
+    a, b, half_a, half_b, error = centred(x, gallery, torch.float64)
+    bank, bank_labels = (x, labels) if gallery is None else (gallery, gallery_labels)
+    queries, R, ids = torch.arange(len(x)) if queries is None else queries, min(R, len(b)), None
+    j = torch.arange(1, (first or R) + 1, device=x.device)
+    for rows in queries.split(max(1, 2 ** 22 // len(b))):   # a part of the distances fits in memory
+        s = torch.addmm(half_b, a[rows], b.T, alpha=-1).add_(half_a[rows, None])
+        same, doubt = (labels[rows, None] == bank_labels).to(x.device), error[rows, None]
+        if gallery is None:
+            s[range(len(rows)), rows] = torch.inf
+        negative = s.masked_fill(same, torch.inf).topk(R, largest=False).values         # sorted
+        positive = s.masked_fill(~same, torch.inf).topk(len(j), largest=False).values
+        least = torch.searchsorted(negative, positive - doubt, right=True)
+        places = j + torch.searchsorted(negative, positive + doubt, right=True)
+        for i in ((j + least < places) & (j + least <= R)).any(1).nonzero()[:, 0].tolist():
+            if ids is None:                                             # duplicates need one look
+                bank, ids = torch.unique(bank, dim=0, return_inverse=True)
+            last = torch.cat([negative[i], positive[i]]).sort().values[R - 1].minimum(positive[i, -1])
+            near = (s[i] <= last + doubt[i]) & (s[i] < torch.inf)
+            others, of = ids[near].unique(return_inverse=True)
+            distances, right = _exact_order(x[rows[i]], bank[others])[of.cpu()], same[i, near].cpu()
+            exact = 1 + right[np.lexsort((right, distances))].nonzero()[:len(j), 0]
+            places[i, :len(exact)] = exact.to(x.device)
+        yield rows, places
 
 
-# ---------------------------------------------------------------------------- neighbours, centres
+def _exact_order(point, others):
+    """point (d,), others (m, d) -> numbers (m,) that are ordered as the exact distances"""
+    points = torch.vstack([point, others]).double().cpu().numpy()
+    squares = np.square(points[1:] - points[0]).sum(1)                  # relative error < (d + 4) u
+    order = squares.argsort()
+    bound = 1e-290 + (2 * len(point) + 16) * 2.0 ** -53 * squares[order][1:]
+    group, exact = np.empty_like(order), np.zeros(len(order), object)
+    group[order] = np.append(0, (np.diff(squares[order]) > bound).cumsum())     # surely ordered
+    tied = np.bincount(group)[group] > 1
+    fraction, exponent = np.frexp(points[np.append(True, tied)])        # whole numbers of one unit:
+    whole = (fraction * 2.0 ** 53).astype(np.int64).astype(object)
+    whole <<= (exponent - exponent.min()).astype(object)
+    exact[tied] = np.square(whole[1:] - whole[0]).sum(1)
+    return np.unique((group.astype(object) << 9999) + exact, return_inverse=True)[1]
+
+
 def nearest(points, bank):
-    """Which row of the bank is nearest, the first one where several are as near.
-
-    points (n, d), bank (m, d) -> (n,) long on the host
-    """
-    return torch.cat([s.argmin(1) for _, s in _distances(points, bank)]).cpu()
-
-
-@contextlib.contextmanager
-def nearest_centres(x):
-    """Lloyd's first step for the points x (n, d), as a function: centres (k, d) -> the nearest of
-    each point (n,), the fit Σ (x·c - ‖c‖²/2), and Σ x of each cluster (k, d).
-
-    The fit is Σ ‖x‖²/2 less half the squared error, which spares the ‖x‖²; it is summed in float64,
-    or rounding would stop the rounds.  The threads start once for all rounds.
-    """
-    size = 1024 if x.device.type == "cpu" else 8192
-
-    with _full_precision(), _side_by_side(x.device) as each:
-        def assign(centres):
-            half = centres.square().sum(1) / 2
-
-            def assign_some(points):
-                which, fit, sums = [], 0.0, torch.zeros_like(centres)
-                for part in points.split(size):
-                    best = _products(_left(part), centres).sub_(half).max(1)
-                    which.append(best.indices)
-                    fit = fit + best.values.sum(dtype=torch.float64)
-                    sums.index_add_(0, best.indices, part)
-                return torch.cat(which), fit, sums
-
-            which, fits, sums = zip(*each(assign_some, x.chunk(8)))
-            return torch.cat(which), sum(fits), sum(sums)
-        yield assign
+    """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and the row of the bank
+    that is nearest, and which it is (n,) long, the first one where several are as near"""
+    half, size = bank.square().sum(1) / 2, 1024 if points.device.type == "cpu" else 8192
+    with _side_by_side(points.device) as each:
+        found = each(lambda part: (half - part @ bank.T).min(1), points.split(size))
+        return [torch.cat(parts) for parts in zip(*found)]
