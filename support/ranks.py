@@ -47,7 +47,7 @@ def centred(x, gallery=None, dtype=None):
 def first_places(x, labels, gallery, gallery_labels, ks):
     """Where each query's first positive stands in the list of its neighbours, from 1: 1 + how many
     negatives lie at least as near.  A place is exact as to whether it is <= k, for each k in ks.
-    x (n, d), labels (n,) -> (n,) long on the host, NOWHERE for a query without a positive"""
+    -> (n,) long on the host, NOWHERE for a query without a positive"""
     alone, size = gallery is None, 512 if x.device.type == "cpu" else 8192
     kinds, order = labels.sort(stable=True)                             # classes become ranges
     other_kinds, other_order = (kinds, order) if alone else gallery_labels.sort(stable=True)
@@ -64,7 +64,8 @@ def first_places(x, labels, gallery, gallery_labels, ks):
 
     def find_nearest(start):
         rows = slice(start, start + 128)
-        first, last = (torch.searchsorted(other_kinds, kinds[rows][i], right=i < 0) for i in (0, -1))
+        first = torch.searchsorted(other_kinds, kinds[rows][0])
+        last = torch.searchsorted(other_kinds, kinds[rows][-1], right=True)
         s, same = block(rows, slice(first, last))
         if same is not None:
             if alone:                                       # the query itself leaves, by its index
@@ -117,7 +118,7 @@ def positive_places(x, labels, gallery, gallery_labels, R, queries=None, first=N
         for i in ((j + least < places) & (j + least <= R)).any(1).nonzero()[:, 0].tolist():
             if ids is None:                                             # duplicates need one look
                 bank, ids = torch.unique(bank, dim=0, return_inverse=True)
-            last = torch.cat([negative[i], positive[i]]).sort().values[R - 1].minimum(positive[i, -1])
+            last = min(positive[i, -1], torch.cat([negative[i], positive[i]]).sort().values[R - 1])
             near = (s[i] <= last + doubt[i]) & (s[i] < torch.inf)
             others, of = ids[near].unique(return_inverse=True)
             distances, right = _exact_order(x[rows[i]], bank[others])[of.cpu()], same[i, near].cpu()
@@ -143,8 +144,8 @@ def _exact_order(point, others):
 
 
 def nearest(points, bank):
-    """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and the row of the bank
-    that is nearest, and which it is (n,) long, the first one where several are as near"""
+    """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and its nearest row of
+    the bank (n,), and which row that is (n,) long, the first one where several are as near"""
     half, size = bank.square().sum(1) / 2, 1024 if points.device.type == "cpu" else 8192
     with _side_by_side(points.device) as each:
         found = each(lambda part: (half - part @ bank.T).min(1), points.split(size))
