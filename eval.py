@@ -1,24 +1,23 @@
 """How embeddings are judged: Recall@K, MAP@R, k-means and NMI, and JRD's 1-NN estimates of Eq. 1-3.
 
-    python eval.py runs/RUN/last.pt                      evaluates a checkpoint again
-    python eval.py runs/RUN/last.pt --export FILE.npz    and writes its embeddings, with the images'
-                                                         paths and the names of the classes
-    python eval.py FILE.npz                              evaluates anybody's embeddings: arrays
-                                                         `embeddings` (n, d), `labels` (n,) numbers
-                                                         or texts, and optionally `gallery`,
-                                                         `gallery_labels`
+    python eval.py runs/RUN/last.pt [--export FILE.npz]  evaluates a checkpoint again, and writes its
+                                                         embeddings, paths and names of classes
+    python eval.py FILE.npz                              evaluates anybody's: `embeddings` (n, d),
+                                                         `labels` (n,) numbers or texts, and
+                                                         optionally `gallery`, `gallery_labels`
     python eval.py runs/RUN/last.pt --query photo.jpg ... [--gallery FOLDER] [--top 5]
                                                          the images nearest to a photo, by path;
                                                          with --to sheet.png as a picture too
 
 Protocol: the evaluator that MDR and DML-DA name (Oh Song et al. 2016; JRD names none), without the
 traps of its successors.
-- Euclidean distances (on unit vectors the ranking is that of the cosine).  A query leaves its own
-  list by index, not as "the first neighbour", which is wrong when an image occurs twice.
+- Euclidean distances (on unit vectors the ranking is that of the cosine), compared exactly, as if
+  without rounding.  A query leaves its own list by index, not as "the first neighbour", which is
+  wrong when an image occurs twice.
 - Ties count against the query: a negative exactly as far as the nearest positive is nearer, so a
   collapsed embedding scores 0 and not 100%.
 - A query whose class has no second image cannot hit and counts as a miss.
-- float32 with TF32 off (float64 if given float64); embeddings that are not finite are an error.
+- Embeddings that are not finite are an error.
 All shares lie in [0, 1] and are printed in %.
 """
 import contextlib
@@ -32,10 +31,10 @@ from scipy.special import entr, stdtrit       # scipy.stats would add a second t
 
 import common
 from support import ranks
-from support.embeddings import (UNKNOWN, draw_sheet, folder_entries, load_npz, names_of,
-                                nearest_entries, print_nearest, sheet_row, split_entries)
 from support.images import decode, to_tensor
 from support.runs import final_table, show              # noqa: F401  final_table is the scripts'
+from support.search import (UNKNOWN, draw_sheet, folder_entries, load_npz, names_of,
+                            nearest_entries, sheet_row, split_entries)
 
 
 # ---------------------------------------------------------------------------- retrieval
@@ -91,6 +90,8 @@ def kmeans(x, k, seed, rounds=1000):
     """Lloyd's algorithm from k random points until the squared error stops falling, at most
     `rounds` rounds: as in the evaluation code that DML-DA names (its U10).
 
+    The result depends on the seed, the more the fewer clusters there are: two of the k points may
+    start in one cluster and stay there.  Classes that are perfectly apart then have an NMI below 1.
     x (n, d), 1 <= k <= n -> assignments (n,) long on the host.  A cluster that loses all its points
     keeps its centre.  ValueError: k out of range, values that are not finite.
     """
@@ -151,7 +152,7 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     generator = torch.Generator().manual_seed(seed)
     s, ys, u, yu = _usable_pair(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
     s, u, *_ = ranks.centred(s, u)
-    (s_fit, s_test), (u_fit, u_test) = _halves(ys, generator), _halves(yu, generator)
+    (s_fit, s_test), (u_fit, u_test) = (_halves(y, generator) for y in (ys, yu))
     if not len(s_test) or not len(u_test):
         raise ValueError("a 1-NN estimate needs classes of two images among seen and unseen")
     fitted = torch.cat([s[s_fit.to(s.device)], u[u_fit.to(u.device)]])
@@ -210,15 +211,14 @@ def _usable(embeddings, labels, name="embeddings"):
 
 
 def _usable_pair(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
-    """Two sets of one dtype and their labels -> a, a_labels, b, b_labels; None and None
-    stay where there is no b."""
+    """Two sets of one dtype and their labels -> a, a_labels, b, b_labels; None stays None."""
     a, a_labels = _usable(a, a_labels, names[0])
     if b is None:
         return a, a_labels, None, None
     b, b_labels = _usable(b, b_labels, names[1])
-    (n, d), (m, other) = a.shape, b.shape
-    if d != other:
-        raise ValueError(f"{names[0]} ({n}, {d}) and {names[1]} ({m}, {other}) differ in dimension")
+    if a.shape[1] != b.shape[1]:
+        raise ValueError(f"{names[0]} {tuple(a.shape)} and {names[1]} {tuple(b.shape)} differ in "
+                         "dimension")
     dtype = torch.promote_types(a.dtype, b.dtype)
     return a.to(dtype), a_labels, b.to(dtype), b_labels
 
@@ -227,7 +227,7 @@ def _usable_pair(a, a_labels, b=None, b_labels=None, names=("embeddings", "galle
 def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_labels=None):
     """Everything the tables report -> a dict that json can write; shares in [0, 1].
 
-    R@K, each query's hit, MAP@R, NMI (k = the number of test classes).  With `seen`, the training
+    R@K, each query's hit, MAP@R, NMI (k = the number of test classes, seed 0).  With `seen`, the training
     embeddings: their R@1, λ and d_H.  If every class has 20 images or more: Table 2's ten parts.
     Of ten splits or parts: [mean, half-width] of the 95% interval.  NMI and parts are not defined
     for a separate gallery.
@@ -238,8 +238,7 @@ def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_l
     for label, hit in zip(torch.as_tensor(labels).tolist(), hits[1].tolist()):
         result["hits"][str(label)] = result["hits"].get(str(label), "") + str(int(hit))
     result["MAP@R"] = map_at_r(test, labels, gallery, gallery_labels)
-    lonely = int((_positives(labels, gallery_labels if gallery is not None else None) == 0).sum())
-    if lonely:
+    if lonely := int((_positives(labels, gallery_labels) == 0).sum()):
         result["queries without a positive"] = lonely
     if gallery is None:
         labels = torch.as_tensor(labels).cpu()
@@ -333,13 +332,15 @@ def search(args):
     y = torch.cat(y)
     if args.l2norm:
         x, y = F.normalize(x), F.normalize(y)
-    nearest = nearest_entries(x, y, entries, args.top or 5)
+    answers = [*zip(args.query, nearest_entries(x, y, entries, args.top or 5))]
     print(f"{args.file}: {len(entries):,} images are searched")
-    for path, neighbours in zip(args.query, nearest):
-        print_nearest(path, neighbours)
+    for path, nearest in answers:
+        wide = max(len("class"), *(len(kind) for _, (_, kind, _) in nearest))
+        print(f"\nquery {path}\n{'distance':>12}  {'class':<{wide}}  image")
+        for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
+            print(f"{place:>3} {distance:8.4f}  {kind:<{wide}}  {name}")
     if args.to:
-        draw_sheet(args.to, [sheet_row((path, UNKNOWN, Path(path)), neighbours)
-                             for path, neighbours in zip(args.query, nearest)])
+        draw_sheet(args.to, [sheet_row((p, UNKNOWN, Path(p)), nearest) for p, nearest in answers])
         print(f"\nwrote {args.to}")
 
 

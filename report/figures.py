@@ -12,7 +12,7 @@ import common
 from eval import confidence_interval, rebuild
 from report.experiments import EXPERIMENTS, NAMES, read_log
 from report.tables import PERCENT, readings, seeds_of
-from support.embeddings import draw_sheet, nearest_entries, sheet_row, split_entries
+from support.search import draw_sheet, nearest_entries, sheet_row, split_entries
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

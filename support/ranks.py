@@ -101,7 +101,7 @@ def first_places(x, labels, gallery, gallery_labels, ks):
 def positive_places(x, labels, gallery, gallery_labels, R, queries=None, first=None):
     """The places of all positives (the `first` of each if given) up to R, which is what MAP@R asks:
     yields (rows, places), rows some of the queries (all if None), places (b, R) where x is,
-    ascending.  A place beyond R, or of a positive that does not exist, is some number above R."""
+    ascending up to R.  A place beyond R, or of no positive, is some number above R."""
     a, b, half_a, half_b, error = centred(x, gallery, torch.float64)
     bank, bank_labels = (x, labels) if gallery is None else (gallery, gallery_labels)
     queries, R, ids = torch.arange(len(x)) if queries is None else queries, min(R, len(b)), None

@@ -170,6 +170,19 @@ def test_kmeans_degenerate():
             kmeans(torch.zeros(5, 2), k, 0)
 
 
+def test_nmi_of_classes_that_are_perfectly_apart_depends_on_the_seed():
+    """Two of the k random points may start in one class and stay there: the fewer classes, the more
+    one seed differs from another, which is what the documentation says."""
+    spans = []
+    for classes in (3, 10, 100):
+        y = torch.arange(20 * classes) % classes
+        x = 10 * torch.nn.functional.one_hot(y) + 0.01 * torch.randn(
+            len(y), classes, generator=torch.Generator().manual_seed(0))
+        scores = [nmi(kmeans(x, classes, seed), y) for seed in range(20)]
+        spans.append(max(scores) - min(scores))
+    assert spans[0] > 0.2 and 0.02 < spans[1] < spans[0] and 0.001 < spans[2] < 0.03
+
+
 def test_nmi_is_the_formula():
     draw = np.random.RandomState(8)
     a, b = draw.randint(0, 5, 200), draw.randint(0, 7, 200)

@@ -16,7 +16,7 @@ import eval as evaluation
 import jrd
 import mdr
 from conftest import make_folder
-from support import embeddings
+from support import search
 from support.images import decode
 
 
@@ -84,7 +84,7 @@ def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
     data = common.load_dataset(str(folder))
     assert data.counts() == {"train": [9, 3], "test": [9, 3]}
     common.check(str(folder), None)
-    embeddings.folder_entries(folder / "test")
+    search.folder_entries(folder / "test")
     note, same, whole, gallery = capsys.readouterr().out.splitlines()
     assert note == same == (
         f"note: left out of {folder}: 15 files, test/class01/IMG_1.HEIC, test/class01/a.eps, "
@@ -130,7 +130,7 @@ def test_a_class_does_not_vanish(damage, message, tmp_path, monkeypatch):
     damage(folder, monkeypatch)
     readers = [lambda: common.load_dataset(str(folder)), lambda: common.check(str(folder), None)]
     if damage != only_heic:
-        readers.append(lambda: embeddings.folder_entries(folder))
+        readers.append(lambda: search.folder_entries(folder))
     for read in readers:
         with pytest.raises(common.UserError, match=message) as error:
             read()
@@ -153,7 +153,7 @@ def test_links_to_folders_are_followed_once(tmp_path, capsys):
         *(f"class{c:02}/{i}.png" for c in range(4) for i in range(2)),
         "class04/more/0.png", "class04/more/1.png"]
     assert capsys.readouterr().out == f"note: left out of {folder}: 2 files, class04/loop, class09\n"
-    assert len(embeddings.folder_entries(folder)) == 10
+    assert len(search.folder_entries(folder)) == 10
 
 
 def test_check_says_what_is_there_twice_and_alone(tmp_path, capsys):

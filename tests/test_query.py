@@ -12,7 +12,7 @@ import common
 import eval as evaluation
 import jrd
 from conftest import ROOT, make_folder
-from support import embeddings, glyphs
+from support import search, glyphs
 from support.images import decode, to_tensor
 
 PAGE = (ROOT / "docs" / "use.md").read_text(encoding="utf-8")
@@ -118,9 +118,9 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, capsys):
 def test_the_nearest_by_hand():
     entries = [("a", "x", None), ("b", "x", None), ("c", "y", None)]
     searched = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
-    nearest = embeddings.nearest_entries(torch.zeros(1, 2), searched, entries, 3)
+    nearest = search.nearest_entries(torch.zeros(1, 2), searched, entries, 3)
     assert nearest == [[(0.0, entries[1]), (0.0, entries[2]), (5.0, entries[0])]]  # in order
-    assert len(embeddings.nearest_entries(torch.zeros(2, 2), searched, entries, 2)[1]) == 2
+    assert len(search.nearest_entries(torch.zeros(2, 2), searched, entries, 2)[1]) == 2
 
 
 def test_a_class_is_the_first_sub_folder(tmp_path):
@@ -129,7 +129,7 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
     make_folder(tmp_path / ".cache", [1])
     (tmp_path / "notes.txt").write_text("no image")
     PIL.Image.new("RGB", (4, 4)).save(tmp_path / "lone.JPG")
-    kinds = [(name, kind) for name, kind, _ in embeddings.folder_entries(tmp_path)]
+    kinds = [(name, kind) for name, kind, _ in search.folder_entries(tmp_path)]
     assert kinds == [(str(tmp_path / "class00" / "0.png"), "class00"),
                      (str(tmp_path / "deep" / "under" / "class00" / "0.png"), "deep"),
                      (str(tmp_path / "lone.JPG"), "–")]
@@ -143,7 +143,7 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
     tall = torch.zeros(3, 60, 30, dtype=torch.uint8)
     row = [(tmp_path / "wide.png", ["a name by far too long to stand below it"], "red"),
            (tall, ["tall"], "lime")]
-    embeddings.draw_sheet(tmp_path / "sheet.png", [row, row[:1], row[::-1]])
+    search.draw_sheet(tmp_path / "sheet.png", [row, row[:1], row[::-1]])
     sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png").convert("RGB")).astype(int)
 
     def size(colour):

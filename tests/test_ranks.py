@@ -1,38 +1,68 @@
-"""support/ranks.py against plain definitions, value for value.
+"""support/ranks.py against plain definitions, exactly: the fast counting must agree with fractions
+on the very numbers given, whatever float32 makes of them."""
+from fractions import Fraction
 
-Where ties matter the points are small whole numbers: every product, sum and distance is then exact
-in float32 too, so the fast counting has no rounding to hide behind.
-"""
 import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import cdist
 
-from conftest import positive_places
+from eval import map_at_r, recall_at_k
 from support import ranks
 
 
-def whole_numbers(n, d, classes, seed=0, largest=3):
-    """Points on a small grid, so that many distances are equal and some points the same."""
-    draw = np.random.RandomState(seed)
-    return (torch.tensor(draw.randint(-largest, largest + 1, (n, d)), dtype=torch.float32),
-            torch.tensor(draw.randint(0, classes, n)))
+def exact_places(x, labels, gallery=None, gallery_labels=None):
+    """The definition of conftest.positive_places, with exact distances: [[place, ...], ...]"""
+    alone = gallery is None
+    gallery, gallery_labels = (x, labels) if alone else (gallery, gallery_labels)
+    x, gallery = ([[Fraction(v) for v in row] for row in s.double().tolist()] for s in (x, gallery))
+    places = []
+    for i, query in enumerate(x):
+        order = sorted((sum((a - b) ** 2 for a, b in zip(query, other)),
+                        bool(gallery_labels[j] == labels[i]))
+                       for j, other in enumerate(gallery) if not (alone and i == j))
+        places.append([place for place, (_, right) in enumerate(order, 1) if right])
+    return places
 
 
-def firsts(places):
-    return [int(p[0]) if len(p) else ranks.NOWHERE for p in places]
+def agree(x, y, g=None, gy=None):
+    """Places at all K, and those of all positives up to the query's R."""
+    want = exact_places(x, y, g, gy)
+    firsts = torch.tensor([p[0] if p else ranks.NOWHERE for p in want])
+    for k in {1, 2, 3, len(x) // 2 + 1}:
+        assert ((ranks.first_places(x, y, g, gy, [k]) <= k) == (firsts <= k)).all(), k
+    R, seen = max(1, *map(len, want)), 0
+    for rows, places in ranks.positive_places(x, y, g, gy, R):
+        for i, row in zip(rows.tolist(), places.tolist()):
+            inside = [p for p in want[i] if p <= R]
+            assert row[:len(inside)] == inside and all(p > R for p in row[len(inside):])
+            seen += 1
+    assert seen == len(x)
+    return want
 
 
-def ties(x, y, g, gy):
-    """How many queries have a negative exactly as far as their nearest positive."""
-    d, same = cdist(x, g), np.asarray(y)[:, None] == np.asarray(gy)[None]
-    if g is x:
-        np.fill_diagonal(d, np.inf)
-    nearest = np.where(same, d, np.inf).min(1)
-    return int(((d == nearest[:, None]) & ~same & np.isfinite(d)).any(1).sum())
+def points(kind, n, d, draw):
+    base = draw.standard_normal((3, d))
+    base /= np.linalg.norm(base, axis=1, keepdims=True)
+    around = base[draw.randint(0, 3, n)]
+    sizes = 10.0 ** draw.randint(-18, 18, (n, 1))
+    return {"whole": lambda: draw.randint(-2, 3, (n, d)),
+            "offset": lambda: draw.standard_normal((n, d)) + 1000,
+            "duplicates": lambda: around,
+            "one ulp": lambda: 1 + draw.randint(-2, 3, (n, d)) * 2.0 ** -23,
+            "near": lambda: around + 1e-7 * draw.standard_normal((n, d)),
+            "permuted": lambda: np.stack([draw.permutation(base[0]) for _ in range(n)]),
+            "tiny": lambda: 1e-40 * draw.randint(-9, 9, (n, d)),
+            "huge": lambda: 1e37 * draw.standard_normal((n, d)),
+            "every size": lambda: draw.standard_normal((n, d)) * sizes,
+            "equal": lambda: np.full((n, d), 0.1)}[kind]()
 
 
-@pytest.fixture(params=[1, 2, 3], ids="{} threads".format)
+KINDS = ["whole", "offset", "duplicates", "one ulp", "near", "permuted", "tiny", "huge",
+         "every size", "equal"]
+
+
+@pytest.fixture(params=[1, 3], ids="{} threads".format)
 def threads(request):
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -42,117 +72,91 @@ def threads(request):
 
 
 # ---------------------------------------------------------------------------- places
-@pytest.mark.parametrize("n, d, classes", [
-    (300, 3, 10), (257, 4, 40), (129, 2, 3), (50, 4, 50), (64, 3, 1), (1, 3, 1), (2, 1, 1),
-    (33, 1, 2)])
-def test_first_places_are_those_of_the_definition(n, d, classes, threads):
-    x, y = whole_numbers(n, d, classes)
-    assert n < 100 or ties(x, y, x, y) > n / 10
-    want = firsts(positive_places(x, y))
-    for dtype in (torch.float32, torch.float64):
-        assert ranks.first_places(x.to(dtype), y).tolist() == want
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_places_are_those_of_the_exact_distances(kind, dtype, threads):
+    draw = np.random.RandomState(KINDS.index(kind))
+    for n, d, classes in ((40, 5, 6), (33, 12, 30), (25, 3, 1)):
+        x, y = points(kind, n, d, draw), draw.randint(0, classes, n)
+        agree(torch.tensor(x).to(dtype), torch.tensor(y))
 
 
-@pytest.mark.parametrize("n, m, classes", [(150, 201, 20), (201, 40, 25), (1, 300, 5), (90, 1, 2)])
-def test_first_places_in_a_gallery(n, m, classes, threads):
-    """Every query also lies in the gallery, as far as there is room; some classes are missing."""
-    x, y = whole_numbers(n, 3, classes, seed=1)
-    g, gy = whole_numbers(m, 3, max(1, classes - 2), seed=2)
-    both = min(n, m) // 2
-    g[:both], gy[:both] = x[:both], y[:both]
-    assert n < 100 or ties(x, y, g, gy) > 0
-    assert ranks.first_places(x, y, g, gy).tolist() == firsts(positive_places(x, y, g, gy))
+@pytest.mark.parametrize("kind", KINDS)
+def test_places_in_a_gallery(kind):
+    """Half of the queries lie in the gallery too; some classes are missing there."""
+    draw = np.random.RandomState(KINDS.index(kind))
+    for n, m, classes in ((30, 40, 8), (40, 9, 5), (1, 30, 4), (20, 1, 2)):
+        both = torch.tensor(points(kind, n + m, 6, draw)).float()
+        x, g = both[:n], both[n:]
+        g[:min(n, m) // 2] = x[:min(n, m) // 2]
+        y, gy = (torch.tensor(draw.randint(0, classes - c, size)) for c, size in ((0, n), (1, m)))
+        agree(x, y, g, gy)
 
 
-def test_duplicates_far_apart_in_the_matrix_tie_exactly():
-    """The same image among positives and among negatives, in different blocks: always a tie, also
-    where products round (48 dimensions, float32)."""
-    draw = np.random.RandomState(3)
-    y = torch.tensor(draw.randint(0, 30, 3000))
-    x = torch.nn.functional.normalize(torch.tensor(draw.standard_normal((3000, 48))).float())
-    first, stranger = (y == 0).nonzero()[:2, 0], (y == 29).nonzero()[0, 0]
-    x[first[1]] = x[first[0]].clone()
-    x[stranger] = x[first[0]].clone()
-    assert ranks.first_places(x, y)[first].tolist() == [2, 2]
+@pytest.mark.parametrize("n, classes", [(1, 1), (2, 1), (2, 2), (50, 50), (64, 1)])
+def test_small_sets(n, classes):
+    draw = np.random.RandomState(n)
+    want = agree(torch.tensor(draw.randint(-2, 3, (n, 2))).float(), torch.arange(n) % classes)
+    assert (max(map(len, want)) == 0) == (n == classes)                 # singletons: no positive
 
 
-@pytest.mark.parametrize("n, m, classes", [(300, None, 10), (150, 201, 20), (64, None, 1),
-                                           (40, None, 39), (5, 30, 4)])
-def test_positive_places_are_those_of_the_definition(n, m, classes, monkeypatch):
-    """Up to the query's own R, which is what MAP@R reads; the others are above it."""
-    x, y = whole_numbers(n, 3, classes, seed=4)
-    g, gy = (None, None) if m is None else whole_numbers(m, 3, classes, seed=5)
-    want = positive_places(x, y, g, gy)
-    R = max(map(len, want))
-    seen = 0
-    for rows, places in ranks.positive_places(x, y, g, gy, R):
-        for i, row in zip(range(n)[rows], places.tolist()):
-            own = len(want[i])
-            assert [p if p <= own else None for p in row[:own]] == [
-                p if p <= own else None for p in want[i]]
-            assert all(p > own for p in row[own:]) and row == sorted(row)
-            seen += 1
-    assert seen == n and R > 1
+@pytest.mark.parametrize("n, classes", [(1300, 9), (1300, 400), (1100, 1)])
+def test_many_blocks(n, classes, threads):
+    """Classes that end within a block of 512, and ones that span several."""
+    draw = np.random.RandomState(classes)
+    x, y = (torch.tensor(draw.randint(0, *size)) for size in ((5, (n, 4)), (classes, n)))
+    x = x.float()
+    d = cdist(x, x)
+    np.fill_diagonal(d, np.inf)
+    same = (y[:, None] == y).numpy()
+    nearest = np.where(same, d, np.inf).min(1, keepdims=True)
+    want = np.where(nearest[:, 0] < np.inf, 1 + ((d <= nearest) & ~same).sum(1), ranks.NOWHERE)
+    for k in (1, 2, 8, 100):
+        places = ranks.first_places(x, y, None, None, [1, k])
+        np.testing.assert_array_equal(places <= k, want <= k)
+        np.testing.assert_array_equal(places <= 1, want <= 1)
 
 
-def test_positive_places_of_many_parts():
-    """5,000 × 5,000 distances are computed 3,355 rows at a time; a query leaves by index in all."""
-    x, y = whole_numbers(5000, 6, 1000, seed=6)
-    (first, _), (second, places) = ranks.positive_places(x, y, None, None, 20)
-    assert (first.stop, second.start) == (3355, 3355)
-    for i in (3355, 4000, 4999):
-        want = positive_places(x[i:i + 1], y[i:i + 1], torch.cat([x[:i], x[i + 1:]]),
-                               torch.cat([y[:i], y[i + 1:]]))[0]
-        got = places[i - 3355, :len(want)]
-        inside = torch.tensor(want) <= len(want)
-        assert torch.equal(got[inside], torch.tensor(want)[inside])
-        assert (got[~inside] > len(want)).all()
+def test_an_image_twice_under_two_classes_is_a_tie():
+    """Every query's fellow and a stranger are the same image: nothing is a hit, at any width."""
+    for d in (3, 48, 128, 513):
+        x = torch.randn(3, d, generator=torch.Generator().manual_seed(d))
+        g, gy = x.repeat(2, 1), torch.tensor([0, 1, 2, 3, 4, 5])
+        assert recall_at_k(x, [0, 1, 2], [1], g, gy) == {1: 0}
+        assert map_at_r(x, [0, 1, 2], g, gy) == 0
 
 
-# ---------------------------------------------------------------------------- neighbours, centres
-def test_nearest_is_the_first_of_the_nearest():
-    points, _ = whole_numbers(400, 2, 1, seed=7)
-    bank, _ = whole_numbers(60, 2, 1, seed=8)
-    d = cdist(points, bank)
-    assert ((d == d.min(1, keepdims=True)).sum(1) > 1).mean() > 0.1
-    assert ranks.nearest(points, bank).tolist() == d.argmin(1).tolist()
-    many = torch.zeros(2 ** 24 // 500, 1)                                   # parts of 500 points
-    many[7] = 1
-    got = ranks.nearest(torch.tensor([[1.0], [0.0]]).repeat(600, 1), many)
-    assert got.tolist() == [7, 0] * 600
+def test_embeddings_nearer_to_each_other_than_to_0():
+    """20 groups on the unit sphere, ten classes in each 5e-4 apart: exactly compared, all hit."""
+    draw = torch.Generator().manual_seed(0)
+    groups = torch.nn.functional.normalize(torch.randn(20, 1, 1, 128, generator=draw))
+    centres = groups + 5e-4 * torch.randn(20, 10, 1, 128, generator=draw) / 128 ** 0.5
+    x = centres + 2e-5 * torch.randn(20, 10, 5, 128, generator=draw) / 128 ** 0.5
+    x, y = torch.nn.functional.normalize(x, dim=-1).reshape(-1, 128), torch.arange(1000) // 5
+    assert recall_at_k(x, y, [1]) == {1: 1} and map_at_r(x, y) == 1
+    distances = torch.cdist(x.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    distances.fill_diagonal_(torch.inf)
+    assert (y[distances.argmin(1)] == y).all()              # as --query sees it
 
 
-@pytest.mark.parametrize("n, k", [(3000, 7), (1025, 40), (9, 9), (1, 1)])
-def test_nearest_centres_are_lloyd_s_first_step(n, k, threads):
-    x, _ = whole_numbers(n, 3, 1, seed=9, largest=9)
-    centres = x[:k].clone()
-    with ranks.nearest_centres(x) as assign:
-        for centres in (centres, centres + 2):                      # one pool for many rounds
-            which, fit, sums = assign(centres)
-            d = cdist(x, centres)
-            assert which.tolist() == d.argmin(1).tolist()
-            np.testing.assert_array_equal(
-                sums, [x[which == c].sum(0).tolist() for c in range(k)])
-            error = (d.min(1) ** 2).sum()
-            assert fit.item() == pytest.approx((x.double().square().sum().item() - error) / 2)
+# ---------------------------------------------------------------------------- neighbours
+@pytest.mark.parametrize("n, m", [(400, 60), (2500, 7), (1, 1)])
+def test_nearest_is_the_first_of_the_nearest(n, m, threads):
+    draw = np.random.RandomState(m)
+    a, b = (torch.tensor(draw.randint(-3, 4, (size, 2))).float() for size in (n, m))
+    d = cdist(a, b)
+    values, which = ranks.nearest(a, b)
+    assert which.tolist() == d.argmin(1).tolist()
+    np.testing.assert_allclose(2 * values + a.square().sum(1), d.min(1) ** 2, atol=1e-6)
 
 
-# ---------------------------------------------------------------------------- rescaling
-@pytest.mark.parametrize("scale", [1e-38, 1e-20, 1.0, 1e20, 1e38])
-def test_rescaling_multiplies_by_a_power_of_two_only_where_it_must(scale):
-    x, g = torch.randn(50, 4).clamp(-3, 3) * scale, torch.randn(30, 4).clamp(-3, 3) * scale
-    a, b = ranks.rescaled(x, g)
-    if scale == 1.0:
-        assert a is x and b is g
-        return
-    ratio = a[x != 0].double() / x[x != 0].double()
-    if scale > 1e-30:                                               # else some are subnormal
-        assert (ratio == ratio[0]).all() and np.log2(ratio[0].item()) % 1 == 0
-    assert 0.1 < a.abs().max() <= 1 and b.abs().max() <= 1
-
-
-def test_rescaling_removes_an_offset_only_where_it_dwarfs_the_distances():
-    x = torch.randn(500, 4)
-    near, far = ranks.rescaled(x + 1)[0], ranks.rescaled(x + 1000)[0]
-    assert torch.equal(near, x + 1) and far.mean(0).abs().max() < 0.01
-    np.testing.assert_allclose(cdist(far, far), cdist(x, x), atol=1e-3)
+@pytest.mark.parametrize("scale, offset", [(1, 0), (1e-38, 0), (1e-20, 3e-20), (1e20, 0), (1e37, 0),
+                                           (1, 1000)])
+def test_centring_keeps_the_ranking(scale, offset):
+    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)) * scale + offset
+    a, b, half, _, error = ranks.centred(x, x[:20])
+    assert a.abs().max() < 10 and b.mean(0).abs().max() < 1e-3 * b.abs().max()
+    d, want = cdist(a, b), cdist(x, x[:20])
+    np.testing.assert_allclose(d / d.max(), want / want.max(), atol=1e-5)
+    np.testing.assert_allclose(2 * half, a.square().sum(1), rtol=1e-5)
+    assert (error > 0).all() and ranks.centred(torch.full((4, 3), 0.1))[4].tolist() == [0] * 4

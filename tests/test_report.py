@@ -20,7 +20,7 @@ import common
 from conftest import ROOT
 from report import __main__ as command
 from report import experiments, figures, tables
-from support import embeddings
+from support import search
 
 
 def arguments(*words):
@@ -428,7 +428,7 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     monkeypatch.setattr(figures.common, "embeddings", lambda *_: parts)
     for name in names:
         Image.new("RGB", (120, 80)).save(tmp_path / name)
-    sheets, draw = [], embeddings.draw_sheet
+    sheets, draw = [], search.draw_sheet
     monkeypatch.setattr(figures, "draw_sheet",
                         lambda path, rows: (sheets.append(rows), draw(path, rows)))
     figures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
@@ -440,7 +440,7 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
         for other, words, colour in others:
             right = other.stem[0] == own
             assert words[0] == f"class {other.stem[0]}" and words[1].endswith(".0000")
-            assert colour == (embeddings.RIGHT if right else embeddings.WRONG)
+            assert colour == (search.RIGHT if right else search.WRONG)
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 4 * 120 and sheet.height > 2 * 80
     data.gallery = common.Split(None, labels, ["class a", "class b"], names)

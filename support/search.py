@@ -1,4 +1,4 @@
-"""Embeddings and the images behind them: .npz files, the images nearest to a photo, a picture.
+"""Around the search: .npz files, the images behind embeddings, those nearest to a photo, a sheet.
 
 An entry (name, class, source) stands for an image: name is its path, source that path, or the
 uint8 tensor (3, h, w) of an image that has no file.
@@ -20,63 +20,51 @@ SIDE, GAP, TEXT, LINE = 128, 10, 14, 17                 # of a sheet, in pixels
 RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
 
 
-# ---------------------------------------------------------------------------- .npz files
 def load_npz(path):
     """An .npz of embeddings -> keyword arguments for judge.  UserError if it is not one."""
     try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            raise ValueError("it holds one array, no .npz of several")
-        with content:
+        with np.load(path, allow_pickle=False) as content:
             arrays = {key: content[key] for key in content.files}
     except Exception as error:                  # np.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot read {path}: {reason(error)}")
     wanted = ["embeddings", "labels"]
-    if "gallery" in arrays or "gallery_labels" in arrays:
+    if arrays.keys() & {"gallery", "gallery_labels"}:
         wanted += ["gallery", "gallery_labels"]
     if missing := [key for key in wanted if key not in arrays]:
         raise UserError(f"{path} lacks the arrays {', '.join(missing)}")
-    label_keys = [key for key in wanted if key.endswith("labels")]
     for key in wanted:
-        if arrays[key].dtype.kind not in ("iuU" if key in label_keys else "iuf"):
-            what = "whole numbers or texts, one a class" if key in label_keys else "numbers"
+        what, kinds = ("whole numbers or texts, one a class", "iuU") if key.endswith(
+            "labels") else ("numbers", "iuf")
+        if arrays[key].dtype.kind not in kinds:
             raise UserError(f"{path}: {key} must be {what}, not {arrays[key].dtype}")
-    if any(arrays[key].dtype.kind == "U" for key in label_keys):        # texts become numbers
-        texts = {key: arrays[key].astype(str) for key in label_keys}
-        names = np.unique(np.concatenate([labels.ravel() for labels in texts.values()]))
-        arrays |= {key: np.searchsorted(names, labels) for key, labels in texts.items()}
-    inputs = {}
+    labels = [arrays[key] for key in wanted[1::2]]
+    if any(part.dtype.kind == "U" for part in labels):                  # texts become numbers
+        names = np.unique(np.concatenate([part.ravel().astype(str) for part in labels]))
+        arrays |= {key: np.searchsorted(names, arrays[key].astype(str)) for key in wanted[1::2]}
     for key in wanted:
-        kind = np.float64 if arrays[key].dtype == np.float64 else np.float32
-        array = arrays[key].astype(np.int64 if key in label_keys else kind)
-        inputs["test" if key == "embeddings" else key] = torch.from_numpy(array)
-    return inputs
+        single = np.int64 if key.endswith("labels") else np.float32
+        kind = np.float64 if arrays[key].dtype == np.float64 else single
+        arrays[key] = torch.from_numpy(arrays[key].astype(kind))
+    return {"test" if key == "embeddings" else key: arrays[key] for key in wanted}
 
 
 def names_of(data):
     """The paths and the class names of the images, as --export writes them beside their labels:
     labels are the places of their classes in `classes`."""
-    arrays = {}
-    for prefix, split in (("", data.test), ("gallery_", data.gallery), ("seen_", data.seen)):
-        if split is not None:
-            arrays[f"{prefix}classes"] = np.array(split.classes)
-            if split.files:
-                arrays[f"{prefix}paths"] = np.array(split.files)
-    return arrays
+    splits = {"": data.test, "gallery_": data.gallery, "seen_": data.seen}
+    arrays = {f"{key}classes": split.classes for key, split in splits.items() if split}
+    arrays |= {f"{key}paths": split.files for key, split in splits.items() if split and split.files}
+    return {key: np.array(names) for key, names in arrays.items()}
 
 
-# ---------------------------------------------------------------------------- which images
 def folder_entries(folder):
-    """A folder of images, in sub-folders or not -> entries, the class a sub-folder's name.
-
-    UserError: no such folder, no image in it.
-    """
+    """A folder of images, in sub-folders or not -> entries, the class a sub-folder's name."""
     folder, entries = Path(folder), []
     if not folder.is_dir():
         raise UserError(f"no folder {folder}")
     for path in images_below(folder):
-        inside = path.relative_to(folder).parts
-        entries.append((str(path), inside[0] if len(inside) > 1 else UNKNOWN, path))
+        *classes, _ = path.relative_to(folder).parts
+        entries.append((str(path), classes[0] if classes else UNKNOWN, path))
     if not entries:
         raise UserError(f"{folder} has no images")
     return entries
@@ -98,18 +86,10 @@ def nearest_entries(x, searched, entries, top):
     x (q, d), searched (n, d), the embeddings of the n entries.  Euclidean distances of differences,
     not of inner products, so that equal embeddings are at 0; in a tie the first in the list.
     """
-    distances = torch.cdist(x, searched, compute_mode="donot_use_mm_for_euclid_dist")   # (q, n)
+    distances = torch.cdist(x.double(), searched.double(),
+                            compute_mode="donot_use_mm_for_euclid_dist")                # (q, n)
     distances, places = (part[:, :top].tolist() for part in distances.sort(dim=1, stable=True))
     return [[(d, entries[i]) for d, i in zip(*row)] for row in zip(distances, places)]
-
-
-# ---------------------------------------------------------------------------- what people see
-def print_nearest(query, nearest):
-    """The images nearest to a query as an aligned table."""
-    wide = max(len("class"), *(len(kind) for _, (_, kind, _) in nearest))
-    print(f"\nquery {query}\n{'distance':>12}  {'class':<{wide}}  image")
-    for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
-        print(f"{place:>3} {distance:8.4f}  {kind:<{wide}}  {name}")
 
 
 def sheet_row(query, nearest):
@@ -118,18 +98,14 @@ def sheet_row(query, nearest):
     name, own, source = query
     cells = [(source, ["query", own if own != UNKNOWN else Path(name).name], "black")]
     for distance, (_, kind, source) in nearest:
-        colour = RIGHT if kind == own else WRONG
-        if own == UNKNOWN:
-            colour = "dimgray"
+        colour = "dimgray" if own == UNKNOWN else RIGHT if kind == own else WRONG
         cells.append((source, ["" if kind == UNKNOWN else kind, f"{distance:.4f}"], colour))
     return cells
 
 
 def draw_sheet(path, rows):
-    """A picture of images, a line of them for each of rows: [(source, lines of text, colour), ...].
-
-    colour: of the frame and the text.
-    """
+    """A picture of images, a line of them for each of rows: [(source, lines of text, colour), ...],
+    the colour that of the frame and the text."""
     font, height = ImageFont.load_default(TEXT), max(len(cell[1]) for row in rows for cell in row)
     across, down = SIDE + 2 * GAP, SIDE + 2 * GAP + LINE * height
     sheet = PIL.Image.new("RGB", (across * max(map(len, rows)), down * len(rows)), "white")
@@ -144,6 +120,5 @@ def draw_sheet(path, rows):
                 while font.getlength(words) > SIDE:                     # cut to fit
                     words = words[:-1]
                 pen.text((left, top + SIDE + 8 + i * LINE), words, colour, font)
-    path = Path(path)
     with atomic(path, "wb") as file:
-        sheet.save(file, PIL.Image.registered_extensions()[path.suffix.lower()])
+        sheet.save(file, PIL.Image.registered_extensions()[Path(path).suffix.lower()])
