@@ -180,9 +180,12 @@ def main(function, parse_args):
         message = str(error).rpartition("files.UserError: ")[2].strip()      # a loader's worker
         fail(message or "out of memory", 1 if isinstance(error, NonFiniteLoss) else 2)
     except RuntimeError as error:
-        if re.search("DataLoader worker|shared memory|/torch_", str(error)):
-            fail(f"a process that loads images died ({reason(error)}): too little memory or "
-                 "/dev/shm?  --workers 0 does without; the same command continues the run", 2)
+        last_line = str(error).strip().rpartition("\n")[2]
+        if re.search(r"DataLoader worker \(pid|shared memory|</torch_", last_line):
+            fail(f"a process that loads images died ({last_line}): too little memory or /dev/shm?  "
+                 "--workers 0 does without; the same command continues the run", 2)
+        if "can't allocate memory" in str(error):
+            fail("out of memory; the same command continues the run", 2)
         raise
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)    # a calling shell script stops too

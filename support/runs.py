@@ -25,7 +25,7 @@ PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
 #                     was killed notices within five
 NOT_SETTINGS = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "code", "images",
-                "dataset"}                                      # in config.json besides the settings
+                "dataset"}
 
 
 # ---------------------------------------------------------------------------- what a run is
@@ -38,14 +38,9 @@ def code_of(paper):
     return digest(ast.dump(tree))[:12]
 
 
-def value_in_name(value):
-    """A setting's value in the name of a folder: levels -3 0 3 are -3_0_3, a path its last part."""
-    return Path(plain(value, between="_")).name
-
-
 def run_folder(paper, cfg):
     """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`"""
-    changed = [name + value_in_name(value) for name, value in cfg.changed.items()
+    changed = [name + plain(value, between="_") for name, value in cfg.changed.items()
                if name != "weights"]
     label = [cfg.name] if cfg.name else []
     return Path(cfg.out, "-".join([paper, Path(cfg.dataset).resolve().name, *changed, *label,
@@ -154,29 +149,24 @@ class Run:
         self._header(data, weights)
 
     def _check_folder(self):
-        parent = next(path for path in self.folder.absolute().parents if path.exists())
-        if not parent.is_dir():
-            raise UserError(f"cannot write {self.folder}: {parent} is a file")
         old = None if self.cfg.again else read_config(self.folder)
         if old is None:
             return
-        splits = other_images(old.get("images"), self.config["images"])
-        settings = [f"{name} (there {there!r}, now {now!r})" for name, (there, now)
-                    in other_settings(old, self.config).items()]
-        if splits:
+        what = None
+        if splits := other_images(old.get("images"), self.config["images"]):
             what = f"on other images: {splits} differ"
-        elif settings:
-            what = f"with other settings: {', '.join(settings)}"
+        elif settings := other_settings(old, self.config):
+            what = "with other settings: " + ", ".join(
+                f"{k} (there {there!r}, now {now!r})" for k, (there, now) in settings.items())
         elif old.get("code") != self.config["code"]:
             what = f"of another version of {self.paper}.py (commit {old.get('commit')})"
-        else:
-            return
-        raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside it, "
-                        "--again in its place")
+        if what:
+            raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside "
+                            "it, --again in its place")
 
     def _header(self, data, weights):
         cfg, shared = self.cfg, len({*data.train.classes} & {*data.test.classes})
-        changed = "".join(f", but {k} {value_in_name(v)}" for k, v in cfg.changed.items())
+        changed = ", ".join(f"{k} {plain(v)}" for k, v in cfg.changed.items())
         print(f"{self.paper} on {data.name} · {device(cfg)} ({self.config['processor']}, "
               f"{torch.get_num_threads()} threads) · torch {torch.__version__}")
         print(f"train {data.train}" + (f" · held out {data.val}" if data.val else "")
@@ -184,11 +174,14 @@ class Run:
               + (" (closed-set retrieval)" if shared else "")
               + (f" · gallery {data.gallery}" if data.gallery else ""))
         print(f"backbone {cfg.backbone}, weights {weights[:12]}")
-        print(f"settings: the preset{changed} · {cfg.epochs} epochs, batch {cfg.batch}, "
-              f"lr {cfg.lr:g}")
+        print(f"settings: the preset{changed and ', but ' + changed} · {cfg.epochs} epochs, batch "
+              f"{cfg.batch}, lr {cfg.lr:g}")
 
     def __enter__(self):
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:                                        # a file in the way
+            raise UserError(f"cannot write {self.folder}: {error.strerror}")
         self.lock = filelock.FileLock(self.folder / ".lock", timeout=LOCK_WAIT)
         try:
             self.lock.acquire()
@@ -304,7 +297,8 @@ class Run:
                  for k in columns]                              # –: not evaluated in this epoch
         seconds = (time.time() - self.started) / (row["epoch"] - self.first)
         left = int(seconds * (self.cfg.epochs - row["epoch"]))
-        print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}" + "".join(f" {cell:>9}" for cell in cells)
+        cells = [f" {cell:>{max(9, len(k))}}" for cell, k in zip(cells, columns)]
+        print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}" + "".join(cells)
               + f"{row['images/s']:>10,.0f}{left // 60:>6}:{left % 60:02}", flush=True)
 
     def _save(self, name, **changes):

@@ -2,15 +2,19 @@
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
 import pytest
 import torch
 
+import common
+import jrd
 from conftest import ROOT, make_folder
 
 
@@ -42,14 +46,14 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --variant mrd --K-prime 3": "--K-prime does nothing with --variant mrd",
     "jrd.py --alp 1": "unrecognized arguments: --alp 1",
     "jrd.py --lr 1e30 --epochs 1": "the loss is not finite at epoch 1, step 2: loss",
-    "jrd.py --epochs 1 --out {tmp}/file": "file is a file",
+    "jrd.py --epochs 1 --out {tmp}/file": "cannot write",
     "jrd.py --batch 1": "--batch: 1 must be >= 2",
     "mdr.py --levels -3,0,3": "'-3,0,3' is not a number",
     "mdr.py --images-per-class 1": "--images-per-class: 1 must be >= 2",
     "dml_da.py --images-per-class 1": "--images-per-class: 1 leaves no positive pair",
     "eval.py {tmp}/other.npz --dataset cub": "--dataset does nothing with an .npz",
     "eval.py {tmp}/other.npz --export {tmp}/e.npz": "--export does nothing with an .npz",
-    "eval.py {tmp}/other.npz --export {tmp}/no/e.npz": "cannot be written: no folder",
+    "eval.py {tmp}/other.npz --export {tmp}/no/e.npz": "cannot be written: it is a folder",
     "eval.py {tmp}/empty": "is a folder: a last.pt in it is meant?",
     "eval.py {tmp}/one.npz": "it holds one array",
     "eval.py {tmp}/list.pt": "is not a checkpoint of jrd, mdr, dml_da",
@@ -216,31 +220,60 @@ def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path):
         {k: v for k, v in got.items() if k != "seconds"}
 
 
-@pytest.mark.parametrize("script", ["jrd.py", "mdr.py", "dml_da.py"])
-def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, tmp_path, monkeypatch,
-                                                                capfd):
-    """No space from the second checkpoint on; with space again the same command ends the run."""
-    from support import glyphs
-    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
-    monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 404), 8))
-    argv = [script, "--epochs", "2", "--batch", "16", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", argv + ["--iterations", "1"] * (script != "jrd.py"))
-    writes, fsync = [], os.fsync
+def with_small(folder, size, commands):
+    """What happens to shell commands that see a file system of this size at folder."""
+    mount = f"mount -t tmpfs -o size={size} none {folder}"
+    if subprocess.run(["unshare", "-rm", "bash", "-c", mount], capture_output=True).returncode:
+        pytest.skip("no mount without privileges")
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(["unshare", "-rm", "bash", "-c", f"{mount}\n{commands}"], cwd=ROOT,
+                          env=env, text=True, capture_output=True)
 
-    def full(file):
-        writes.append(file)
-        if len(writes) > 3:                            # config.json, last.pt, log.jsonl
-            raise OSError(28, "No space left on device")
-        fsync(file)
-    with monkeypatch.context() as patch, pytest.raises(SystemExit) as stop:
-        patch.setattr(os, "fsync", full)
-        runpy.run_path(str(ROOT / script), run_name="__main__")
-    stderr = capfd.readouterr().err
-    (folder,) = tmp_path.iterdir()
-    assert stop.value.code == 2 and stderr.count("\n") == 1
-    assert f"No space left on device: '{folder}/last.pt'; {folder} keeps its last whole" in stderr
-    assert f"epoch; to continue: python {script} --epochs 2" in stderr
-    assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl"]
-    assert len(torch.load(folder / "last.pt", weights_only=True)["history"]) == 1
-    runpy.run_path(str(ROOT / script), run_name="__main__")
-    assert "after epoch 1" in capfd.readouterr().out and (folder / "result.json").exists()
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="Linux alone")
+@pytest.mark.parametrize("script, size, epochs", [("jrd.py", "100k", 0), ("mdr.py", "900k", 0),
+                                                  ("dml_da.py", "3m", 1)])
+def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, size, epochs, tmp_path):
+    """Full at the first checkpoint, or at the second; with space the same command goes on."""
+    short = "" if script == "jrd.py" else " --iterations 1"
+    command = f"{sys.executable} {script} --epochs 3{short} --out {tmp_path}"
+    done = with_small(tmp_path, size, f"{command}; echo status $?; wc -l {tmp_path}/*/log.jsonl\n"
+                      f"mount -o remount,size=50m {tmp_path}; {command}")
+    lines = done.stderr.splitlines()
+    assert f"No space left on device: '{tmp_path}" in lines[0] and lines[0].startswith(script)
+    assert f"keeps its last whole epoch; to continue: python {script} --epochs 3" in lines[0]
+    assert "status 2" in done.stdout and "Traceback" not in done.stderr
+    assert (f"after epoch {epochs}" in done.stdout) == bool(epochs) and done.returncode == 0
+    assert "last epoch (3)" in done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="Linux alone")
+def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
+    folder = make_folder(tmp_path / "photos", [8] * 4, side=300)
+    done = with_small("/dev/shm", "1m", f"{sys.executable} jrd.py --dataset {folder} --backbone "
+                      "squeezenet1_1 --weights random --epochs 1 --workers 2 --data-root "
+                      f"{tmp_path} --out {tmp_path}/runs")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "/dev/shm" in done.stderr and "--workers 0" in done.stderr
+
+
+@pytest.mark.parametrize("message", [
+    "DataLoader worker (pid 7) is killed by signal: Killed. ",
+    "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.\nFrame ..."])
+def test_what_starves_a_training_is_one_line(message, monkeypatch, capsys):
+    def starved(cfg):
+        raise RuntimeError(message)
+    with pytest.raises(SystemExit) as stop:
+        common.main(starved, lambda: None)
+    err = capsys.readouterr().err
+    assert stop.value.code == 2 and err.count("\n") == 1
+    assert "the same command continues the run" in err
+
+
+def test_a_training_may_run_in_a_thread(few_glyphs, tmp_path):
+    """A notebook's or a web app's: only the main thread may handle signals."""
+    cfg, results = jrd.parse_args(["--epochs", "1", "--out", str(tmp_path)]), []
+    thread = threading.Thread(target=lambda: results.append(jrd.train(cfg)))
+    thread.start()
+    thread.join()
+    assert 0 <= results[0]["last epoch"]["R@1"] <= 1
