@@ -1,4 +1,4 @@
-"""Why two baselines of cub128 are weak (docs/cub128.md, studies/mdr_on_photographs.md).
+"""Why two baselines of cub128 are weak (results/cub128, studies/mdr_by_network.md).
 
     python studies/cub128_baselines.py triplet --weights FILE [--out runs-search]
         R@1 with and without L2 normalization, of pooled features and embeddings, and std / mean of

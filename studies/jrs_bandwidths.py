@@ -1,4 +1,4 @@
-"""What JRS minimizes if its bandwidths follow the batch: the figures of docs/jrs_bandwidths.md.
+"""What JRS minimizes if its bandwidths follow the batch: the figures of studies/jrs_bandwidths.md.
 
     python studies/jrs_bandwidths.py                    free points, no network: about a minute
     python studies/jrs_bandwidths.py train runs-jrs     18 trainings on glyphs of half a minute
@@ -6,7 +6,7 @@
 
 "detached" is jrd.py's kernel: τ is the batch's mean squared distance, without a gradient.  The
 other variants are τ with its gradient, τ fixed at its first value, and "only τ": what detaching
-adds to the gradient.  Free points also draw docs/jrs_bandwidths.png.
+adds to the gradient.  Free points also draw studies/jrs_bandwidths.png.
 """
 import statistics
 import sys
@@ -223,7 +223,7 @@ def trainings(out):
 if __name__ == "__main__":
     command, *words = sys.argv[1:] or ["points"]
     if command == "points":
-        free_points(ROOT / "docs" / "jrs_bandwidths.png")
+        free_points(ROOT / "studies" / "jrs_bandwidths.png")
     elif command == "train" and len(words) == 1:
         trainings(*words)
     elif command == "run" and words[:1] and words[0] in (*VARIANTS, "only τ"):

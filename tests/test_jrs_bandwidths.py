@@ -1,4 +1,4 @@
-"""The identities of docs/jrs_bandwidths.md, with jrd.py's own kernels."""
+"""The identities of studies/jrs_bandwidths.md, with jrd.py's own kernels."""
 import math
 
 import numpy as np
