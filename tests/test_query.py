@@ -1,4 +1,4 @@
-"""A trained network in use: eval.py --query, the sheet, docs/use.md's examples, torch.export."""
+"""A trained network in use: eval.py --query, the sheet, docs/running.md's examples, torch.export."""
 import json
 import re
 import sys
@@ -15,7 +15,7 @@ from conftest import ROOT, make_folder
 from support import search, glyphs
 from support.images import decode, to_tensor
 
-PAGE = (ROOT / "docs" / "use.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_a_mistake_is_one_line(words, message, checkpoint, tmp_path, monkeypatch
     assert message.format(**places) in stderr
 
 
-# ---------------------------------------------------------------------------- docs/use.md
+# ---------------------------------------------------------------------------- docs/running.md
 def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capsys):
     """The snippets as they stand there: the search agrees with eval.py's, what is exported embeds
     like the network, whatever the number of images, and the pretrained network gives the features
