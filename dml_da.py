@@ -47,12 +47,12 @@ PRESETS = {
     "sop": dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000], eval_every=10),
     "glyphs": dict(backbone="small", epochs=40, iterations=10, ks=[1, 2, 4, 8]),        # ours
     # Ours: CUB at 128 × 128 with SqueezeNet, a tenth of the iterations.  The rate was chosen with
-    # the three losses alone, on held-out training classes; N-pair has its own (docs/cub128.md).
+    # the three losses alone, on held-out training classes; N-pair has its own (results/cub128).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=3,
                    iterations=100, lr=3e-5),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
 IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
-    ("backbone", "small"): dict(dim=64, lr=1e-4),              # dim: ours; lr: docs/glyphs.md
+    ("backbone", "small"): dict(dim=64, lr=1e-4),              # dim: ours; lr: results/glyphs
     # U9: the paper gives no weights.  These: held-out training classes of `glyphs`, contrastive
     # loss; EN's is the lowest tried (studies/reg_weight.py).
     ("regularizer", "en"): dict(reg_weight=1.0), ("regularizer", "gor"): dict(reg_weight=10.0)}

@@ -50,12 +50,12 @@ PRESETS = {
                 ks=[1, 10, 100], eval_every=10),                    # ours: eval_every
     "glyphs": dict(backbone="small"),                   # ours: CUB in miniature
     # Ours: CUB at 128 × 128 with SqueezeNet.  Both rates were chosen with AMSoftmax alone, on
-    # held-out training classes (docs/cub128.md).
+    # held-out training classes (results/cub128).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=5,
                    lr=1e-3, lr_proxies=1e-1),
     "folder": {}}
 IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
-    ("backbone", "small"): dict(dim=64, lr=3e-4, lr_proxies=3e-2),     # docs/glyphs.md: the search
+    ("backbone", "small"): dict(dim=64, lr=3e-4, lr_proxies=3e-2),     # results/glyphs: the search
     ("kernel", "polynomial"): dict(alpha=1e-3), ("kernel", "mgf"): dict(alpha=1e-3),      # Table 4
     ("regularizer", "jmmd"): dict(alpha=0.1)}                                             # Table 3
 # Table 2: which representations are joined, 0 x⁻, 1 x, 2 x⁺.  "-c" drops x⁺, "-pooling" drops x⁻.
@@ -116,7 +116,7 @@ def mean_bandwidth(distances):
     """
     pairs = max(1, len(distances) * (len(distances) - 1))
     # The gradient takes the detached τ for a constant.  So a step also spreads the batch and raises
-    # τ, and the regularizer's value may rise (docs/jrs_bandwidths.md).
+    # τ, and the regularizer's value may rise (studies/jrs_bandwidths.md).
     return (distances.detach().sum() / pairs).clamp_min(torch.finfo(distances.dtype).tiny ** 0.5)
 
 

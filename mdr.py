@@ -44,12 +44,12 @@ PRESETS = {
     "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, images_per_class=3, ks=[1, 10, 20, 40],
                    eval_every=10),
     "glyphs": dict(backbone="small", batch=64, epochs=40, iterations=10),               # ours
-    # Ours, by docs/cub128.md and studies/mdr_on_photographs.md: CUB at 128 × 128 with SqueezeNet.
+    # Ours, by results/cub128 and studies/mdr_by_network.md: CUB at 128 × 128 with SqueezeNet.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=10,
                    iterations=50, lr=3e-4),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
 IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
-    ("backbone", "small"): dict(dim=64, lr=1e-3),                      # docs/glyphs.md: the search
+    ("backbone", "small"): dict(dim=64, lr=1e-3),                      # results/glyphs: the search
     ("loss", "contrastive"): dict(margin=1.0)}                                          # U10
 
 

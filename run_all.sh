@@ -6,7 +6,7 @@
 #   bash run_all.sh --quick            the three methods and their baselines in miniature: minutes
 #   bash run_all.sh --test             the test suite
 #   --list                             only print the commands, one per line: for xargs, SLURM, ...
-#                                      and for several GPUs (docs/cluster.md)
+#                                      and for several GPUs (docs/running.md)
 #   --jobs N                           N runs at a time; each gets its share of the cores
 # Everything else goes to `python -m report`, which says what it takes: --paper jrd|mdr|dml_da,
 # --table 2a, --seeds N, --weights FILE, --runs DIR.  Paths are as seen from run_all.sh's folder.

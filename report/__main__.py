@@ -33,7 +33,7 @@ from support.runs import commit, versions
 PICTURES = {"sweep": draw_sweep, "epochs": draw_epochs, "levels": draw_levels}
 NOT_THE_PAPERS = """\
 > **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
-schedules of our own, and where nothing else is said with SqueezeNet 1.1: docs/cub128.md.  \
+schedules of our own, and where nothing else is said with SqueezeNet 1.1: results/cub128.  \
 Compare differences between rows, not absolute scores.  Weights, by SHA-256: {weights}.
 
 """
@@ -52,7 +52,7 @@ NOTHING_RUN = """\
 ```
 python -m report --plan {words}       # which datasets are missing, and the commands
 bash run_all.sh {words}               # runs what is left, then writes this report
-bash run_all.sh {words} --list        # the commands alone: for xargs, SLURM (docs/cluster.md)
+bash run_all.sh {words} --list        # the commands alone: for xargs, SLURM (docs/running.md)
 ```
 
 The papers' figures are in report/paper_numbers.jsonl; they stand beside ours once there are any."""

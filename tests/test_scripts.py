@@ -140,7 +140,7 @@ CUB128 = dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16")
     (mdr, "cub128", MDR | CUB128 | dict(lr=3e-4, iterations=50, eval_every=10)),
     (dml_da, "cub128", DML_DA | CUB128 | dict(lr=3e-5, iterations=100, eval_every=3))], ids=named)
 def test_presets(script, flags, want):
-    """The papers' sections on settings; cub128 is that of docs/cub128.md."""
+    """The papers' sections on settings; cub128 is that of results/cub128."""
     cfg = vars(script.parse_args(["--dataset", *flags.split()]))
     assert {name: cfg[name] for name in want} == want
 
