@@ -38,7 +38,10 @@ class Inception(nn.Module):
 
     def _run(self, x, *names):
         for name in names:
-            x = F.relu(getattr(self, name)(x), inplace=True)
+            x = getattr(self, name)(x)
+            if hasattr(self, name + "_bn"):
+                x = getattr(self, name + "_bn")(x)
+            x = F.relu(x, inplace=True)
         return x
 
     def forward(self, x):
@@ -73,11 +76,6 @@ class BNInception(Inception):
     def _add(self, name, width, out, side, stride=1):
         super()._add(name, width, out, side, stride)
         self.add_module(name + "_bn", nn.BatchNorm2d(out))
-
-    def _run(self, x, *names):
-        for name in names:
-            x = F.relu(getattr(self, name + "_bn")(getattr(self, name)(x)), inplace=True)
-        return x
 
     def features(self, x):
         x = max_pool(self._run(x, "conv1_7x7_s2"))
