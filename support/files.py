@@ -46,7 +46,8 @@ def atomic(path, mode="w"):
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:                                            # a full disk, for one
-        error.filename = error.filename or str(path)
+        if error.errno:
+            error.filename = error.filename or str(path)
         raise
     finally:
         part.unlink(missing_ok=True)
