@@ -34,7 +34,8 @@ PICTURES = {"sweep": draw_sweep, "epochs": draw_epochs, "levels": draw_levels}
 NOT_THE_PAPERS = """\
 > **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
 schedules of our own, and where nothing else is said with SqueezeNet 1.1: \
-results/cub128/README.md.  Compare differences between rows, not absolute scores.  Weights, by SHA-256: {weights}.
+results/cub128/README.md.  Compare differences between rows, not absolute scores.  Weights, by \
+SHA-256: {weights}.
 
 """
 HEADER = """\
