@@ -16,7 +16,7 @@ the device, turns a batch of them into what the backbone was trained on.
 import argparse
 import importlib
 import itertools
-import tempfile
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -309,21 +309,26 @@ def download(dataset, root):
     """Fetch and unpack cub or sop where it is missing.  Its folder appears whole or not at all.
     Tested against a server on the same machine; the real addresses were not tried."""
     name = SMALLER.get(dataset, dataset)
-    if name not in ARCHIVES or Path(root, FOLDERS[name][0]).is_dir():
+    if name not in ARCHIVES:
         return
     (url, _, md5), folder = ARCHIVES[name], Path(root, FOLDERS[name][0])
+    part = folder.with_name(f".download-{name}")
+    shutil.rmtree(part, ignore_errors=True)                         # what a killed one left
+    if folder.is_dir():
+        return
     try:
-        Path(root).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as part:
-            archive = Path(part, url.rpartition("/")[2])
-            torch.hub.download_url_to_file(url, str(archive))       # torchvision's has no ftp
-            if not check_md5(archive, md5):
-                raise UserError(f"{archive.stat().st_size:,} bytes came, whose md5 is not {md5}")
-            extract_archive(archive, part)
-            Path(part, folder.name).rename(folder)
+        part.mkdir(parents=True)
+        archive = part / url.rpartition("/")[2]
+        torch.hub.download_url_to_file(url, str(archive))           # torchvision's has no ftp
+        if not check_md5(archive, md5):
+            raise UserError(f"{archive.stat().st_size:,} bytes came, whose md5 is not {md5}")
+        extract_archive(archive, part)
+        (part / folder.name).rename(folder)
     except Exception as error:              # a server and an archive fail in a dozen ways
         raise UserError(f"cannot download {url}: {reason(error)}; nothing of it was kept, try "
                         f"again or unpack it to {folder} yourself")
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def prepare(args):

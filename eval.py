@@ -1,19 +1,16 @@
 """How embeddings are judged: Recall@K, MAP@R, k-means and NMI, and JRD's 1-NN estimates of Eq. 1-3.
 
-    python eval.py runs/RUN/last.pt [--export FILE.npz]  evaluates a checkpoint again, and writes its
-                                                         embeddings, paths and names of classes
-    python eval.py FILE.npz                              evaluates anybody's: `embeddings` (n, d),
-                                                         `labels` (n,) numbers or texts, and
-                                                         optionally `gallery`, `gallery_labels`
-    python eval.py runs/RUN/last.pt --query photo.jpg ... [--gallery FOLDER] [--top 5]
-                                                         the images nearest to a photo, by path;
-                                                         with --to sheet.png as a picture too
+    python eval.py runs/RUN/last.pt    evaluates a checkpoint again; with --export FILE.npz writes
+                                       its embeddings, paths and names of classes
+    python eval.py FILE.npz            evaluates anybody's: `embeddings` (n, d), `labels` (n,)
+                                       numbers or texts, and optionally `gallery`, `gallery_labels`
+    python eval.py runs/RUN/last.pt --query photo.jpg    prints the images nearest to a photo; with
+                                       --to sheet.png draws them too
 
 Protocol: the evaluator that MDR and DML-DA name (Oh Song et al. 2016; JRD names none), without the
 traps of its successors.
 - Euclidean distances (on unit vectors the ranking is that of the cosine), compared exactly, as if
-  without rounding.  A query leaves its own list by index, not as "the first neighbour", which is
-  wrong when an image occurs twice.
+  without rounding.  A query leaves its own list by index: an image may occur twice.
 - Ties count against the query: a negative exactly as far as the nearest positive is nearer, so a
   collapsed embedding scores 0 and not 100%.
 - A query whose class has no second image cannot hit and counts as a miss.
@@ -41,12 +38,9 @@ from support.search import (UNKNOWN, draw_sheet, folder_entries, load_npz, names
 def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None, each=False):
     """Recall@K: the share of queries with a same-class item among their K nearest (JRD Eq. 5).
 
-    A query's positives stand at places in the list of its neighbours, nearest first, from 1; in a
-    tie the negatives are first.  It is a hit at K if its first positive stands at a place <= K.
     embeddings (n, d), labels (n,), ks whole numbers >= 1; gallery (m, d), gallery_labels (m,) or
     None for retrieval among the embeddings themselves -> {k: share in [0, 1]}, with `each` also
     {k: whether each query hits (n,)}.
-    ValueError: shapes that do not fit, values that are not finite, K < 1.
     """
     if any(k != int(k) or k < 1 for k in ks):
         raise ValueError(f"K must be whole and at least 1, not {list(ks)}")
@@ -59,8 +53,8 @@ def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None, each=
 def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
 
-    P(i) is the precision among the i nearest: j / i where the j-th positive stands at place i.  A
-    query without positives scores 0.  Shapes and errors as in recall_at_k -> share in [0, 1].
+    P(i) is the precision among the i nearest: j / i where the j-th positive stands at place i.
+    Shapes as in recall_at_k -> share in [0, 1].
     """
     x, labels, gallery, gallery_labels = _usable_pair(embeddings, labels, gallery, gallery_labels)
     R = _positives(labels, gallery_labels)[:, None]                     # (n, 1)
@@ -76,13 +70,11 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
 
 def _positives(labels, gallery_labels=None):
     """How many correct answers each query has.  (n,) -> (n,) long"""
-    labels = torch.as_tensor(labels).cpu().long()
-    if gallery_labels is None:
-        _, inverse, counts = labels.unique(return_inverse=True, return_counts=True)
-        return counts[inverse] - 1
-    classes, counts = torch.as_tensor(gallery_labels).cpu().long().unique(return_counts=True)
+    labels, alone = torch.as_tensor(labels).cpu().long(), gallery_labels is None
+    others = labels if alone else torch.as_tensor(gallery_labels).cpu().long()
+    classes, counts = others.unique(return_counts=True)
     at = torch.searchsorted(classes, labels).clamp(max=len(classes) - 1)
-    return torch.where(classes[at] == labels, counts[at], 0)
+    return torch.where(classes[at] == labels, counts[at], 0) - int(alone)
 
 
 # ---------------------------------------------------------------------------- clustering
@@ -90,10 +82,9 @@ def kmeans(x, k, seed, rounds=1000):
     """Lloyd's algorithm from k random points until the squared error stops falling, at most
     `rounds` rounds: as in the evaluation code that DML-DA names (its U10).
 
-    The result depends on the seed, the more the fewer clusters there are: two of the k points may
-    start in one cluster and stay there.  Classes that are perfectly apart then have an NMI below 1.
+    Two of the k points may start in one cluster and stay there, by the seed.
     x (n, d), 1 <= k <= n -> assignments (n,) long on the host.  A cluster that loses all its points
-    keeps its centre.  ValueError: k out of range, values that are not finite.
+    keeps its centre.
     """
     x, _ = _usable(x, torch.zeros(len(x)))
     if not 1 <= k <= len(x):
@@ -114,11 +105,8 @@ def kmeans(x, k, seed, rounds=1000):
 
 
 def nmi(assignments, labels):
-    """Normalized mutual information 2 I(Ω; C) / (H(Ω) + H(C)), natural logarithms.
-
-    assignments (n,), labels (n,) -> share in [0, 1].  Where both are a single group there is
-    nothing to tell apart: 1, the convention of scikit-learn.  ValueError: lengths differ.
-    """
+    """Normalized mutual information 2 I(Ω; C) / (H(Ω) + H(C)), natural logarithms; 1 where both are
+    a single group, as in scikit-learn.  assignments (n,), labels (n,) -> share in [0, 1]"""
     (a, n_a), (b, n_b) = (np.unique(np.asarray(v), return_inverse=True, return_counts=True)[1:]
                           for v in (assignments, labels))
     if a.shape != b.shape or a.ndim != 1 or not len(a):
@@ -147,7 +135,7 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     classes of one multi-class 1-NN fitted on both labelled halves.
     Eq. 2: d_H = 1 - ε*, the error of the 1-NN that tells seen from unseen.
     The halves are stratified by class and drawn from `seed`.  seen (n, d), unseen (m, d); a seen
-    and an unseen class are different whatever their numbers.  ValueError: a side is all singletons.
+    and an unseen class are different whatever their numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     s, ys, u, yu = _usable_pair(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
@@ -168,12 +156,11 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
 
 
 def stratified_parts(labels, parts=10, seed=0):
-    """Table 2's disjoint parts, each with examples of every class -> list of index tensors.
+    """Table 2's disjoint parts, each with examples of every class.  labels (n,) -> index tensors
 
-    labels (n,); every class needs at least 2 images for each part, or nothing could be retrieved in
-    it: ValueError otherwise (Stanford Online Products: the paper uses the whole test set there).
+    ValueError: a class without 2 images for each part (the paper uses all of SOP's test set).
     """
-    labels = torch.as_tensor(labels).cpu().long()
+    labels = torch.as_tensor(labels).cpu()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     order = order[labels[order].argsort(stable=True)]
     _, counts = labels.unique(return_counts=True)
@@ -184,10 +171,8 @@ def stratified_parts(labels, parts=10, seed=0):
 
 
 def confidence_interval(values, level=0.95):
-    """Mean and half-width, t_{(1+level)/2, n-1} s / √n, of the Student-t interval -> (mean, half).
-
-    The half-width of a single value is nan.  ValueError: no values, level outside (0, 1).
-    """
+    """Mean and half-width, t_{(1+level)/2, n-1} s / √n, of the Student-t interval -> (mean, half);
+    the half-width of a single value is nan."""
     values = np.asarray(list(values), dtype=np.float64)
     if not len(values) or not 0 < level < 1:
         raise ValueError(f"needs a value and 0 < level < 1, not {len(values)} values and {level}")
@@ -227,10 +212,8 @@ def _usable_pair(a, a_labels, b=None, b_labels=None, names=("embeddings", "galle
 def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_labels=None):
     """Everything the tables report -> a dict that json can write; shares in [0, 1].
 
-    R@K, each query's hit, MAP@R, NMI (k = the number of test classes, seed 0).  With `seen`, the training
-    embeddings: their R@1, λ and d_H.  If every class has 20 images or more: Table 2's ten parts.
-    Of ten splits or parts: [mean, half-width] of the 95% interval.  NMI and parts are not defined
-    for a separate gallery.
+    NMI has k = the number of test classes; NMI and Table 2's parts are not defined for a separate
+    gallery.  Of ten splits or parts: [mean, half-width] of the 95% interval.
     """
     shares, hits = recall_at_k(test, labels, [1, *ks], gallery, gallery_labels, each=True)
     result = {f"R@{k}": shares[k] for k in ks}
@@ -267,68 +250,56 @@ def recall_on_test(function, data, cfg):
 
 
 def val_recall(function, data, cfg):
-    """R@1 of the held-out training classes (--val) among themselves; nothing where there are
-    none."""
+    """R@1 of the held-out training classes (--val) among themselves, if there are any."""
     if data.val is None:
         return {}
     return {"val R@1": recall_at_k(common.embed(function, data.val, cfg), data.val.labels, [1])[1]}
 
 
 def pretrained_baseline(network, data, cfg):
-    """The pretrained backbone's l2-normalized pooled features: R@K, MAP@R, NMI, R@1 on the training
-    classes and with --val on the held-out ones."""
+    """What judge and val_recall say of the pretrained backbone's l2-normalized pooled features."""
     def pooled(images):
         return F.normalize(network.pool(images))
-
     parts = common.embeddings(pooled, data, cfg)
     seen, seen_labels = parts.pop("seen"), parts.pop("seen_labels")
     metrics = judge(ks=cfg.ks, **parts) | val_recall(pooled, data, cfg)
-    del metrics["hits"]
-    metrics.pop("ten parts", None)
-    return metrics | {"seen R@1": recall_at_k(seen, seen_labels, [1])[1]}
+    metrics["seen R@1"] = recall_at_k(seen, seen_labels, [1])[1]
+    return {name: value for name, value in metrics.items() if name not in ("hits", "ten parts")}
 
 
 # ---------------------------------------------------------------------------- command line
 def rebuild(path, args):
-    """A checkpoint -> its network, its settings, and its images as --dataset and --data-root say.
-
-    Says so if the images are not those of the run.
-    """
+    """A checkpoint -> its network, its settings, and its images as --dataset and --data-root say;
+    says so if the images are not those of the run."""
     network, cfg = common.load(path, args.device)
     cfg.data_root = args.data_root or cfg.data_root
     cfg.dataset = args.dataset or cfg.dataset
     train_prefix, _, test_transform = importlib.import_module(cfg.paper).transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not args.no_cache, val=getattr(cfg, "val", None))
-    other = common.other_images(getattr(cfg, "images", None), data.identity)
-    if other:
+    if other := common.other_images(getattr(cfg, "images", None), data.identity):
         print(f"note: these are not the images of the run: {other} differ; if a test class was "
               "trained on, its figures are too high")
     return network, cfg, data
 
 
 def search(args):
-    """--query: the images nearest to each photo, printed and with --to drawn.
-
-    They are searched for among the run's test images and its gallery, or in --gallery.  A photo
-    that is itself among them is found, at distance 0: nobody counts hits here.  Photos go through
-    the paper's transform of test images.
-    """
+    """--query: the images nearest to each photo among the run's test images and its gallery, or in
+    --gallery, printed and with --to drawn.  A photo that is itself among them is found."""
     photos = [decode(path) for path in args.query]        # what cannot be read is said first
+    network, cfg, *data = (common.load(args.file, args.device) if args.gallery else
+                           rebuild(args.file, args))
+    transform = importlib.import_module(cfg.paper).transforms(cfg)[2]
+    photos = torch.stack([to_tensor(transform, photo) for photo in photos])
     if args.gallery:
         entries = folder_entries(args.gallery)
-        network, cfg = common.load(args.file, args.device)
+        images = [common.ImageFiles([path for *_, path in entries], transform)]
     else:
-        network, cfg, data = rebuild(args.file, args)
-        splits = [split for split in (data.test, data.gallery) if split is not None]
-        entries = sum((split_entries(split, cfg.dataset, cfg.data_root) for split in splits), [])
-    transform = importlib.import_module(cfg.paper).transforms(cfg)[2]
-    if args.gallery:
-        files = common.ImageFiles([path for _, _, path in entries], transform)
-        splits = [common.Split(files, None, None)]
-    photos = torch.stack([to_tensor(transform, photo) for photo in photos])
-    x, *y = [common.embed(network.embed, split, cfg).cpu()
-             for split in (common.Split(photos, None, None), *splits)]
+        splits = [split for split in (data[0].test, data[0].gallery) if split]
+        entries = sum((split_entries(split, data[0].folder) for split in splits), [])
+        images = [split.images for split in splits]
+    x, *y = [common.embed(network.embed, common.Split(own, None, None), cfg).cpu()
+             for own in (photos, *images)]
     y = torch.cat(y)
     if args.l2norm:
         x, y = F.normalize(x), F.normalize(y)
@@ -347,50 +318,45 @@ def search(args):
 def main(args):
     if args.query:
         return search(args)
-    path, names = Path(args.file), {}
+    path, ks, names, where = Path(args.file), [1, 2, 4, 8], {}, common.device(args)
     if path.suffix == ".npz":
-        where, ks = common.device(args), [1, 2, 4, 8]
-        inputs = {k: v if k.endswith("labels") else v.to(where)
-                  for k, v in load_npz(path).items()}
+        inputs = load_npz(path)
     else:
         network, cfg, data = rebuild(path, args)
         inputs, ks, names = common.embeddings(network.embed, data, cfg), cfg.ks, names_of(data)
-    if args.l2norm:
-        inputs |= {k: F.normalize(v, dim=-1) for k, v in inputs.items() if not k.endswith("labels")}
+    for key in {*inputs} - {"labels", "gallery_labels", "seen_labels"}:
+        x = inputs[key].to(where)
+        inputs[key] = F.normalize(x, dim=-1) if args.l2norm else x
     ks = args.ks or ks
     try:
         result = judge(ks=ks, **inputs)
     except ValueError as error:
         raise common.UserError(f"{path}: {error}")
-    (n, width), classes = inputs["test"].shape, len(inputs["labels"].unique())
-    print(f"{path}: {n:,} embeddings of {classes:,} classes, d = {width}")
+    n, width = inputs["test"].shape
+    print(f"{path}: {n:,} embeddings of {len(inputs['labels'].unique()):,} classes, d = {width}")
     show({"test": result}, ks)
     if args.export:
-        arrays = {("embeddings" if k == "test" else k): v.cpu().numpy()
-                  for k, v in inputs.items()} | names
+        arrays = {"embeddings" if k == "test" else k: v.cpu() for k, v in inputs.items()} | names
         with common.atomic(args.export, "wb") as file:
             np.savez(file, **arrays)
         print(f"wrote {args.export}: {', '.join(arrays)}")
 
 
 def parse_args(argv=None):
-    parser = common.Parser("eval.py", __doc__)
+    parser, number = common.Parser("eval.py", __doc__), common.number(int, 1)
     parser.add_argument("file", help="a checkpoint runs/RUN/last.pt, or an .npz of embeddings")
-    parser.add_argument("--ks", type=common.number(int, 1), nargs="+", help="the K of Recall@K")
+    parser.add_argument("--ks", type=number, nargs="+", help="the K of Recall@K")
     parser.add_argument("--l2norm", action="store_true", help="normalize the embeddings first")
     parser.add_argument("--export", metavar="FILE.npz", type=common.output(".npz"),
                         help="write the embeddings")
-    parser.add_argument("--dataset", help="where the folder of images is, if not where it was, or "
-                        "another dataset")
-    parser.add_argument("--data-root", help="where the datasets are, if not where they were")
+    parser.add_argument("--dataset", help="where the folder of images is now, or another dataset")
+    parser.add_argument("--data-root", help="where the datasets are now")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda")
-    parser.add_argument("--no-cache", action="store_const", const=True,
-                        help="decode every image anew")
-    parser.add_argument("--query", metavar="PHOTO", nargs="+", help="print the images nearest to "
-                        "each of these")
+    parser.add_argument("--no-cache", action="store_const", const=True, help="decode images anew")
+    parser.add_argument("--query", metavar="PHOTO", nargs="+", help="print the nearest images")
     parser.add_argument("--gallery", metavar="FOLDER", help="with --query: the images to search, "
                         "in sub-folders or not (default: the run's test images)")
-    parser.add_argument("--top", type=common.number(int, 1), help="with --query: how many (5)")
+    parser.add_argument("--top", type=number, help="with --query: how many (5)")
     parser.add_argument("--to", metavar="SHEET.png", type=common.output(".png", ".jpg"),
                         help="with --query: draw them too")
     args = parser.parse_args(argv)

@@ -182,11 +182,10 @@ def draw_nearest(path, checkpoint, queries=6):
     where = argparse.Namespace(data_root=None, dataset=None, device="auto", no_cache=False)
     network, cfg, data = rebuild(checkpoint, where)
     parts = common.embeddings(network.embed, data, cfg, ("test", "gallery"))
-    x, labels, entries = parts["test"].cpu(), parts["labels"], split_entries(
-        data.test, cfg.dataset, cfg.data_root)
+    x, labels, entries = parts["test"].cpu(), parts["labels"], split_entries(data.test, data.folder)
     searched = x, entries
     if data.gallery:
-        searched = parts["gallery"].cpu(), split_entries(data.gallery, cfg.dataset, cfg.data_root)
+        searched = parts["gallery"].cpu(), split_entries(data.gallery, data.folder)
     draw, rows = np.random.RandomState(0), []
     for c in draw.permutation(labels.unique())[:queries]:
         i = draw.choice(np.flatnonzero(labels == c))

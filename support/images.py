@@ -3,7 +3,6 @@
 An image is a uint8 RGB tensor (3, h, w).
 """
 import glob
-import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import filelock
@@ -20,18 +19,14 @@ from support.files import UserError, atomic, digest, remove_leftovers
 
 
 def decode(path, as_stored=False):
-    """An image file -> an RGB PIL image, as a viewer shows it: upright by its EXIF tag, transparent
-    parts on white, 16-bit grey scaled to 8 bits.  as_stored: without, as the papers' authors read.
-
-    UserError names a file that cannot be read.
-    """
+    """An image file -> an RGB PIL image, as a viewer shows it: upright, transparent parts on white,
+    16-bit grey scaled to 8 bits.  as_stored: without all this, as the papers' authors read."""
     try:
         with PIL.Image.open(path) as image:
             if as_stored:
                 return image.convert("RGB")
             if image.mode in ("I", "F"):
-                raise ValueError(f"mode {image.mode} does not say which value is white; save it "
-                                 "with 8 or 16 bits a pixel")
+                raise ValueError(f"mode {image.mode} does not say what is white; save 8 or 16 bits")
             image = ImageOps.exif_transpose(image)
             if image.mode.startswith("I;16"):
                 image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
@@ -50,7 +45,7 @@ def to_tensor(prefix, image):
 
 class ImageFiles:
     """Indexable images from files, through the deterministic part of a transform."""
-    whole = None                                    # they are not in memory, as cached ones are
+    whole = None                                    # as cached ones have, in memory
 
     def __init__(self, paths, prefix, as_stored=False):
         self.paths, self.prefix, self.as_stored = paths, prefix, as_stored
@@ -84,13 +79,9 @@ class CachedImages:
 
 
 def cache_images(files, place, sources):
-    """ImageFiles -> CachedImages of a file that is built first where need be.
-
-    place: the file's path but for the end of its name, which tells the transform, the version of
-    PIL and `sources`, a digest of the image files; a cache of other sources is deleted.  The file
-    appears whole or not at all, so machines whose locks do not reach each other do no harm.
-    UserError: an image that cannot be read, images of several shapes, no room, a damaged cache.
-    """
+    """ImageFiles -> CachedImages of a file that is built first where need be.  place: its path
+    but for the end of its name, which tells the transform, the version of PIL and `sources`, a
+    digest of the image files; a cache of other sources is deleted."""
     name = f"{place.name}-{digest(CACHE_FORMAT, files.prefix, PIL.__version__)[:12]}"
     path = place.with_name(f"{name}-{sources[:12]}.npy")
     try:
@@ -103,21 +94,20 @@ def cache_images(files, place, sources):
                         old.unlink(missing_ok=True)
         return CachedImages(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot use the cache {path}: {error}; delete it, or --no-cache does "
-                        "without")
+        raise UserError(f"cannot use the cache {path}: {error}; delete it, or use --no-cache")
 
 
 def _build_cache(files, path):
     n, shape = len(files), files[0].shape                               # (3, h, w)
     remove_leftovers(path.parent)
     print(f"building the cache {path}: {n:,} images", flush=True)
-    with ThreadPoolExecutor(cores()) as pool, atomic(path, "wb") as file:
+    bar = tqdm(total=n, desc="decoding", unit="image", leave=False, disable=None)
+    with ThreadPoolExecutor(cores()) as pool, atomic(path, "wb") as file, bar:
         np.lib.format.write_array_header_1_0(
             file, {"descr": "|u1", "fortran_order": False, "shape": (n, *shape[1:], 3)})
-        parts = (pool.map(files.__getitem__, range(i, min(i + CHUNK, n)))
-                 for i in range(0, n, CHUNK))
-        for image in tqdm(itertools.chain.from_iterable(parts), "decoding", n, unit="image",
-                          leave=False, disable=None):
-            if image.shape != shape:
-                raise UserError("images of several shapes have no cache: --no-cache")
-            file.write(image.permute(1, 2, 0).numpy().tobytes())
+        for i in range(0, n, CHUNK):
+            for image in pool.map(files.__getitem__, range(i, min(i + CHUNK, n))):
+                if image.shape != shape:
+                    raise ValueError("images of several shapes have none")
+                file.write(image.permute(1, 2, 0).numpy().tobytes())
+                bar.update()

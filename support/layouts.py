@@ -1,8 +1,8 @@
 """Where the images of a dataset lie: the papers' four, as their archives unpack, and folders.
 
-Each reader gives {"train", "test" and perhaps "gallery": [(path, class)]}.  Nothing is read of the
-images themselves.
+Nothing is read of the images themselves.
 """
+import collections
 import os
 import shlex
 from pathlib import Path
@@ -19,8 +19,8 @@ COUNTS = {  # images and classes of each split; with other counts nothing trains
     "sop": {"train": (59551, 11318), "test": (60502, 11316)},
     "inshop": {"train": (25882, 3997), "test": (14218, 3985), "gallery": (12612, 3985)}}
 FOLDERS = {  # under the data root; the first one is advised
-    "cub": ["CUB_200_2011"], "cars": ["cars", "cars196", "stanford_cars"],
-    "sop": ["Stanford_Online_Products"],
+    "cub": ["CUB_200_2011"], "sop": ["Stanford_Online_Products"],
+    "cars": ["cars", "cars196", "stanford_cars"],
     "inshop": ["inshop", "In-shop Clothes Retrieval Benchmark"]}
 ARCHIVES = {  # of that folder: address, bytes, md5
     "cub": ("https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz", 1_150_585_339,
@@ -30,12 +30,10 @@ ARCHIVES = {  # of that folder: address, bytes, md5
 BY_HAND = {  # where there is no archive to download
     "cars": "{0}/car_ims (of car_ims.tgz, md5 d5c8f0aa497503f355e17dc7886c3f14) and "
             "{0}/cars_annos.mat (md5 b407c6086d669747186bd1d764ff9dbc); or {0}/cars_train, "
-            "{0}/cars_test, {0}/devkit/cars_train_annos.mat and "
-            "{0}/devkit/cars_test_annos_withlabels.mat, as copies have them: their host, "
-            "ai.stanford.edu/~jkrause/cars, is gone since 2023",
+            "{0}/cars_test, {0}/devkit/cars_train_annos.mat and {0}/devkit/cars_test_annos_with"
+            "labels.mat, as copies have them: ai.stanford.edu/~jkrause/cars is gone since 2023",
     "inshop": "{0}/list_eval_partition.txt and {0}/img (not img_highres), 52,712 images of the "
-              "In-shop Clothes Retrieval Benchmark, from the drive of DeepFashion, "
-              "mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html (no checksum is published)"}
+              "In-shop Clothes Retrieval Benchmark, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html"}
 IMAGES = (*IMG_EXTENSIONS, ".jpe", ".jfif", ".gif", ".jp2", ".avif")    # names of photos end so
 LITTER = {  # of Macs, network disks and Windows, beside names that begin with a dot
     "__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "lost+found",
@@ -43,17 +41,11 @@ LITTER = {  # of Macs, network disks and Windows, beside names that begin with a
 
 
 def read_dataset(name, root):
-    """A dataset by name, or a folder of one's own -> its folder, {"train", "test" and perhaps
-    "gallery": [(path, class)]}.
-
-    UserError: a dataset that is unknown, missing or not whole, a folder that cannot be split.
-    """
+    """A dataset's name, or a folder of one's own -> its folder, {"train", "test" and perhaps
+    "gallery": [(path, class)]}.  UserError: unknown, missing, not whole, not to be split."""
     name = SMALLER.get(name, name)
     if name in COUNTS:
-        folder = find_dataset(name, root)
-        splits = {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}[name](folder)
-        _verify(name, folder, splits)
-        return folder, splits
+        return _papers(name, root)
     if not Path(name).is_dir():
         raise UserError(f"unknown dataset '{name}': no folder of images, and none of "
                         f"{', '.join([*COUNTS, *SMALLER])} (and glyphs, which has no files)")
@@ -62,206 +54,157 @@ def read_dataset(name, root):
 
 # ---------------------------------------------------------------------------- folders of one's own
 def files_below(folder):
-    """-> the images below a folder, and the other files that are for people; in order.
-
-    Linked folders are read like others, each folder once, so that a loop of links ends.
-    UserError: a folder that cannot be read, links that lead nowhere.
-    """
+    """-> the images below a folder, in order, and the other files that are for people.  Links are
+    followed, but into each folder once.  UserError: an unreadable folder, links to nowhere."""
     def refuse(error):
         raise UserError(f"cannot read the folder {error.filename}: {error.strerror}")
-    starts, seen, files, images, others = [folder], set(), [], [], []
-    for start in starts:                            # grows by the links to folders that are met
-        for place, folders, names in os.walk(start, onerror=refuse):
-            if (real := os.path.realpath(place)) in seen:
-                others.append(Path(place))          # a second way to it
-                folders.clear()
-                continue
-            seen.add(real)
-            folders[:] = filter(for_people, folders)
-            starts += [path for name in folders if (path := Path(place, name)).is_symlink()]
-            files += [Path(place, name) for name in filter(for_people, names)]
-    if dead := [path for path in files if path.is_symlink() and not path.exists()]:
+    seen, images, others = set(), [], []
+    for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:
+            others.append(Path(place))              # a second way to it
+            folders.clear()
+            continue
+        seen.add(real)
+        for names in (folders, files):
+            names[:] = sorted(n for n in names if n[0] != "." and n.lower() not in LITTER)
+        for path in (Path(place, name) for name in files):
+            (images if path.suffix.lower() in IMAGES else others).append(path)
+    if dead := [path for path in [*images, *others] if not path.exists()]:
         raise UserError(f"{folder} has {len(dead)} links that lead nowhere: {listed(dead)}")
-    for path in sorted(files, key=Path.as_posix):
-        (images if path.suffix.lower() in IMAGES else others).append(path)
-    return images, others
-
-
-def for_people(name):
-    return not name.startswith(".") and name.lower() not in LITTER
-
-
-def images_below(folder):
-    """The images below a folder, in order; what else is there is said."""
-    images, others = files_below(folder)
-    say_left_out(folder, others)
-    return images
+    return sorted(images, key=Path.as_posix), others
 
 
 def say_left_out(folder, paths):
     if paths:
         print(f"note: left out of {folder}: {len(paths)} files, "
-              + listed([path.relative_to(folder) for path in sorted(paths, key=Path.as_posix)]))
+              + listed(sorted(path.relative_to(folder).as_posix() for path in paths)))
 
 
 def _own_folder(folder):
     """A sub-folder per class: the first half of them (by name) trains, the second half tests, as
     the papers do.  Or train/ and test/, and perhaps gallery/, each with a sub-folder per class."""
     parts = [part for part in ("train", "test", "gallery") if (folder / part).is_dir()]
-    split = {"train", "test"} <= {*parts}
-    splits = {part: {} for part in (parts if split else [""])}      # of each {class: its images}
-    images, left_out = files_below(folder)
+    if not (split := {"train", "test"} <= {*parts}):
+        parts = [""]
 
     def place_of(path):                             # (part, class), None for a file outside
-        inside = ("", *path.relative_to(folder).parts)[split:]
-        return inside[:2] if len(inside) > 2 and inside[0] in splits else None
+        place = ("", *path.relative_to(folder).parts)[split:-1][:2]
+        return place if len(place) == 2 and place[0] in parts else None
+    images, left_out = files_below(folder)
+    images_of = collections.defaultdict(list)       # {(part, class): its images}
     for path in images:
-        part, name = place_of(path) or (None, None)
-        (splits[part].setdefault(name, []) if name else left_out).append(path)
+        images_of[place_of(path)].append(path)
+    left_out += images_of.pop(None, [])
     for path in left_out:
-        part, name = place_of(path) or (None, None)
-        if name and name not in splits[part]:
-            raise UserError(f"{folder / part / name} has no image that can be read here, but "
+        if (place := place_of(path)) and place not in images_of:
+            raise UserError(f"{folder.joinpath(*place)} has no image that can be read here, but "
                             f"{path.name}: save as JPEG or PNG, or move it away")
-    for part, classes in splits.items():
-        splits[part], least = dict(sorted(classes.items())), {"": 4, "train": 2}.get(part, 1)
-        if len(classes) < least:
-            raise UserError(f"{folder / part} has {len(classes) or 'no'} sub-folders with images: "
-                            f"it needs one a class and at least {least}" + (
-                                "" if split else ", of which half train and half test (or train/ "
-                                "and test/, and perhaps gallery/, by these names)"))
-    if not split:
-        classes, half = [*splits[""].items()], len(splits[""]) // 2
-        splits = {"train": dict(classes[:half]), "test": dict(classes[half:])}
-    if "gallery" not in splits:
-        for paths in splits["test"].values():
-            if len(paths) < 2:
-                raise UserError(f"{paths[0].parent} has one image: a test class needs two, one to "
-                                "ask with and one to find")
-    elif not {*splits["test"]} & {*splits["gallery"]}:
-        raise UserError(f"{folder / 'gallery'} has no class of {folder / 'test'}: nothing could be "
-                        "found in it")
+    for part in parts:
+        least, n = {"": 4, "train": 2}.get(part, 1), sum(place[0] == part for place in images_of)
+        if n < least:
+            raise UserError(f"{folder / part} has {n or 'no'} sub-folders with images: it needs "
+                            f"one a class and at least {least}; half of the classes train, unless "
+                            "there are train/ and test/ (and perhaps gallery/), by these names")
+    splits = {part: [] for part in (parts if split else ("train", "test"))}
+    for i, ((part, name), paths) in enumerate(sorted(images_of.items())):
+        part = part or ("train" if i < len(images_of) // 2 else "test")
+        splits[part] += [(path, name) for path in paths]
+        if part == "test" and "gallery" not in splits and len(paths) < 2:
+            raise UserError(f"{paths[0].parent} has one image: a test class needs two")
+    test, gallery = ({c for _, c in splits.get(part, ())} for part in ("test", "gallery"))
+    if gallery and not test & gallery:
+        raise UserError(f"{folder}/gallery has no class of {folder}/test to find")
     say_left_out(folder, left_out)
-    return {part: [(path, name) for name, paths in classes.items() for path in paths]
-            for part, classes in splits.items()}
+    return splits
 
 
 # ---------------------------------------------------------------------------- the papers' four
-def find_dataset(name, root):
-    """The folder of a real dataset under root.  UserError: it is not there; where to get it."""
-    for folder in FOLDERS[name]:
-        if Path(root, folder).is_dir():
-            return Path(root, folder)
-    raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): "
-                    + _source(name, Path(root, FOLDERS[name][0])))
+def _papers(name, root):
+    folders = [Path(root, folder) for folder in FOLDERS[name]]
+    folder = next(filter(Path.is_dir, folders), folders[0])
+    source = f"put there {BY_HAND.get(name)}".format(folder)
+    if name in ARCHIVES:
+        url, size, md5 = ARCHIVES[name]
+        source = (f"python common.py prepare {name} --data-root {shlex.quote(str(root))} downloads "
+                  f"it ({size / 1e9:.1f} GB); or unpack {url} ({size:,} bytes, md5 {md5}) to "
+                  f"{folder}")
+    if not folder.is_dir():
+        raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): "
+                        + source)
+    splits = {"train": [], "test": []}
+    for part, path, c in {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}[name](folder):
+        splits.setdefault(part, []).append((path, c))
 
-
-def _source(name, folder):
-    """Where a dataset is to be had, in words."""
-    if name not in ARCHIVES:
-        return f"put there {BY_HAND[name].format(folder)}"
-    url, size, md5 = ARCHIVES[name]
-    return (f"python common.py prepare {name} --data-root {shlex.quote(str(folder.parent))} "
-            f"downloads it ({size / 1e9:.1f} GB); or unpack {url} ({size:,} bytes, md5 {md5}) to "
-            f"{folder}")
-
-
-def _verify(name, folder, splits):
-    """UserError if the splits have other counts than expected, or name files that do not exist."""
     def in_words(counts):
         return ", ".join(f"{part} {n:,} images of {c:,} classes" for part, (n, c) in counts.items())
     counts = {part: (len(rows), len({c for _, c in rows})) for part, rows in splits.items()}
     if counts != COUNTS[name]:
         raise UserError(f"{folder} has {in_words(counts)}; the whole dataset, split by class as "
                         f"in the papers, has {in_words(COUNTS[name])}")
-    missing, n = _missing(splits), sum(map(len, splits.values()))
-    if len(missing) == n:
-        raise UserError(f"{folder} has no image where its list says, {missing[0]} first; known "
-                        f"layouts: {_source(name, folder)}")
-    if missing:
-        raise UserError(f"{len(missing):,} of the {n:,} images of {name} are missing, "
-                        f"{missing[0]} first: a half-extracted archive? unpack it again")
-
-
-def _missing(splits):
-    """The images that are not there, by one look into each folder: on a network's file system
-    300,000 at single files take minutes."""
     paths = [path for rows in splits.values() for path, _ in rows]
-    folders = {path.parent for path in paths}
-    there = {folder: {*os.listdir(folder)} if folder.is_dir() else {} for folder in folders}
-    return [path for path in paths if path.name not in there[path.parent]]
+    there = {place: {*os.listdir(place)} if place.is_dir() else {}      # on a network's file system
+             for place in {path.parent for path in paths}}              # 300,000 looks take minutes
+    if missing := [path for path in paths if path.name not in there[path.parent]]:
+        advice = ("a half-extracted archive? unpack it again" if len(missing) < len(paths) else
+                  f"known layouts: {source}")
+        raise UserError(f"{len(missing):,} of the {len(paths):,} images of {name} are missing, "
+                        f"{missing[0]} first: {advice}")
+    return folder, splits
 
 
 def _rows(path, *kinds, header=0):
     """The rows of a list file, each field as its kind.  UserError: no file, a malformed row."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()[header:]
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path} ({error}): a half-extracted archive?")
-    rows = []
-    for number, line in enumerate(lines[header:], header + 1):
+    for number, line in enumerate(lines, header + 1):
         try:
-            rows.append([kind(field) for kind, field in zip(kinds, line.split(), strict=True)])
+            yield [kind(field) for kind, field in zip(kinds, line.split(), strict=True)]
         except ValueError:
             raise UserError(f"{path}, line {number}: '{line[:80]}' is not {len(kinds)} fields: " +
                             " ".join({int: "number", str: "text"}[kind] for kind in kinds))
-    return rows
-
-
-def _either(path, other):
-    return other if other.exists() and not path.exists() else path
 
 
 def _cub(folder):
     """CUB-200-2011: classes 1-100 train, 101-200 test."""
     class_of = dict(_rows(folder / "image_class_labels.txt", int, int))
-    splits = {"train": [], "test": []}
     for i, path in _rows(folder / "images.txt", int, str):
         if i not in class_of:
             raise UserError(f"{folder / 'image_class_labels.txt'} has no class for image {i}")
-        splits["train" if class_of[i] <= 100 else "test"].append(
-            (folder / "images" / path, Path(path).parent.name))
-    return splits
+        part = "train" if class_of[i] <= 100 else "test"
+        yield part, folder / "images" / path, Path(path).parent.name
 
 
 def _cars(folder):
-    """Cars-196: classes 1-98 train, 99-196 test, of the original layout or of cars_train and
-    cars_test pooled: by the lists whose images are there."""
-    sides = [side / side.name if (side / side.name).is_dir() else side
-             for side in (folder / "cars_train", folder / "cars_test")]
-    candidates = []
-    for lists in ([("cars_annos.mat", folder, "relative_im_path")],
-                  [("cars_train_annos.mat", sides[0], "fname"),
-                   ("cars_test_annos_withlabels.mat", sides[1], "fname")]):
-        paths = [next(folder.rglob(file), None) for file, _, _ in lists]
-        if None in paths:
-            continue
-        splits = {"train": [], "test": []}
-        for path, (_, images, field) in zip(paths, lists):
-            try:
-                table = scipy.io.loadmat(path, squeeze_me=True)["annotations"]
-                for name, c in zip(table[field], table["class"]):
-                    splits["train" if c <= 98 else "test"].append((images / str(name), int(c)))
-            except Exception as error:      # loadmat fails in a dozen ways on a damaged file
-                raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
-                                + reason(error))
-        candidates.append(splits)
-    if not candidates:
-        raise UserError(f"{folder} has no list of a known layout: {_source('cars', folder)}")
-    return min(candidates, key=lambda splits: len(_missing(splits)))
+    """Cars-196: classes 1-98 train, 99-196 test, of the original layout, car_ims, or of cars_train
+    and cars_test pooled, which some copies have in folders of the same name."""
+    lists = {"cars_annos.mat": ("car_ims", "relative_im_path")}
+    if not (folder / "car_ims").is_dir():
+        lists = {"cars_train_annos.mat": ("cars_train", "fname"),
+                 "cars_test_annos_withlabels.mat": ("cars_test", "fname")}
+    for file, (images, field) in lists.items():
+        images, path = ([folder / name, *folder.rglob(name)][-1] for name in (images, file))
+        try:
+            with open(path, "rb") as file:
+                table = scipy.io.loadmat(file, squeeze_me=True)["annotations"]
+            rows = [(Path(str(name)).name, int(c)) for name, c in zip(table[field], table["class"])]
+        except Exception as error:          # loadmat fails in a dozen ways on a damaged file
+            raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
+                            f"{reason(error)}; wanted are {BY_HAND['cars'].format(folder)}")
+        for name, c in rows:
+            yield "train" if c <= 98 else "test", images / name, c
 
 
 def _sop(folder):
     """Stanford Online Products: its own split by class."""
-    return {part: [(folder / path, c) for _, c, _, path in _rows(
-        folder / f"Ebay_{part}.txt", int, int, int, str, header=1)] for part in ("train", "test")}
+    for part in ("train", "test"):
+        for _, c, _, path in _rows(folder / f"Ebay_{part}.txt", int, int, int, str, header=1):
+            yield part, folder / path, c
 
 
 def _inshop(folder):
     """In-Shop: its own split; queries (test) are searched in the gallery."""
-    path = _either(folder / "list_eval_partition.txt", folder / "Eval" / "list_eval_partition.txt")
-    images = _either(folder / "img", folder / "Img" / "img").parent
-    splits = {"train": [], "query": [], "gallery": []}
-    for name, item, status in _rows(path, str, str, str, header=2):
-        splits.setdefault(status, []).append((images / name, item))
-    return {"train": splits.pop("train"), "test": splits.pop("query"), **splits}
+    lists, images = (folder / sub if (folder / sub).is_dir() else folder for sub in ("Eval", "Img"))
+    for path, c, part in _rows(lists / "list_eval_partition.txt", str, str, str, header=2):
+        yield "test" if part == "query" else part, images / path, c

@@ -1,7 +1,6 @@
 """Around the search: .npz files, the images behind embeddings, those nearest to a photo, a sheet.
 
-An entry (name, class, source) stands for an image: name is its path, source that path, or the
-uint8 tensor (3, h, w) of an image that has no file.
+An entry (name, class, source) is an image: source is its path or, without a file, uint8 (3, h, w).
 """
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from support.files import UserError, atomic, reason
 from support.images import decode
-from support.layouts import COUNTS, SMALLER, find_dataset, images_below
+from support.layouts import files_below, say_left_out
 
 UNKNOWN = "–"                                           # the class of an image in no sub-folder
 SIDE, GAP, TEXT, LINE = 128, 10, 14, 17                 # of a sheet, in pixels
@@ -27,30 +26,27 @@ def load_npz(path):
             arrays = {key: content[key] for key in content.files}
     except Exception as error:                  # np.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot read {path}: {reason(error)}")
-    wanted = ["embeddings", "labels"]
-    if arrays.keys() & {"gallery", "gallery_labels"}:
-        wanted += ["gallery", "gallery_labels"]
-    if missing := [key for key in wanted if key not in arrays]:
+    keys = ["embeddings", "labels", "gallery", "gallery_labels"]
+    keys = keys if arrays.keys() & {*keys[2:]} else keys[:2]
+    if missing := [key for key in keys if key not in arrays]:
         raise UserError(f"{path} lacks the arrays {', '.join(missing)}")
-    for key in wanted:
-        what, kinds = ("whole numbers or texts, one a class", "iuU") if key.endswith(
-            "labels") else ("numbers", "iuf")
-        if arrays[key].dtype.kind not in kinds:
+    for key in keys:
+        what = "whole numbers or texts, one a class" if "labels" in key else "numbers"
+        if arrays[key].dtype.kind not in ("iuU" if "labels" in key else "iuf"):
             raise UserError(f"{path}: {key} must be {what}, not {arrays[key].dtype}")
-    labels = [arrays[key] for key in wanted[1::2]]
-    if any(part.dtype.kind == "U" for part in labels):                  # texts become numbers
-        names = np.unique(np.concatenate([part.ravel().astype(str) for part in labels]))
-        arrays |= {key: np.searchsorted(names, arrays[key].astype(str)) for key in wanted[1::2]}
-    for key in wanted:
-        single = np.int64 if key.endswith("labels") else np.float32
+    labels = keys[1::2]
+    if any(arrays[key].dtype.kind == "U" for key in labels):            # texts become numbers
+        names = np.unique(np.concatenate([arrays[key].ravel().astype(str) for key in labels]))
+        arrays |= {key: np.searchsorted(names, arrays[key].astype(str)) for key in labels}
+    for key in keys:
+        single = np.int64 if "labels" in key else np.float32
         kind = np.float64 if arrays[key].dtype == np.float64 else single
         arrays[key] = torch.from_numpy(arrays[key].astype(kind))
-    return {"test" if key == "embeddings" else key: arrays[key] for key in wanted}
+    return {"test" if key == "embeddings" else key: arrays[key] for key in keys}
 
 
 def names_of(data):
-    """The paths and the class names of the images, as --export writes them beside their labels:
-    labels are the places of their classes in `classes`."""
+    """The images' paths and their classes' names by label, which --export writes too."""
     splits = {"": data.test, "gallery_": data.gallery, "seen_": data.seen}
     arrays = {f"{key}classes": split.classes for key, split in splits.items() if split}
     arrays |= {f"{key}paths": split.files for key, split in splits.items() if split and split.files}
@@ -59,33 +55,28 @@ def names_of(data):
 
 def folder_entries(folder):
     """A folder of images, in sub-folders or not -> entries, the class a sub-folder's name."""
-    folder, entries = Path(folder), []
+    folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"no folder {folder}")
-    for path in images_below(folder):
-        *classes, _ = path.relative_to(folder).parts
-        entries.append((str(path), classes[0] if classes else UNKNOWN, path))
-    if not entries:
+    images, others = files_below(folder)
+    say_left_out(folder, others)
+    if not images:
         raise UserError(f"{folder} has no images")
-    return entries
+    return [(str(path), (*path.relative_to(folder).parts[:-1], UNKNOWN)[0], path)
+            for path in images]
 
 
-def split_entries(split, dataset, root):
-    """A common.Split of load_dataset(dataset, root) -> entries"""
+def split_entries(split, folder):
+    """A common.Split and the folder of its dataset -> entries"""
     names = [split.classes[label] for label in split.labels.tolist()]
-    if split.files is None:
+    if folder is None:
         return [(f"image {i}", name, split.images[i]) for i, name in enumerate(names)]
-    own = SMALLER.get(dataset, dataset)
-    folder = find_dataset(own, root) if own in COUNTS else Path(own)
     return [(str(folder / file), name, folder / file) for file, name in zip(split.files, names)]
 
 
 def nearest_entries(x, searched, entries, top):
-    """-> for each row of x the `top` entries nearest to it, [(distance, entry), ...].
-
-    x (q, d), searched (n, d), the embeddings of the n entries.  Euclidean distances of differences,
-    not of inner products, so that equal embeddings are at 0; in a tie the first in the list.
-    """
+    """x (q, d), searched (n, d) of n entries -> for each x the `top` nearest [(distance, entry)] by
+    differences, so that equal embeddings are at 0; of equal distances the first in the list."""
     distances = torch.cdist(x.double(), searched.double(),
                             compute_mode="donot_use_mm_for_euclid_dist")                # (q, n)
     distances, places = (part[:, :top].tolist() for part in distances.sort(dim=1, stable=True))
@@ -93,8 +84,8 @@ def nearest_entries(x, searched, entries, top):
 
 
 def sheet_row(query, nearest):
-    """A query and the images nearest to it, entries, as a row of draw_sheet; right and wrong ones
-    have a frame of another colour where the query's class is known."""
+    """A query and the entries nearest to it as a row of draw_sheet: right and wrong ones framed in
+    two colours, where the query's class is known."""
     name, own, source = query
     cells = [(source, ["query", own if own != UNKNOWN else Path(name).name], "black")]
     for distance, (_, kind, source) in nearest:
@@ -104,18 +95,15 @@ def sheet_row(query, nearest):
 
 
 def draw_sheet(path, rows):
-    """A picture of images, a line of them for each of rows: [(source, lines of text, colour), ...],
-    the colour that of the frame and the text."""
-    font, height = ImageFont.load_default(TEXT), max(len(cell[1]) for row in rows for cell in row)
-    across, down = SIDE + 2 * GAP, SIDE + 2 * GAP + LINE * height
+    """A picture with a line of images for each of rows [(source, two texts, colour), ...]."""
+    font, across, down = ImageFont.load_default(TEXT), SIDE + 2 * GAP, SIDE + 2 * GAP + 2 * LINE
     sheet = PIL.Image.new("RGB", (across * max(map(len, rows)), down * len(rows)), "white")
     pen = ImageDraw.Draw(sheet)
-    for line, row in enumerate(rows):
-        for column, (source, lines, colour) in enumerate(row):
+    for top, row in zip(range(GAP, sheet.height, down), rows):
+        for left, (source, lines, colour) in zip(range(GAP, sheet.width, across), row):
             image = to_pil_image(source) if torch.is_tensor(source) else decode(source)
-            image = ImageOps.expand(ImageOps.contain(image, (SIDE, SIDE)), 3, colour)
-            left, top = GAP + column * across, GAP + line * down
-            sheet.paste(image, (left, top))
+            image = ImageOps.contain(image, (SIDE, SIDE))
+            sheet.paste(ImageOps.expand(image, 3, colour), (left, top))
             for i, words in enumerate(lines):
                 while font.getlength(words) > SIDE:                     # cut to fit
                     words = words[:-1]

@@ -178,7 +178,7 @@ def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, capsys):
     ("{run} --query", "expected at least one argument"),
     ("{run} --query {tmp}/p.png --top 0", "--top: 0 must be >= 1"),
     ("{run} --query {tmp}/p.png --to {tmp}/sheet.txt", "must end in .png or .jpg"),
-    ("{run} --query {tmp}/p.png --to {tmp}/no/sheet.png", "sheet.png' cannot be written: no f"),
+    ("{run} --query {tmp}/p.png --to {tmp}/no/sheet.png", "sheet.png' cannot be written: it is"),
     ("{run} --gallery {tmp}", "--gallery does nothing without --query"),
     ("{run} --to a.png", "--to does nothing without --query"),
     ("{run} --top 3", "--top does nothing without --query"),

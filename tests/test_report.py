@@ -421,10 +421,9 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     nearest = {"a0": "b0 a1 b1", "b0": "a0 a1 b1", "a1": "b0 a0 b1", "b1": "a1 b0 a0"}
     test = common.Split(None, labels, ["class a", "class b"], names)
     parts, data = {"test": x, "labels": labels, "gallery": x}, argparse.Namespace(
-        gallery=None, test=test)
-    cfg = argparse.Namespace(data_root=None, dataset=str(tmp_path))
+        gallery=None, test=test, folder=tmp_path)
     network = argparse.Namespace(embed=None)
-    monkeypatch.setattr(figures, "rebuild", lambda checkpoint, where: (network, cfg, data))
+    monkeypatch.setattr(figures, "rebuild", lambda checkpoint, where: (network, None, data))
     monkeypatch.setattr(figures.common, "embeddings", lambda *_: parts)
     for name in names:
         Image.new("RGB", (120, 80)).save(tmp_path / name)
