@@ -22,7 +22,10 @@ RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers t
 def load_npz(path):
     """An .npz of embeddings -> keyword arguments for judge.  UserError if it is not one."""
     try:
-        with np.load(path, allow_pickle=False) as content:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise ValueError("it holds one array, no .npz of several")
+        with content:
             arrays = {key: content[key] for key in content.files}
     except Exception as error:                  # np.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot read {path}: {reason(error)}")
