@@ -215,7 +215,7 @@ def backbone(name, size=None):
     return network, last.weight.shape[1]
 
 
-WEIGHTS = {  # backbone: file name, SHA-256 (or the digits of it that are published), where it is
+WEIGHTS = {  # backbone: file name, SHA-256, address
     "small": (glyphs.WEIGHTS.name, glyphs.SHA256, None),
     "bn_inception": ("bn_inception-52deb4733.pth",
                      "52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353",
@@ -240,7 +240,7 @@ def load_weights(backbone, name, source=None):
         return "random"
     if name in WEIGHTS:
         file, digest, url = WEIGHTS[name]
-    else:                               # what the papers' time had; IMAGENET1K_V2 is stronger
+    else:       # what the papers' time had (V2 is stronger), and the published digits of its hash
         url, slash, file = _published(name).IMAGENET1K_V1.url.rpartition("/")
         digest, url = file.rpartition("-")[2].removesuffix(".pth"), url + slash
     if not (source or file):

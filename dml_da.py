@@ -16,7 +16,7 @@ Equation                                          where
   2-4   Contrastive, Triplet, N-pair              contrastive_loss, triplet_loss, n_pair_loss
   5     D_avg, the spread of a class ("density")  class_density
   6     L_DA without correlation ("DML-DA⁻")      density_regularizer(D_avg, alpha)
-  7-8   L_DA with it, by D⁰                       density_regularizer, initial_density
+  7-8   L_DA with correlation, by D⁰              density_regularizer, initial_density
   9     L = L_pair + λ L_DA                       objective
   -     Algorithm 1: θ by Adam, α_c too (U4)      train
   -     EN, GOR (Fig. 4)                          entropy_regularizer,
@@ -97,8 +97,8 @@ class Network(nn.Module):
 # U1: Eq. 2-4 print sums without a divisor.  Here the sums over unordered pairs, triplets or tuplets
 # are divided by B, the number of images.  A class of n images has Σ_{i<j} D = n² D_avg, so with 10
 # classes of 10 images Eq. 2's positive part is 10 mean_c D_avg.  Once α has settled, λ times Eq. 6
-# has the gradient of -λ mean_c D_avg (see there).  The two balance at λ = 10, on Fig. 6's plateau.
-# A mean over pairs would let λ L_DA dominate, a plain sum drown it.
+# has the gradient of -λ mean_c D_avg (density_regularizer).  The two balance at λ = 10, on Fig. 6's
+# plateau.  A mean over pairs would let λ L_DA dominate, a plain sum drown it.
 
 
 def squared_distances(f):
@@ -107,7 +107,7 @@ def squared_distances(f):
 
 
 def same_class(labels):
-    """1 at the pairs of one class, an image with itself included.  (B,) -> (B, B)"""
+    """True at the pairs of one class, an image with itself included.  (B,) -> (B, B)"""
     return labels[:, None] == labels[None, :]
 
 
@@ -174,7 +174,8 @@ def n_pair_loss(f, labels, generator):
 
 # ---------------------------------------------------------------------------- regularizers
 def class_density(f, labels):
-    """Eq. 5: D_avg(S_c) = mean ‖f_i - μ_c‖² over a class's images, μ_c their plain mean.
+    """Eq. 5: D_avg(S_c) = mean ‖f_i - μ_c‖² over a class's images, μ_c their plain mean; on the
+    sphere 1 - ‖μ_c‖² <= 1.
 
     f (B, d), labels (B,) -> classes (C,), ascending, and D_avg (C,)
     """
@@ -203,11 +204,9 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
     U2: Eq. 6-8 are printed for all C classes, and Section IV-A computes D_avg in a mini-batch.
     Here C, too, is the batch's.
     At α* = D_avg + ½, the optimum of Eq. 6, ∂L_DA/∂D_avg = 2 (D_avg - α*) / C = -1 / C.  So
-    converged targets push every class outwards equally: Eq. 6 adapts only while α lags.  The lag
-    depends on the rate: Adam moves α by at most about lr per step.  With the paper's 3,000 steps
-    per class α can move by 0.03 on CUB; on Cars, at a rate of 5e-4, by 1.5.
-    Eq. 2's positive pairs alone (10 × 10, U1) balance a fixed α at D_avg = α - 5/λ.  On the sphere
-    D_avg = 1 - ‖μ_c‖² <= 1.
+    converged targets push every class outwards equally: Eq. 6 adapts only while α lags.  Adam moves
+    α by at most about lr per step: by 0.03 in the paper's 3,000 steps per class on CUB, by 1.5 on
+    Cars.  Eq. 2's positive pairs alone (10 × 10, U1) balance a fixed α at D_avg = α - 5/λ.
     Eq. 8's term is 0 if Eq. 7 holds: α_ci/α_cj = (D⁰_ci/D⁰_cj)^η.  It is not the squared violation
     of this ratio, because it also shrinks with α.
     """
@@ -241,8 +240,8 @@ def global_orthogonal_regularizer(f, labels):
 def objective(network, cfg, images, labels, generator):
     """Eq. 9: L_pair + λ L_DA of a batch, or another regularizer with its weight.
 
-    images uint8 (B, 3, h, w), labels (B,), generator, all on the device -> loss,
-    {name of a term: its value}
+    images uint8 (B, 3, h, w), labels (B,), generator, on the device -> loss, {term: its value};
+    alpha is the mean over the batch's classes
     """
     f = network(images)                                                 # (B, d)
     if cfg.loss == "contrastive":
@@ -251,10 +250,12 @@ def objective(network, cfg, images, labels, generator):
         pair = triplet_loss(f, labels, cfg.margin)
     else:
         pair = n_pair_loss(f, labels, generator)
-    if cfg.regularizer in ("en", "gor"):
-        en = cfg.regularizer == "en"
-        reg = entropy_regularizer(f) if en else global_orthogonal_regularizer(f, labels)
-        return pair + cfg.reg_weight * reg, {cfg.loss: pair, cfg.regularizer: reg}
+    if cfg.regularizer == "en":
+        reg = entropy_regularizer(f)
+        return pair + cfg.reg_weight * reg, {cfg.loss: pair, "en": reg}
+    if cfg.regularizer == "gor":
+        reg = global_orthogonal_regularizer(f, labels)
+        return pair + cfg.reg_weight * reg, {cfg.loss: pair, "gor": reg}
     classes, D_avg = class_density(f, labels)                           # (C,), (C,)
     alpha = torch.stack([network.alpha[c] for c in classes.tolist()])   # (C,)
     D0 = network.D0[classes] if cfg.regularizer == "da" else None
@@ -330,19 +331,20 @@ def train(cfg):
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
     common.to_device(network, cfg)
-    optimizer = torch.optim.Adam([                  # Algorithm 1, lines 7 and 8
+    optimizer = torch.optim.Adam([                  # Algorithm 1, lines 8 and 9
         {"params": network.backbone.parameters()},
         {"params": network.embedding.parameters(), "lr": cfg.lr * cfg.head_lr_mult},
         {"params": network.alpha.parameters()}], lr=cfg.lr, fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, batches, cfg)
 
     with common.Run("dml_da", cfg, data, weights) as run:
-        start = run.restore(network=network, optimizer=optimizer)       # epochs of last.pt
+        start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         network.eval()
         if start == 0:
             run.pretrained = pretrained_baseline(network, data, cfg)
-            pooled = common.embed(network.pool, data.seen, cfg)
-            network.D0.copy_(initial_density(pooled, data.seen.labels.to(device)))
+            if cfg.regularizer == "da" and cfg.lambda_:
+                pooled = common.embed(network.pool, data.seen, cfg)
+                network.D0.copy_(initial_density(pooled, data.seen.labels.to(device)))
         for epoch in range(start, cfg.epochs):
             if run.out_of_patience():
                 break
@@ -369,11 +371,11 @@ def parse_args(argv=None):
     """-> the settings"""
     number, parser = common.number, common.Parser("dml_da.py", __doc__)
     add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs, cub, cars, sop, inshop, cub128, or a folder")
+    add("--dataset", default="glyphs", help="glyphs (default), cub, cub128, ..., or a folder")
     add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 9; 0 is the loss alone")
     add("--loss", choices=("contrastive", "triplet", "npair"), help="Eq. 2, 3 or 4")
     add("--margin", type=number(float, 0), help="m_p of Eq. 2, m_t of Eq. 3")
-    add("--regularizer", choices=("da", "da-", "en", "gor"), help="Eq. 8, Eq. 6, EN or GOR (Fig. 4)")
+    add("--regularizer", choices=("da", "da-", "en", "gor"), help="Eq. 8 or 6, EN, GOR (Fig. 4)")
     add("--eta", type=number(float, 0), help="η of Eq. 7")
     add("--reg-weight", type=number(float, 0), help="weight of en or gor")
     add("--head-lr-mult", type=number(float, above=0), help="the embedding layer's rate over lr")

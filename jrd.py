@@ -24,7 +24,7 @@ Equation                                        where
                                                 mgf_kernel
 
 U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1, E2,
-... are errors in print.  docs/equations.md has them all.
+... are errata.  docs/equations.md has them all.
 Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes; C(P), C_I
 are the paper's covariance operators.
 """
@@ -155,7 +155,7 @@ def joint_kernel(reps, kernels):
 
 
 def kernels_of(cfg):
-    """Table 4: the kernels of x⁻, x and x⁺."""
+    """5.1 and Table 4: the kernels of x⁻, x and x⁺."""
     gaussian, polynomial = partial(gaussian_kernel, K=cfg.K), partial(polynomial_kernel, p=cfg.p)
     return {"gaussian": (gaussian, gaussian, partial(gaussian_kernel, K=cfg.K_prime)),
             "laplace": (laplace_kernel,) * 3,
@@ -176,7 +176,7 @@ def jrs(gram, labels):
 def class_similarities(gram, labels):
     """Eq. 8 for all pairs of classes: S_IJ = <C_I, C_J>, the mean of gram over I × J.
 
-    n^I is the size of class I in the batch, not in the training set (E5).
+    C are the classes of the batch, n^I the size of class I in it, not in the training set (E5).
     gram (B, B), labels (B,) -> S (C, C), the weights n^I n^J, 0 for I = J (C, C)
     """
     member = F.one_hot(labels.unique(return_inverse=True)[1]).to(gram)  # (B, C)
@@ -217,8 +217,9 @@ def intra_class(x, labels):
     """
     member = F.one_hot(labels.unique(return_inverse=True)[1]).to(x)     # (B, C)
     n = member.sum(0)                                                   # (C,)
-    kernel_sum = (member * (torch.exp(-0.5 * squared_distances(x)) @ member)).sum(0)
-    return -((kernel_sum - n) / (n * (n - 1)).clamp(min=1)).sum()       # exp(0) = 1 for i = j
+    kernel = torch.exp(-0.5 * squared_distances(x)) * (1 - torch.eye(len(x)).to(x))     # (B, B)
+    within = (member.T @ kernel @ member).diagonal()                    # Σ_{i≠j∈I}, (C,)
+    return -(within / (n * (n - 1)).clamp(min=1)).sum()
 
 
 def regularizer(cfg, x_minus, x, x_plus, labels):
@@ -250,8 +251,8 @@ def objective(network, cfg, images, labels):
 def batches(labels, cfg, epoch):
     """Every image once per epoch in random order, the smaller last batch too (U9: unspecified)."""
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
-    return [batch.tolist() for batch in torch.randperm(
-        len(labels), generator=generator).split(cfg.batch)]
+    order = torch.randperm(len(labels), generator=generator)
+    return [batch.tolist() for batch in order.split(cfg.batch)]
 
 
 def transforms(cfg):
@@ -270,8 +271,8 @@ def transforms(cfg):
 
 # ---------------------------------------------------------------------------- training
 def set_rates(optimizer, cfg, epoch):
-    """Both rates × 0.1 from time to time.  U5: after 19 and 39 epochs (SOP: 39 and 79), as in the
-    authors' code; the paper's "every 20" would be one epoch later."""
+    """Both rates × 0.1 every `drop_every` epochs.  U5: after 19 and 39 epochs (SOP: 39 and 79), as
+    in the authors' code; the paper's "every 20" would be one epoch later."""
     for group, lr in zip(optimizer.param_groups, (cfg.lr, cfg.lr_proxies), strict=True):
         group["lr"] = lr * 0.1 ** ((epoch + 1) // cfg.drop_every)
 
@@ -298,7 +299,7 @@ def train(cfg):
     loader = common.train_loader(data.train, augment, batches, cfg)
 
     with common.Run("jrd", cfg, data, weights) as run:
-        start = run.restore(network=network, optimizer=optimizer)       # epochs of last.pt
+        start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         network.eval()
         if start == 0:
             run.pretrained = pretrained_baseline(network, data, cfg)

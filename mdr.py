@@ -20,7 +20,7 @@ Equation                                          where
   -     distance-weighted sampling (Wu et al.)    distance_weighted_negatives
 
 U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1 is an
-error in print.  docs/equations.md has them all.
+erratum.  docs/equations.md has them all.
 Shapes: B batch, D pooling width, d embedding width, S levels, T triplets.
 """
 import torch
@@ -57,7 +57,7 @@ IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
 class Network(nn.Module):
     """uint8 images -> embeddings e (B, d): backbone, global average pool, fully connected.
 
-    It also has what else Adam learns: MDR's levels and Margin's β.
+    It has MDR (levels, μ*, σ*) and Margin's β too, so one optimizer and one checkpoint hold all.
     """
 
     def __init__(self, cfg, classes):
@@ -82,8 +82,8 @@ class Network(nn.Module):
         return F.normalize(e) if self.l2norm else e
 
     def embed(self, images):
-        e = self.embedding(self.pool(images))                           # Table 3: l2 at inference
-        return F.normalize(e) if self.eval_l2norm else e
+        e = self.embedding(self.pool(images))                           # (B, d)
+        return F.normalize(e) if self.eval_l2norm else e                # Table 3: l2 at inference
 
 
 # ---------------------------------------------------------------------------- losses
@@ -154,8 +154,9 @@ def distance_weighted_negatives(e, labels, generator):
     """Wu et al. 2017: for every ordered anchor-positive pair one negative, its probability inverse
     to the density q(r) ∝ r^(d-2) (1 - r²/4)^((d-3)/2) of its distance r on the unit sphere.
 
-    U9: the paper only names it.  r is of l2-normalized e, at least 0.5.  None beyond 1.4 is drawn;
-    if all are, any is.  The authors' weights underflow in float32 if a positive is much nearer.
+    U9: the paper only names it.  r is of l2-normalized e, at least 0.5.  A negative beyond 1.4 is
+    drawn only if all are, then uniformly.  The authors' weights underflow in float32 if a positive
+    is much nearer.
     e (B, d), labels (B,), generator, on one device -> anchors, positives, negatives (T,)
     """
     anchors, positives = positive_pairs(labels).nonzero(as_tuple=True)
@@ -167,7 +168,7 @@ def distance_weighted_negatives(e, labels, generator):
     log_weight = log_weight.masked_fill(same | (r > 1.4), -torch.inf)
     no_candidate = (log_weight == -torch.inf).all(1, keepdim=True)      # (B, 1)
     log_weight = torch.where(no_candidate & ~same, 0.0, log_weight)     # uniform
-    weight = log_weight.softmax(1)                                      # scaled, so none overflows
+    weight = log_weight.softmax(1)                                      # over negatives alone
     negatives = torch.multinomial(weight[anchors], 1, generator=generator)[:, 0]
     return anchors, positives, negatives
 
@@ -220,9 +221,14 @@ class MDR(nn.Module):
         # Here it and ν (U5) move the outer levels inwards, as fast as Adam's rate allows.
         return (normalized - self.levels[self.assign(normalized)]).abs().mean()
 
+    def state(self):
+        """What the log has of every epoch."""
+        return {"levels": self.levels.tolist(), "mu*": self.mu.item(), "sigma*": self.sigma.item()}
+
     @torch.no_grad()
     def level_shares(self, distances, pairs):
-        """Fig. 6: the shares of some pairs that each level attracts.  pairs (B, B) bool -> (S,)"""
+        """Fig. 6: the shares of some pairs that each level attracts; the log has their mean over
+        batches.  pairs (B, B) bool -> (S,), all 0 without a pair"""
         level = self.assign(self.normalize(distances)[pairs])           # (pairs,)
         return F.one_hot(level, len(self.levels)).sum(0) / max(1, len(level))
 
@@ -234,11 +240,10 @@ def objective(network, cfg, images, labels, generator):
     images uint8 (B, 3, h, w), labels (B,), generator, all on the device -> loss, {name: value} of
     its terms and of Fig. 6
     """
-    mdr, e = network.mdr, network(images)                               # (B, d)
+    e, mdr = network(images), network.mdr                               # (B, d)
     distances = pairwise_distances(e)                                   # (B, B)
     # U8: the paper applies the trick to L_DML alone.  Here, as in the authors' code, L_MDR sees the
-    # scaled distances too.  Their mean is 1, so μ* is always 1 and half of Eq. 2 idles.  The
-    # baseline (λ = 0) is scaled as well; with --l2norm nothing is.
+    # scaled distances too, so μ* is always 1.  λ = 0 is scaled as well; with --l2norm nothing is.
     if not cfg.l2norm:
         distances = unit_mean(distances)
     triplets = distance_weighted_negatives(e, labels, generator)        # 3 × (T,)
@@ -300,19 +305,18 @@ def transforms(cfg):
 
 # ---------------------------------------------------------------------------- training
 def set_rates(optimizer, cfg, epoch):
-    """U1, as in the authors' code: × 0.2 after 40, 60 and 80% of the epochs."""
+    """U1: × 0.2 after 40, 60 and 80% of the epochs; the authors' code has 100 epochs."""
     for group in optimizer.param_groups:
         group["lr"] = cfg.lr * 0.2 ** sum(epoch >= share * cfg.epochs for share in (0.4, 0.6, 0.8))
 
 
 def evaluate(network, data, cfg):
-    """Recall (Fig. 3b; U11: In-Shop queries its gallery), mean and variation of ‖e‖ (Fig. 4)."""
+    """Recall on test and train (Fig. 3b; U11: In-Shop has a gallery), ‖e‖: mean and cv (Fig. 4)"""
     parts = common.embeddings(network.embed, data, cfg)
-    norm, mdr = parts["test"].norm(dim=1), network.mdr
+    norm = parts["test"].norm(dim=1)
     return retrieval(parts, cfg.ks) | val_recall(network.embed, data, cfg) | {
         "seen R@1": recall_at_k(parts["seen"], parts["seen_labels"], [1])[1],
-        "norm mean": norm.mean().item(), "norm cv": (norm.std() / norm.mean()).item(),
-        "levels": mdr.levels.tolist(), "mu*": mdr.mu.item(), "sigma*": mdr.sigma.item()}
+        "norm mean": norm.mean().item(), "norm cv": (norm.std() / norm.mean()).item()}
 
 
 def train(cfg):
@@ -332,7 +336,7 @@ def train(cfg):
     loader = common.train_loader(data.train, augment, batches, cfg)
 
     with common.Run("mdr", cfg, data, weights) as run:
-        start = run.restore(network=network, optimizer=optimizer)       # epochs of last.pt
+        start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         network.eval()
         if start == 0:
             run.pretrained = pretrained_baseline(network, data, cfg)
@@ -352,6 +356,7 @@ def train(cfg):
             network.eval()
             due = (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs
             metrics = evaluate(network, data, cfg) if due else {}
+            metrics |= network.mdr.state()
             run.end_epoch(epoch, lr=optimizer.param_groups[0]["lr"], **metrics)
         # U12: report the last epoch.  The authors' code also keeps the best on test.
         if run.result is None:

@@ -30,16 +30,17 @@ NOT_SETTINGS = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "co
 
 # ---------------------------------------------------------------------------- what a run is
 def code_of(paper):
-    """The code of a run: a digest of the paper's script, without docstrings and comments."""
+    """The code of a run: a digest of the paper's script without docstrings and comments.  Of all
+    other files the commit in config.json tells."""
     tree = ast.parse((ROOT / f"{paper}.py").read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
             node.body = node.body[1:]
-    return digest(ast.dump(tree))[:12]
+    return digest(ast.unparse(tree))[:12]
 
 
 def run_folder(paper, cfg):
-    """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`"""
+    """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`, without --weights"""
     changed = [name + plain(value, between="_") for name, value in cfg.changed.items()
                if name != "weights"]
     label = [cfg.name] if cfg.name else []
@@ -225,7 +226,7 @@ class Run:
             self._write_log()
             print(f"{self.folder} is finished; --again trains it anew" if self.result else
                   f"continuing {self.folder} after epoch {len(self.history)}")
-        self.started, self.first = time.time(), len(self.history)
+        self.started, self.first = None, len(self.history)
         return self.cfg.epochs if self.result else self.first
 
     def best(self, metric):
@@ -244,14 +245,15 @@ class Run:
         return out
 
     def progress(self, loader):
-        """The batches of an epoch behind a progress bar.  NonFiniteLoss: a loss that is not."""
+        """The batches of an epoch behind a progress bar.  NonFiniteLoss: a loss that is not finite."""
         self.steps, self.images, start = [], 0, time.time()
+        self.started = self.started or start
         with tqdm(loader, f"epoch {len(self.history) + 1}/{self.cfg.epochs}", unit="batch",
                   leave=False, disable=None) as bar:
             for images, labels in bar:
                 yield images, labels
                 self.images += len(labels)
-                if len(self.steps) % 50 == 0:           # read back: the only wait in 50 steps
+                if len(self.steps) % 50 == 0:           # read back, for the bar
                     bar.set_postfix(loss=f"{self._means()['loss']:.3f}", refresh=False)
         self.means, self.seconds = self._means(), time.time() - start
 
