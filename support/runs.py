@@ -34,13 +34,14 @@ def code_of(paper):
     other files the commit in config.json tells."""
     tree = ast.parse((ROOT / f"{paper}.py").read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+        documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        if documented and ast.get_docstring(node):
             node.body = node.body[1:]
     return digest(ast.unparse(tree))[:12]
 
 
 def run_folder(paper, cfg):
-    """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`, without --weights"""
+    """`<out>/<paper>-<dataset>-<what differs from the preset, weights aside>[-<name>]-s<seed>`"""
     changed = [name + plain(value, between="_") for name, value in cfg.changed.items()
                if name != "weights"]
     label = [cfg.name] if cfg.name else []
@@ -245,7 +246,7 @@ class Run:
         return out
 
     def progress(self, loader):
-        """The batches of an epoch behind a progress bar.  NonFiniteLoss: a loss that is not finite."""
+        """The batches of an epoch behind a progress bar.  NonFiniteLoss: nan or infinite."""
         self.steps, self.images, start = [], 0, time.time()
         self.started = self.started or start
         with tqdm(loader, f"epoch {len(self.history) + 1}/{self.cfg.epochs}", unit="batch",
@@ -270,9 +271,9 @@ class Run:
             if len(bad):
                 step = int(bad[0, 0])
                 parts = ", ".join(f"{k} {v:g}" for k, v in self.steps[step].items() if not v.ndim)
-                raise NonFiniteLoss(f"the loss is not finite at epoch {len(self.history) + 1}, step "
-                                    f"{step + 1}: {parts}; {self.folder} has the "
-                                    f"{len(self.history)} epochs before")
+                done = len(self.history)
+                raise NonFiniteLoss(f"the loss is not finite at epoch {done + 1}, step {step + 1}: "
+                                    f"{parts}; {self.folder} has the {done} epochs before")
             means[name] = values.double().mean(0).tolist()
         return means
 
