@@ -6,7 +6,7 @@
 
 RUNS is a folder (run trains into runs-mdr) or an archive: results/cub128/mdr.tar.xz has the cited
 ones.  A variant replaces a function of mdr.py, which config.json does not tell, so its name is the
-run's.
+run's.  No page cites the runs named standardized and unit-pooled; commit cedb0e2 has their code.
 """
 import argparse
 import sys
@@ -14,7 +14,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
 
 import common  # noqa: E402
 import mdr  # noqa: E402
@@ -62,52 +61,23 @@ def uniform():
     mdr.distance_weighted_negatives = negatives
 
 
-def unit_pooled():
-    """Pooled features divided by their norms, times 150, about the pretrained norm."""
-    pool = mdr.Network.pool
-    mdr.Network.pool = lambda self, images: 150 * F.normalize(pool(self, images))
-
-
-def before_the_first_epoch(change):
-    """change(network, pooled features of the training images) once, before anything is measured."""
+def unit_start():
+    """The embedding layer is scaled, before anything is measured, to begin at mean distance 1."""
     pretrained_baseline = mdr.pretrained_baseline
 
-    def changed(network, data, cfg):
-        with torch.no_grad():
-            change(network, common.embed(network.pool, data.seen, cfg))
-        return pretrained_baseline(network, data, cfg)
-    mdr.pretrained_baseline = changed
-
-
-def unit_start():
-    """The embedding layer is scaled to begin at mean distance 1."""
-    def scale(network, pooled):
+    def scaled_before(network, data, cfg):
         layer = network.embedding
-        mean = torch.pdist(layer(pooled[::4])).mean()
-        for parameter in (layer.weight, layer.bias):
-            parameter /= mean
-    before_the_first_epoch(scale)
+        with torch.no_grad():
+            pooled = common.embed(network.pool, data.seen, cfg)
+            mean = torch.pdist(layer(pooled[::4])).mean()
+            layer.weight /= mean
+            layer.bias /= mean
+        return pretrained_baseline(network, data, cfg)
+    mdr.pretrained_baseline = scaled_before
 
 
-def standardized():
-    """Pooled features less their mean, over their deviation: both of the pretrained network."""
-    init, pool = mdr.Network.__init__, mdr.Network.pool
-
-    def with_statistics(self, cfg, classes):
-        init(self, cfg, classes)
-        self.register_buffer("shift", torch.zeros(self.embedding.in_features))
-        self.register_buffer("scale", torch.ones(self.embedding.in_features))
-    mdr.Network.__init__ = with_statistics
-    mdr.Network.pool = lambda self, images: (pool(self, images) - self.shift) / self.scale
-
-    def measure(network, pooled):
-        network.shift.copy_(pooled.mean(0))
-        network.scale.copy_(pooled.std(0).clamp_min(1e-3 * pooled.std()))
-    before_the_first_epoch(measure)
-
-
-VARIANTS = {f.__name__.replace("_", "-"): f for f in (
-    diagonal, unscaled, uniform, unit_pooled, unit_start, standardized)}
+VARIANTS = {"diagonal": diagonal, "unscaled": unscaled, "uniform": uniform,
+            "unit-start": unit_start}
 
 
 def run(words):

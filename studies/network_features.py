@@ -1,9 +1,8 @@
 """What MDR finds before its first step, on three networks: python studies/network_features.py
 
     python studies/network_features.py squeezenet1_1=FILE resnet18=FILE googlenet_bvlc=FILE
-Each network's pooled features x⁻ and embeddings e of cub128's training images, as mdr.py sees them
-with seed 0: length and its variation, the share of the squared length that all images have in
-common, distances, and where positive pairs lie on MDR's scale.  No training, no test image.
+Each network's embeddings of cub128's training images, as mdr.py sees them with seed 0.  No
+training, no test image.
 """
 import sys
 from pathlib import Path
@@ -16,20 +15,20 @@ import mdr  # noqa: E402
 from report.tables import markdown  # noqa: E402
 
 
-def measures(x, labels):
-    """x (n, d), labels (n,) -> lengths, variations and distances as text"""
-    norm, common_length = x.norm(dim=1), x.mean(0).norm()
-    d, positive = mdr.pairwise_distances(x), mdr.positive_pairs(labels)
+def measures(e, labels):
+    """e (n, D), labels (n,) -> cells"""
+    norm, common_length = e.norm(dim=1), e.mean(0).norm()
+    d, positive = mdr.pairwise_distances(e), mdr.positive_pairs(labels)
     off = mdr.off_diagonal(d)
-    return [f"{norm.mean():.2f}", f"{norm.std() / norm.mean():.2f}",
-            f"{100 * common_length ** 2 / norm.square().mean():.0f}%", f"{off.mean():.2f}",
+    return [f"{norm.std() / norm.mean():.2f}",
+            f"{100 * common_length ** 2 / norm.square().mean():.0f}%",
             f"{off.std() / off.mean():.2f}", f"{(d[positive].mean() - off.mean()) / off.std():.2f}"]
 
 
 def main(words):
     """words: name=weights file of each network"""
-    rows = [["network", "of", "mean length", "its variation", "common to all", "mean distance",
-             "its variation", "positive pairs, in σ"]]
+    rows = [["network", "std / mean of their norms", "common to all, of the squared length",
+             "σ, if the mean is 1", "positive pairs, in σ"]]
     for name, file in (word.split("=") for word in words):
         cfg = mdr.parse_args(["--dataset", "cub128", "--backbone", name, "--weights", file])
         train, _, test = mdr.transforms(cfg)
@@ -37,11 +36,8 @@ def main(words):
         torch.manual_seed(cfg.seed)
         network = mdr.Network(cfg, len(data.train.classes)).eval()
         common.load_weights(network.backbone, name, file)
-        x = common.embed(network.pool, data.seen, cfg)
-        with torch.no_grad():
-            e = network.embedding(x)
-        rows += [[name, "x⁻", *measures(x, data.seen.labels)],
-                 ["", "e", *measures(e, data.seen.labels)]]
+        e = common.embed(network.embed, data.seen, cfg)
+        rows.append([name, *measures(e, data.seen.labels)])
     print(*markdown(rows), sep="\n")
 
 

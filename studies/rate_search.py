@@ -107,12 +107,10 @@ def finished_runs(dataset, runs):
 def baseline_means(runs, script):
     """-> {rate: [mean held-out R@1 of each seed over the script's settings without regularizer]},
     of the rates that all of them have"""
-    means, names = {}, [name for name, (of, _) in BASELINES.items() if of == script]
-    for rate, recalls in runs.items():
-        if set(names) <= set(recalls):
-            by_seed = zip(*(recalls[name] for name in names))
-            means[rate] = [statistics.mean(unseen for unseen, *_ in seed) for seed in by_seed]
-    return means
+    names = [name for name, (of, _) in BASELINES.items() if of == script]
+    return {rate: [statistics.mean(figures[0] for figures in of_seed)
+                   for of_seed in zip(*(recalls[name] for name in names))]
+            for rate, recalls in runs.items() if set(names) <= set(recalls)}
 
 
 def choice(means):
@@ -126,33 +124,25 @@ def choice(means):
 
 
 def table(dataset, folder):
-    """Last-epoch R@1 per setting and rate.  With seeds also of each script's baselines together;
-    with one seed also MAP@R and the share of the schedule."""
+    """Figures of the last epoch per setting and rate.  With seeds also R@1 of each script's
+    baselines together, the rule's choice in bold."""
     runs = finished_runs(dataset, folder)
     if not runs:
         sys.exit(f"rate_search.py: no finished run of the search on {dataset} under {folder}")
-    rows = [["R@1 held out / trained", *(f"{rate:g}" for rate in runs)]]
-    more = [["MAP@R held out / best after", *rows[0][1:]]]
-    for name in SETTINGS:
-        if not any(name in recalls for recalls in runs.values()):
-            continue
+    rows = [["R@1 held out / trained / MAP@R held out / best after", *(f"{lr:g}" for lr in runs)]]
+    for name in [name for name in SETTINGS if any(name in recalls for recalls in runs.values())]:
         rows.append([name])
-        more.append([name])
         for recalls in runs.values():
-            unseen, seen, precision, share = zip(*recalls.get(name, [[None] * 4]))
-            found = unseen[0] is not None
-            rows[-1].append(f"{spread(unseen)} / {statistics.mean(seen):.1f}" if found else "")
-            more[-1].append(f"{precision[0]:.1f} / {share[0]:.2f}" if found else "")
+            unseen, *others = zip(*recalls[name]) if name in recalls else [()]
+            means = [f"{statistics.mean(seeds):.{digits}f}" for seeds, digits in zip(others, "112")]
+            rows[-1].append(" / ".join([spread(unseen), *means]))
     for script in common.PAPERS:
         means = baseline_means(runs, script)
-        chosen = choice(means)
-        if chosen:
+        if chosen := choice(means):
             cells = {rate: spread(means.get(rate, [])) for rate in runs}
             cells[chosen] = f"**{cells[chosen]}**"
             rows.append([f"{script}'s baselines together", *cells.values()])
     print(*markdown(rows), sep="\n")
-    if SEEDS[dataset] == 1:
-        print("", *markdown(more), sep="\n")
 
 
 def main(words):
