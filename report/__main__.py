@@ -25,12 +25,10 @@ import common
 from report.claims import decided, ledger
 from report.experiments import (EXPERIMENTS, FAMILIES, NAMES, add_selection, all_runs, plan,
                                 runs_of, selected)
-from report.figures import (draw_epochs, draw_levels, draw_nearest, draw_runs, draw_sweep,
-                            for_figures)
+from report.figures import draw_nearest, draw_picture, draw_runs, for_figures
 from report.tables import CHOSEN, compare, paper_table, table, unpacked, write_csv
 from support.runs import commit, versions
 
-PICTURES = {"sweep": draw_sweep, "epochs": draw_epochs, "levels": draw_levels}
 NOT_THE_PAPERS = """\
 > **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
 schedules of our own, and where nothing else is said with SqueezeNet 1.1: \
@@ -48,13 +46,9 @@ Student-t intervals over seeds, if there are three or more; in sweeps mean ± st
 the seeds that all points have.
 """
 NOTHING_RUN = """\
-0 of {all} runs are there, so there is no figure to report.  To start them:
-
-```
-python -m report --plan {words}       # which datasets are missing, and the commands
-bash run_all.sh {words}               # runs what is left, then writes this report
-bash run_all.sh {words} --list        # the commands alone: for xargs, SLURM (docs/running.md)
-```
+0 of {all} runs are there, so there is no figure to report.  `bash run_all.sh {words}` runs what \
+is left and writes this report.  With `--list` it prints the commands alone, for xargs or SLURM; \
+`python -m report --plan {words}` says which datasets are missing.
 
 The papers' figures are in report/paper_numbers.jsonl; they stand beside ours once there are any."""
 
@@ -69,12 +63,12 @@ def heading(key):
 def header(args, runs, done):
     """From what the report was made, and by what."""
     if not done:
-        words = [f"--{name} {shlex.quote(str(getattr(args, name)))}" for name in (
-            "dataset", "paper", "table", "seeds", "weights") if getattr(args, name)]
+        words = [f"--{name} {shlex.quote(str(value))}" for name, value in vars(args).items()
+                 if name in ("dataset", "paper", "table", "seeds", "weights") and value]
         return NOTHING_RUN.format(all=len(runs), words=" ".join(words))
     commits = {run.config["commit"] or "none" for run in done}          # 40 digits, + if edited
-    text = NOT_THE_PAPERS.format(weights=", ".join(sorted(
-        {run.config["weights_sha256"] for run in done}))) if args.dataset == "cub128" else ""
+    weights = ", ".join(sorted({run.config["weights_sha256"] for run in done}))
+    text = NOT_THE_PAPERS.format(weights=weights) if args.dataset == "cub128" else ""
     return text + HEADER.format(
         done=len(done), all=len(runs), chosen=CHOSEN, here=(commit() or "none")[:12],
         commits=", ".join(sorted(c[:12] + c[40:] for c in commits)),
@@ -88,7 +82,8 @@ def write_report(rows, args, folder):
     folder.mkdir(parents=True, exist_ok=True)
     runs, most = all_runs(rows, args), max(row.seeds for row in rows)
     done = [run for run in runs if run.result]
-    lines, written = [f"# Report on {NAMES[args.dataset]}", "", header(args, runs, done)], []
+    lines = [f"# Report on {NAMES[args.dataset]}", "", header(args, runs, done)]
+    written = ["report.md"]
     if done:
         claim_lines, claim_rows = ledger(args, range(most))
         if args.dataset == "cub128" and not args.partial:       # Holm's families are whole
@@ -96,41 +91,40 @@ def write_report(rows, args, folder):
             for name in FAMILIES:
                 decided_lines, decided_rows = decided(args, name)
                 lines, claim_rows = lines + decided_lines, decided_rows + claim_rows
-        lines, table_rows = lines + claim_lines, []
+        lines, table_rows, pictures = lines + claim_lines, [], []
         if (folder / "README.md").exists():                     # by a person
             lines += ["What was seen in them: [README.md](README.md).", ""]
         for key in dict.fromkeys(row.key for row in rows):
-            of_table = [row for row in rows if row.key == key]
+            of_key = [row for row in rows if row.key == key]
             lines += [f"## {heading(key)}", ""]
-            picture = folder / f"{'-'.join(key)}.png"
-            if EXPERIMENTS[key].picture and draw_picture(picture, of_table, args, most):
-                written.append(picture.name)
-                lines += [f"![{heading(key)}]({picture.name})", ""]
-            for dataset in dict.fromkeys(row.dataset for row in of_table):
-                text, csv_rows = paper_table([row for row in of_table if row.dataset == dataset],
+            if picture := draw(folder, of_key, args, most):
+                pictures.append(picture)
+                lines += [f"![{heading(key)}]({picture})", ""]
+            for dataset in dict.fromkeys(row.dataset for row in of_key):
+                text, csv_rows = paper_table([row for row in of_key if row.dataset == dataset],
                                              args, most)
                 lines += [f"**{NAMES[dataset]}**", "", *text, ""]
                 table_rows += csv_rows
         write_csv(folder / "tables.csv", table_rows)
         write_csv(folder / "claims.csv", claim_rows)
-        written = ["tables.csv", "claims.csv", *written]
+        written += ["tables.csv", "claims.csv", *pictures]
     with common.atomic(folder / "report.md") as file:
         file.write("\n".join(lines).rstrip() + "\n")
-    return "\n".join(lines), ["report.md", *written]
+    return "\n".join(lines), written
 
 
-def draw_picture(path, rows, args, most):
-    """Draw an experiment's picture anew -> whether there is one"""
-    def get(row):
-        return [run for run in runs_of(row, args, most) if run.result]
-
+def draw(folder, rows, args, most):
+    """Draw an experiment's picture anew -> its name, None if there is none"""
+    path = folder / f"{'-'.join(rows[0].key)}.png"
     path.unlink(missing_ok=True)
+    runs_of_rows = [(row, [run for run in runs_of(row, args, most) if run.result]) for row in rows]
+    if not EXPERIMENTS[rows[0].key].picture or not any(runs for _, runs in runs_of_rows):
+        return None
     try:
-        if any(get(row) for row in rows):
-            PICTURES[EXPERIMENTS[rows[0].key].picture](path, rows, get)
+        draw_picture(path, runs_of_rows)
+        return path.name
     except common.UserError as error:
         print(f"skipped {path.name}: {error}", file=sys.stderr)
-    return path.exists()
 
 
 def main(args):
@@ -154,19 +148,15 @@ def main(args):
         elif args.plan:
             sys.exit(plan(selected(args), args))
         elif args.dataset or args.partial:
-            make_report(selected(args), args)
+            rows = selected(args)
+            words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
+            folder = Path(args.out or args.beside / "-".join(filter(None, words)))
+            text, written = write_report(rows, args, folder)
+            if args.partial:
+                print(re.sub(r"!\[.*?\)\s*", "", text))
+            print(f"wrote {folder}/{', '.join(written)}")
         else:
             print(table(args.runs))
-
-
-def make_report(rows, args):
-    """Write the report and say so; a part of one is printed too."""
-    name = "-".join(filter(None, ["quick" if args.quick else args.dataset, args.paper, args.table]))
-    folder = Path(args.out or args.beside / f"report-{name}")
-    text, written = write_report(rows, args, folder)
-    if args.partial:
-        print(re.sub(r"!\[.*?\)\s*", "", text))
-    print(f"wrote {folder}/{', '.join(written)}")
 
 
 def parse_args(argv=None):
@@ -183,17 +173,14 @@ def parse_args(argv=None):
     add("--out", help="what to write (default: a report-... in --runs; the sheet beside the run; "
         "curves.png; the folder annotated)")
     args = parser.parse_args(argv)
-    selection = "dataset paper table quick seeds weights"
-    drawing = args.compare or args.curves or args.sheet or args.annotate
     args.partial = bool(args.paper or args.table or args.quick)
-    asked = args.list or args.plan or drawing or args.dataset or args.partial
+    selection = "dataset paper table quick seeds weights"
+    idle = {"list": "out", "plan": "out", "compare": f"{selection} out", "curves": selection,
+            "sheet": f"{selection} runs", "annotate": f"{selection} runs"}
     common.refuse_idle(parser, args, [
-        ("with --list", args.list, "out"), ("with --plan", args.plan, "out"),
-        ("with --compare", args.compare, f"{selection} out"),
-        ("with --curves", args.curves, selection),
-        ("with --sheet", args.sheet, f"{selection} runs"),
-        ("with --annotate", args.annotate, f"{selection} runs"),
-        ("without --dataset, --paper, --table or --quick", not asked, "seeds weights out")])
+        *((f"with --{mode}", getattr(args, mode), names) for mode, names in idle.items()),
+        ("without --dataset, --paper, --table or --quick", not args.partial and not args.dataset
+         and not any(getattr(args, mode) for mode in idle), "seeds weights out")])
     args.runs = args.runs or ["runs"]
     args.beside = Path(args.runs[0])                # of an archive, its folder
     if args.beside.suffix == ".xz":

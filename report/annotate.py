@@ -13,7 +13,6 @@ from support.files import ROOT, UserError, atomic
 
 PAPERS = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA"}
 EQUATIONS = "docs/equations.md"
-FOLDED = re.compile(r"\w+\.parse_args")                    # of no equation
 NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
 MARKS = {"&": "&amp;", "<": "&lt;", r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
          r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
@@ -39,22 +38,27 @@ def inline(markdown):
     return "".join(parts)
 
 
-def paper_side(title):
-    """A paper's part of EQUATIONS -> {function: its left side}, {equation or note: function}"""
+def paper_side(paper):
+    """A paper's part of EQUATIONS -> {function: its left side}, {equation or note: function}.  What
+    belongs to a method of the script stands at its class, which has a part of its own."""
+    def place(name):
+        return ".".join(name.split(".")[:2]) if name.startswith(f"{paper}.") else name
+
     text = (ROOT / EQUATIONS).read_text(encoding="utf-8")
-    part = re.search(rf"^## {title} \(.*?(?=^## )", text, re.S | re.M)[0]
+    text = re.search(rf"^## {PAPERS[paper]} \(.*?(?=^## )", text, re.S | re.M)[0]
     left, home = collections.defaultdict(str), {}
-    for block in re.split(r"^### ", part, flags=re.M)[1:]:
+    for block in re.split(r"^### ", text, flags=re.M)[1:]:
         heading, _, body = block.partition("\n")
         for point, choice, where in re.findall(r"^\| ([UE]\d+) \| (.*?) \| (.*?) \|", body, re.M):
-            home[point] = NAME.search(where)[1]
-            left[home[point]] += f'<p class="note" id="{point}"><b>{point}</b> {inline(choice)}</p>'
-        text, tested, tests = body.partition("tested by")
+            home[point] = name = place(NAME.search(where)[1])
+            left[name] += f'<p class="note" id="{point}"><b>{point}</b> {inline(choice)}</p>'
+        told, tested, tests = body.partition("tested by")
         if not tested:
             continue
-        first = NAME.search(text)[1]
-        own = {n: name for name, n in re.findall(NAME.pattern + r"\]\([^)]*\) \(Eq\. (\d+)", text)}
-        for paragraph in text.rstrip(" ·\n").strip().split("\n\n"):
+        first = place(NAME.search(told)[1])
+        own = {n: place(name)
+               for name, n in re.findall(NAME.pattern + r"\]\([^)]*\) \(Eq\. (\d+)", told)}
+        for paragraph in told.rstrip(" ·\n").strip().split("\n\n"):
             number = "".join(re.findall(r"\\qquad \((\d+)\)", paragraph))
             name = own.get(number, first)
             if f"<h3>{heading}<" not in left[name]:
@@ -99,53 +103,39 @@ def source_of(name):
     raise UserError(f"{EQUATIONS} names {name}, which is not there")
 
 
-def parts_of(text, tree, told):
-    """A script -> [(name, docstring, its line numbers without the docstring)] of its functions and
-    classes, and of methods with a docstring or in `told`; other code goes on in the part before."""
-    nodes, lines = [("", tree)], text.split("\n")
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            nodes.append((node.name, node))
-            methods = [(f"{node.name}.{m.name}", m) for m in node.body if hasattr(m, "name")]
-            nodes += [(name, m) for name, m in methods if name in told or ast.get_docstring(m)]
-    starts = [tree.body[0].end_lineno + 1]
-    for _, node in nodes[1:]:
-        start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        while not lines[start - 2].strip() or lines[start - 2].lstrip().startswith("#"):
-            start -= 1                                          # the comments above belong to it
-        starts.append(start)
-    for (name, node), start, end in zip(nodes, starts, [*starts[1:], len(lines) + 1]):
-        doc = ast.get_docstring(node) or ""
-        skipped = range(node.body[0].lineno, node.body[0].end_lineno + 1) if doc else ()
-        yield name, doc, [n for n in range(start, end) if n not in skipped]
+def parts_of(text):
+    """A script, split at two blank lines -> [(name of the function or class, "" of other code, its
+    docstring, line numbers without the docstring)]"""
+    first = 1
+    for chunk in text.split("\n\n\n"):
+        tree = ast.parse(chunk)
+        named = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        node = named[0] if named else tree
+        doc, last = ast.get_docstring(node), first + chunk.count("\n")
+        string = range(node.body[0].lineno, node.body[0].end_lineno + 1) if doc else ()
+        yield (named[0].name if named else "", doc or "",
+               [n for n in range(first, last + 1) if n - first + 1 not in string])
+        first = last + 3
 
 
 # ---------------------------------------------------------------------------- a page
 def page(paper):
     """UserError: an equation or a function that EQUATIONS has wrong."""
-    left, home = paper_side(PAPERS[paper])
-    text, tree, lines = read(ROOT / f"{paper}.py")
-
-    def section(name, says, code):
-        body = f'<section id="{name}"><div>{says}</div><div>{code}</div></section>'
-        folded = f"<details><summary><code>{name}</code></summary>{body}</details>"
-        return folded if FOLDED.match(name) else body
-
-    rows = []
-    for name, doc, numbers in parts_of(text, tree, {n.partition(".")[2] for n in left}):
+    left, home = paper_side(paper)
+    text, _, lines = read(ROOT / f"{paper}.py")
+    section = '<section id="{}"><div>{}</div><div>{}</div></section>'.format
+    sections = []
+    for name, doc, numbers in parts_of(text):
         for number in re.findall(r"\bEq\. (\d+)", doc.split("\n")[0]):
             if f"eq-{number}" not in home:
                 raise UserError(f"{paper}.py, {name}: Eq. {number} is not in {EQUATIONS}")
-        for n in [n for n in numbers if "# ----" in lines[n - 1]]:      # a banner is a heading
-            numbers.remove(n)
-            rows.append(f"<h2>{text.splitlines()[n - 1].strip('#- ')}</h2>")
         flowing = re.sub(r"(?<!\n)\n(?![\n -])", " ", doc) if name else doc
         says = f'<div class="{"doc" if name else "page"}">{html.escape(flowing, quote=False)}</div>'
-        name = f"{paper}.{name}"
-        rows.append(section(name, says + left.pop(name, ""), listing(lines, numbers)))
-    rows += [section(name, says, source_of(name)) for name, says in left.items()]
+        name = f"{paper}.{name or numbers[0]}"
+        sections.append(section(name, says + left.pop(name, ""), listing(lines, numbers)))
+    sections += [section(name, says, source_of(name)) for name, says in left.items()]
     index = " ".join(f'<a href="#{a}">{a.replace("eq-", "Eq. ")}</a>' for a in home)
-    return document(f"{paper}.py beside its paper", f"<nav>{index}</nav>" + "".join(rows))
+    return document(f"{paper}.py beside its paper", f"<nav>{index}</nav>" + "".join(sections))
 
 
 def document(title, body):

@@ -1,14 +1,15 @@
 """What the papers claim, as inequalities between runs: the ledger, and what new seeds decided."""
+import contextlib
 import math
 import statistics
 
 import numpy as np
 
 from eval import confidence_interval
-from report.experiments import (FAMILIES, GLYPHS_SEEDS, LEVELS, LOSSES, NAMES, STAND_INS,
-                                THREE_TIMES, THREE_TIMES_IS, VARIANTS, datasets_asked,
-                                deciding_runs, flags_on, training)
-from report.tables import interval, markdown, reading, spread, with_interval
+from report.experiments import (FAMILIES, GLYPHS_SEEDS, LEVELS, LOSSES, NAMES, THREE_TIMES,
+                                THREE_TIMES_IS, VARIANTS, datasets_asked, deciding_runs,
+                                flags_on, training)
+from report.tables import interval, markdown, reading, spread
 from support.files import listed
 
 PAPER_OF = {"J": "jrd", "M": "mdr", "D": "dml_da"}
@@ -120,66 +121,64 @@ CLAIMS = {
         "N-pair - triplet": less("--loss npair --lambda 0", "--loss triplet --lambda 0")})}
 
 
-# On glyphs at three times the preset's rate too: the claims that need headline settings alone.
-AT_THREE_TIMES = ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")
+def at_three_times(paper, inequality):
+    """The inequality of settings that have three times the preset's rate"""
+    return lambda v: inequality(
+        lambda flags, metric: v(f"{flags} {THREE_TIMES_IS[paper]}".strip(), metric))
+
+
+AT_THREE_TIMES = {      # on glyphs: the claims that need headline settings alone
+    f"{claim}, {THREE_TIMES}": (CLAIMS[claim][0], "cub cars", {
+        text: at_three_times(PAPER_OF[claim[0]], inequality)
+        for text, inequality in CLAIMS[claim][2].items()})
+    for claim in ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")}
 
 
 # ---------------------------------------------------------------------------- verdicts
-def in_each_seed(paper, inequality, dataset, args, seeds, more=""):
-    """What must be above 0 -> its value in each seed that has its runs, or why there is none.
-    more: flags that every setting has besides."""
-    values, reason = [], "not run"
-    for seed in seeds:
-        missing = []
+class NotRun(Exception):
+    """A setting that an inequality needs has no finished run."""
 
+
+def in_each_seed(paper, inequality, dataset, args, seeds):
+    """What must be above 0 -> its value in each seed that has its runs"""
+    def value(seed):
         def v(flags, metric):
-            own_flags = flags_on(dataset, paper, f"{flags} {more}".strip())
-            run = own_flags is not None and training(paper, dataset, own_flags, seed, args.runs,
-                                                     args.weights)
-            if run and run.result:
-                return reading(run, metric)
-            missing.append("not run" if run else STAND_INS[dataset])
-            return 0.0
-        value = inequality(v)
-        if missing:
-            reason = missing[0]
-        else:
-            values.append(value)
-    return values or reason
+            flags = flags_on(dataset, paper, flags)
+            run = flags is not None and training(paper, dataset, flags, seed, args.runs,
+                                                 args.weights)
+            if not run or not run.result:
+                raise NotRun
+            return reading(run, metric)
+        return inequality(v)
+
+    values = []
+    for seed in seeds:
+        with contextlib.suppress(NotRun):
+            values.append(value(seed))
+    return values
 
 
 def judged(values):
     """-> columns of claims.csv: a mean, the half-width of its 95% interval (nan for one value), the
-    p of the two-sided t-test (of differences within a seed: paired), the verdict on 'above 0'"""
+    verdict on 'above 0', the p of the two-sided t-test (of differences within a seed: paired)"""
     from scipy import stats                         # here, because it takes a second to import
     mean, half = confidence_interval(values)
-    p = math.nan
-    if len(values) > 1:
-        varies = np.ptp(values) > 1e-9
-        p = float(stats.ttest_1samp(values, 0).pvalue if varies else abs(mean) < 1e-9)
     word = "holds" if mean > half else "does not hold" if mean < -half else "undecided"
+    p = float(stats.ttest_1samp(values, 0).pvalue) if len(values) > 1 else math.nan
     return {"estimate": mean, "half-width": half, "verdict": word, "p": p}
 
 
-def holm(p):
-    """Holm (1979): p values -> adjusted ones, in their order; those below 0.05 are the tests that
-    his procedure rejects at a family-wise level of 0.05."""
-    adjusted, most = [0.0] * len(p), 0.0
-    for rank, i in enumerate(sorted(range(len(p)), key=p.__getitem__)):
-        most = max(most, min(1.0, (len(p) - rank) * p[i]))
-        adjusted[i] = most
-    return adjusted
-
-
-def adjust(rows):
-    """Rows of claims.csv get Holm's verdict -> how many tests his family has: all that have two
-    seeds or more.  What was decided alone and is not in the family is undecided."""
-    tested = [row for row in rows if not math.isnan(row.get("p", math.nan))]
+def holm(rows):
+    """Rows of claims.csv get the verdict and the p of Holm (1979), whose family is all that have a
+    p -> their number.  What was decided alone and is not at a family-wise level of 0.05 is
+    undecided."""
+    tested, adjusted = [row for row in rows if not math.isnan(row.get("p", math.nan))], 0.0
     for row in rows:
         row["Holm-adjusted verdict"] = row["verdict"]
-    for row, p in zip(tested, holm([row["p"] for row in tested])):
-        row["Holm-adjusted p"] = p
-        if p >= 0.05:
+    for rank, row in enumerate(sorted(tested, key=lambda row: row["p"])):
+        adjusted = row["Holm-adjusted p"] = max(
+            adjusted, min(1.0, (len(tested) - rank) * row["p"]))
+        if adjusted >= 0.05:
             row["Holm-adjusted verdict"] = "undecided"
     return len(tested)
 
@@ -199,37 +198,35 @@ of most settings had been seen in an earlier list.  {THREE_TIMES.capitalize()}: 
 the search's grid, for every claim that needs headline settings alone."""
 
 
-def judged_claim(claim, dataset, args, seeds, suffix):
-    """A claim's inequalities on one dataset -> rows of claims.csv"""
-    paper, (sentence, _, inequalities), rows = PAPER_OF[claim[0]], CLAIMS[claim], []
-    for text, inequality in inequalities.items():
-        values = in_each_seed(paper, inequality, dataset, args, seeds,
-                              THREE_TIMES_IS[paper] if suffix else "")
-        found = ({"seeds": 0, "verdict": values} if isinstance(values, str) else
-                 {"seeds": len(values)} | judged(values))
-        rows.append({"claim": claim, "sentence": sentence, "must be above 0": text + suffix,
-                     "on": dataset} | found)
+VERDICTS = ("does not hold", "not run", "undecided", "holds")           # the worst first
+
+
+def judged_claim(claim, sentence, datasets, inequalities, args, seeds):
+    """A claim's inequalities on each dataset -> rows of claims.csv"""
+    rows = []
+    for dataset in datasets_asked(datasets, args.dataset):
+        for text, inequality in inequalities.items():
+            values = in_each_seed(PAPER_OF[claim[0]], inequality, dataset, args, seeds)
+            rows.append({"claim": claim, "sentence": sentence, "must be above 0": text,
+                         "on": dataset, "seeds": len(values)}
+                        | (judged(values) if values else {"verdict": "not run"}))
     return rows
 
 
 def ledger(args, seeds):
     """-> Markdown lines, CSV rows.  The tables have what has run; other claims are named below."""
-    asked = [(claim, "") for claim in CLAIMS]
-    asked += [(claim, f", {THREE_TIMES}") for claim in AT_THREE_TIMES if args.dataset == "glyphs"]
-    by_claim = {claim + suffix: [
-        row for dataset in datasets_asked(CLAIMS[claim][1], args.dataset)
-        for row in judged_claim(claim, dataset, args, seeds, suffix)]
-        for claim, suffix in asked if args.paper in (None, PAPER_OF[claim[0]])}
+    asked = CLAIMS | (AT_THREE_TIMES if args.dataset == "glyphs" else {})
+    by_claim = {claim: judged_claim(claim, *parts, args, seeds) for claim, parts in asked.items()
+                if args.paper in (None, PAPER_OF[claim[0]])}
     csv_rows = sum(by_claim.values(), [])
-    lines = ["## Claims", "", LEDGER.format(family=adjust(csv_rows)), ""]
+    lines = ["## Claims", "", LEDGER.format(family=holm(csv_rows)), ""]
     lines += [LEDGER_ON_GLYPHS, ""] if args.dataset == "glyphs" else []
-    short = [["claim", "", "verdict", "Holm-adjusted"]]
+    short, not_run = [["claim", "", "verdict", "Holm-adjusted"]], []
     long = [["claim", "must be above 0", "on", "estimate", "95% interval", "seeds", "verdict",
              "Holm-adjusted"]]
-    order, not_run = ("does not hold", "not run", *STAND_INS.values(), "undecided", "holds"), []
     for claim, rows in by_claim.items():
         if any(row["seeds"] for row in rows):       # a claim's verdict is its worst inequality's
-            alone, adjusted = (min((row[of] for row in rows), key=order.index)
+            alone, adjusted = (min((row[of] for row in rows), key=VERDICTS.index)
                                for of in ("verdict", "Holm-adjusted verdict"))
             short.append([claim, rows[0]["sentence"], f"**{alone}**", adjusted])
             long += [cells_of(row) for row in rows]
@@ -243,17 +240,19 @@ def ledger(args, seeds):
 
 def cells_of(row):
     """A row of claims.csv -> cells"""
-    mean, half = row.get("estimate", math.nan), row.get("half-width", math.nan)
-    number = "–" if math.isnan(mean) else f"{round(mean, 3) + 0:+.3f}"      # + 0: not -0.000
-    return [row["claim"], row["must be above 0"], NAMES[row["on"]], number, interval(mean, half, 3),
-            str(row["seeds"]), row["verdict"], row["Holm-adjusted verdict"]]
+    numbers = ["–", "–"]
+    if row["seeds"]:
+        mean, half = row["estimate"], row["half-width"]
+        numbers = [f"{round(mean, 3) + 0:+.3f}", interval(mean, half, 3)]       # + 0: not -0.000
+    return [row["claim"], row["must be above 0"], NAMES[row["on"]], *numbers, str(row["seeds"]),
+            row["verdict"], row["Holm-adjusted verdict"]]
 
 
 # ---------------------------------------------------------------------------- by new seeds
-PRIMARY = ("R@1 of each", "paired", "correlation", "unpaired", "over classes", "paper's", "seeds",
-           "Holm-adjusted verdict")
-METRICS = ("MAP@R", "NMI", "seen R@1", "last four R@1", "R@1 where the search was best")
-SECONDARY = ("R@1 of each, L2-normalized", *METRICS)
+EACH = {"R@1 of each": "R@1", "R@1 of each, L2-normalized": "R@1, l2-normalized"}
+EARLY, METRICS = "R@1 where the search was best", ("MAP@R", "NMI", "seen R@1", "last four R@1")
+TABLES = (("R@1 of each", "paired", "correlation", "unpaired", "over classes", "paper's", "seeds",
+           "Holm-adjusted verdict"), ("R@1 of each, L2-normalized", *METRICS, EARLY))
 
 
 def over_classes(one, other, resamples=10_000):
@@ -272,54 +271,56 @@ def figures(sides, shares):
     the figures of their difference; a metric that a run lacks is left out"""
     from scipy import stats
 
-    def of_both(metric):
-        of_shares = shares if metric == METRICS[-1] else (metric, metric)
-        values = [[reading(run, of) for run in runs] for runs, of in zip(sides, of_shares)]
+    def of_both(metrics):
+        values = [[reading(run, metric) for run in runs] for runs, metric in zip(sides, metrics)]
         return None if None in sum(values, []) else values
 
-    a, b = map(np.array, of_both("R@1"))
-    row = judged(a - b) | {"R@1 of each": f"{spread(a)} and {spread(b)}",
-                           "paired": with_interval(*confidence_interval(a - b)),
-                           "correlation": f"{np.corrcoef(a, b)[0, 1]:.2f}"}
+    a, b = map(np.array, of_both(["R@1"] * 2))
+    row = judged(a - b) | {"correlation": f"{np.corrcoef(a, b)[0, 1]:.2f}"}
     ends = {"unpaired": stats.ttest_ind(a, b, equal_var=False).confidence_interval(),
-            "over classes": over_classes(*of_both("hits"))}
+            "over classes": over_classes(*of_both(["hits"] * 2))}
     row |= {name: f"[{low:+.2f}, {high:+.2f}]" for name, (low, high) in ends.items()}
-    row |= {metric: with_interval(*confidence_interval(np.subtract(*values)))
-            for metric in METRICS if (values := of_both(metric))}
-    if values := of_both("R@1, l2-normalized"):
-        row[SECONDARY[0]] = " and ".join(map(spread, values))
+    row |= {name: " and ".join(map(spread, values)) for name, metric in EACH.items()
+            if (values := of_both([metric] * 2))}
+    differences = {"paired": ["R@1"] * 2, **{m: [m] * 2 for m in METRICS}, EARLY: shares}
+    for name, metrics in differences.items():
+        if values := of_both(metrics):
+            mean, half = confidence_interval(np.subtract(*values))
+            row[name] = f"{mean:+.2f} {interval(mean, half, 2)}"
     return row
 
 
 def decided(args, name):
     """A family of FAMILIES -> Markdown lines, CSV rows.  No figure before all of its runs are in,
     by one code on one kind of processor."""
-    family, rows, members, runs = FAMILIES[name], [], [], []
-    for text, (paper, *settings, papers) in family.differences.items():
-        sides = [deciding_runs(name, paper, flags, args) for flags in settings]
+    family, rows, members = FAMILIES[name], [], []
+    for text, papers in family.differences.items():
+        pair = text.split(" - ")
+        sides = [deciding_runs(name, setting, args) for setting in pair]
         done = min(sum(run.result is not None for run in side) for side in sides)
         if text in family.optional and done < len(family.seeds):
             continue
-        members.append((sides, [family.settings[paper, flags][1] for flags in settings]))
-        runs += sum(sides, [])
+        members.append((sides, [family.settings[setting][3] for setting in pair]))
         rows.append({"claim": name, "must be above 0": text, "on": "cub128",
                      "seeds": f"{done} of {len(family.seeds)}",
                      "paper's": f"{papers:+g}" if papers else "–"})
-    finished, missing = ([run for run in dict.fromkeys(runs) if bool(run.result) == there]
-                         for there in (True, False))
-    differ = [f"{what} of {NAMES[paper]}'s runs differ" for paper in PAPER_OF.values()
-              for what in ("code", "images", "weights_sha256", "versions", "processor")
-              if len({str(run.config.get(what)) for run in finished if run.paper == paper}) > 1]
-    if differ or missing or any(row["seeds"][0] == "0" for row in rows):
-        word = ", ".join(differ) or "not before all seeds"
+    runs = dict.fromkeys(run for sides, _ in members for side in sides for run in side)
+    missing = [run.folder.name for run in runs if not run.result]
+    word = ", ".join(
+        f"{what} of {NAMES[paper]}'s runs differ" for paper in PAPER_OF.values()
+        for what in ("code", "images", "weights_sha256", "versions", "processor")
+        if len({str(run.config.get(what)) for run in runs if run.result and run.paper == paper}) > 1)
+    if missing or not all(side for sides, _ in members for side in sides):      # [] has no rate yet
+        word = word or "not before all seeds"
+    if word:
         rows = [row | {"verdict": word, "Holm-adjusted verdict": word} for row in rows]
     else:
         rows = [row | figures(*member) for row, member in zip(rows, members)]
-        adjust(rows)
+        holm(rows)
     lines = [f"By seeds {family.seeds[0]} to {family.seeds[-1]}, on {family.title}:", ""]
-    for heads in (PRIMARY, SECONDARY):
+    for heads in TABLES:
         heads = ["must be above 0", *heads]
         lines += [*markdown([heads, *([row.get(head, "–") for head in heads] for row in rows)]), ""]
     if missing:
-        lines += [f"Missing: {listed([run.folder.name for run in missing])}.", ""]
+        lines += [f"Missing: {listed(missing)}.", ""]
     return lines, rows

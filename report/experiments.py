@@ -178,43 +178,38 @@ class Family(NamedTuple):
     """Differences that new seeds decide on cub128, with Holm's correction over these alone."""
     title: str
     seeds: range
-    differences: dict       # {setting - setting: (paper, flags of one, of the other, the paper's)}
-    settings: dict          # {(paper, flags): (further flags, None while a rate is searched; share
+    settings: dict          # {name: (paper, flags, more flags: None while a rate is searched, share
     #                         of the schedule after which its search was best, if there was one)}
+    differences: dict       # {name - name: the paper's, in points}
     optional: tuple = ()    # differences that are in the family only if all their runs are
 
 
-R18 = "--backbone resnet18 --weights resnet18_pqf.pth"
-GOOGLENET = "--backbone googlenet_bvlc --weights googlenet_bvlc.pth"
-AUTHORS = f"{R18} --lr 5e-5 --epochs 100 --iterations 100 --eval-every 10"
+AUTHORS = ("--backbone resnet18 --weights resnet18_pqf.pth --lr 5e-5 --epochs 100 --iterations 100 "
+           "--eval-every 10")
 FAMILIES = {        # by the label of their runs, --name
     "decides": Family("SqueezeNet 1.1 (docs/plan_cub128.md)", range(3, 11), {
-        "JRD - AMSoftmax": ("jrd", "", "--alpha 0", None),          # AMSoftmax is in no table
-        "DML-DA contrastive - contrastive": ("dml_da", "", "--lambda 0", 3.63),
-        "DML-DA triplet - triplet": ("dml_da", "--loss triplet", "--loss triplet --lambda 0", 6.33),
-        "DML-DA N-pair - N-pair": ("dml_da", "--loss npair", "--loss npair --lambda 0", 4.15),
-        "L2Norm - Triplet": ("mdr", "--lambda 0 --l2norm", "--lambda 0", 7.8),
-        "MDR - Triplet": ("mdr", "", "--lambda 0", 11.5),
-        "MDR - L2Norm": ("mdr", "", "--lambda 0 --l2norm", 3.7)}, {
-        ("jrd", "--alpha 0"): ("--lr 1e-3 --lr-proxies 1e-1", 1.0),
-        ("jrd", ""): ("--lr 3e-4 --lr-proxies 3e-2", 0.8),
-        ("mdr", "--lambda 0"): ("--lr 3e-4", 1.0), ("mdr", ""): ("--lr 3e-4", 0.8),
-        ("mdr", "--lambda 0 --l2norm"): ("--lr 3e-5", 0.4),
-        ("dml_da", "--lambda 0"): ("--lr 3e-5", 1.0), ("dml_da", ""): ("--lr 3e-5", 1.0),
-        ("dml_da", "--loss triplet --lambda 0"): ("--lr 3e-5", 0.5),
-        ("dml_da", "--loss triplet"): ("--lr 3e-5", 0.5),
-        ("dml_da", "--loss npair --lambda 0"): ("--lr 3e-6", 0.75),
-        ("dml_da", "--loss npair"): ("--lr 3e-5", 0.75)}),
+        "JRD": ("jrd", "", "--lr 3e-4 --lr-proxies 3e-2", 0.8),
+        "AMSoftmax": ("jrd", "--alpha 0", "--lr 1e-3 --lr-proxies 1e-1", 1.0),
+        "MDR": ("mdr", "", "--lr 3e-4", 0.8), "Triplet": ("mdr", "--lambda 0", "--lr 3e-4", 1.0),
+        "L2Norm": ("mdr", "--lambda 0 --l2norm", "--lr 3e-5", 0.4),
+        "DML-DA contrastive": ("dml_da", "", "--lr 3e-5", 1.0),
+        "contrastive": ("dml_da", "--lambda 0", "--lr 3e-5", 1.0),
+        "DML-DA triplet": ("dml_da", "--loss triplet", "--lr 3e-5", 0.5),
+        "triplet": ("dml_da", "--loss triplet --lambda 0", "--lr 3e-5", 0.5),
+        "DML-DA N-pair": ("dml_da", "--loss npair", "--lr 3e-5", 0.75),
+        "N-pair": ("dml_da", "--loss npair --lambda 0", "--lr 3e-6", 0.75)}, {
+        "JRD - AMSoftmax": None, "DML-DA contrastive - contrastive": 3.63,      # in no table: None
+        "DML-DA triplet - triplet": 6.33, "DML-DA N-pair - N-pair": 4.15, "L2Norm - Triplet": 7.8,
+        "MDR - Triplet": 11.5, "MDR - L2Norm": 3.7}),
+    # The plan's "a run that fails twice counts as p = 1" is not built: its family stays undecided.
     "networks": Family("a network of each paper (docs/plan_networks.md)", range(3, 6), {
-        "MDR - Triplet": ("mdr", "", "--lambda 0", 12.4),           # Table 2a, R18
-        "DML-DA contrastive - contrastive": ("dml_da", "", "--lambda 0", 3.63),
-        "JRD - AMSoftmax": ("jrd", "", "--alpha 0", None),
-        "MDR - L2Norm": ("mdr", "", "--lambda 0 --l2norm", None)}, {
-        ("mdr", "--lambda 0"): (AUTHORS, None), ("mdr", ""): (AUTHORS, None),
-        ("mdr", "--lambda 0 --l2norm"): (AUTHORS, None),
-        ("dml_da", "--lambda 0"): (None, None), ("dml_da", ""): (None, None),    # GOOGLENET
-        ("jrd", "--alpha 0"): (None, None), ("jrd", ""): (None, None)},          # R18
-        optional=("MDR - L2Norm",))}
+        "MDR": ("mdr", "", AUTHORS, None), "Triplet": ("mdr", "--lambda 0", AUTHORS, None),
+        "L2Norm": ("mdr", "--lambda 0 --l2norm", AUTHORS, None),
+        "DML-DA contrastive": ("dml_da", "", None, None),               # on GoogLeNet
+        "contrastive": ("dml_da", "--lambda 0", None, None),
+        "JRD": ("jrd", "", None, None), "AMSoftmax": ("jrd", "--alpha 0", None, None)}, {
+        "MDR - Triplet": 12.4, "DML-DA contrastive - contrastive": 3.63, "JRD - AMSoftmax": None,
+        "MDR - L2Norm": None}, optional=("MDR - L2Norm",))}             # 12.4: Table 2a, R18
 
 
 def flags_on(dataset, paper, flags):
@@ -282,10 +277,8 @@ def selected(args):
             for dataset in datasets_asked(EXPERIMENTS[key].datasets, args.dataset)
             for row in rows_on(dataset, key, args)]
     if not rows:
-        asked = [f"--{name} {getattr(args, name)}" for name in ("dataset", "paper", "table")
-                 if getattr(args, name)] + ["--quick"] * bool(args.quick)
-        raise UserError(f"nothing to run for {' '.join(asked)}: there are "
-                        f"{', '.join(map(' '.join, keys))}")
+        raise UserError(f"nothing to run for --table {args.table} on {NAMES[args.dataset]}: there "
+                        f"are {', '.join(map(' '.join, keys))}")
     return rows
 
 
@@ -311,7 +304,6 @@ class Training:
 
     @functools.cached_property
     def config(self):
-        """config.json, None if there is none."""
         return read_config(self.folder)
 
     @functools.cached_property
@@ -326,12 +318,11 @@ class Training:
 
     @functools.cached_property
     def result(self):
-        """result.json of a finished run, else None."""
+        """None of a run that is not finished"""
         return read_result(self.folder) if self.state == "finished" else None
 
     @functools.cached_property
     def log(self):
-        """The rows of a finished run's log.jsonl; metrics only in those of --eval-every."""
         return read_log(self.folder / "log.jsonl")
 
 
@@ -344,11 +335,11 @@ def runs_of(row, args, seeds=None):
             for seed in range(seeds or row.seeds) if row.flags is not None]
 
 
-def deciding_runs(name, paper, flags, args):
+def deciding_runs(family, setting, args):
     """The runs of a family's setting, one per seed; none before its rate is known."""
-    more, _ = FAMILIES[name].settings[paper, flags]
-    return [training(paper, "cub128", f"{flags} {more} --name {name}", seed, args.runs,
-                     args.weights) for seed in FAMILIES[name].seeds if more]
+    paper, flags, more, _ = FAMILIES[family].settings[setting]
+    return [training(paper, "cub128", f"{flags} {more} --name {family}", seed, args.runs,
+                     args.weights) for seed in FAMILIES[family].seeds if more]
 
 
 def all_runs(rows, args):
@@ -356,9 +347,10 @@ def all_runs(rows, args):
     wanted = [(row.key not in HEADLINES, run.cfg.seed, run)
               for row in rows for run in runs_of(row, args)]
     if args.dataset == "cub128" and not (args.seeds or args.quick or args.table):
-        wanted += [(False, run.cfg.seed, run) for name, family in FAMILIES.items()
-                   for paper, flags in family.settings if args.paper in (None, paper)
-                   for run in deciding_runs(name, paper, flags, args)]
+        wanted += [(False, run.cfg.seed, run) for family in FAMILIES
+                   for setting in FAMILIES[family].settings
+                   for run in deciding_runs(family, setting, args)
+                   if args.paper in (None, run.paper)]
     runs = {}
     for _, _, run in sorted(wanted, key=lambda entry: entry[:2]):
         runs.setdefault(run.folder, run)

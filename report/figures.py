@@ -1,7 +1,4 @@
-"""Curves and bars of a figure's runs, with 95% intervals over seeds (matplotlib); sheets (Pillow).
-
-draw_sweep, draw_epochs and draw_levels have get, get(row) -> its finished runs.
-"""
+"""Curves of a figure's runs, with intervals over seeds (matplotlib); sheets (Pillow)."""
 import argparse
 import contextlib
 from pathlib import Path
@@ -16,7 +13,7 @@ from support.search import draw_sheet, nearest_entries, sheet_row, split_entries
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKS, LINES, HATCHES = "os^Dv*PX<>hpd8", ("-", "--", "-.", ":"), ("", "//")
+MARKS, LINES = "os^Dv*PX<>hpd8", ("-", "--", "-.", ":")
 AXES = {"loss": "training loss", "R@1": "R@1 on test classes (%)",
         "seen R@1": "R@1 on training classes (%)", "NMI": "NMI (%)", "lambda": "λ",
         "norm mean": "mean of ‖e‖", "norm cv": "coefficient of variation of ‖e‖"}
@@ -59,13 +56,6 @@ def save(figure, path, axes):
     figure.savefig(path, bbox_inches="tight")
 
 
-def intervals(columns):
-    """Values of the seeds in each column -> means, half-widths of 95% intervals (nan below 3)"""
-    pairs = [confidence_interval(values if len(values) > 2 else [np.mean(values)])
-             for values in columns]
-    return np.array(pairs).T
-
-
 def draw_curves(path, curves_in, sweep=False):
     """curves_in: {(title, x label, y label): {series: [(x, values of the seeds)]}}; a panel each
     with the means and, as bands, their 95% intervals; of a sweep with the seeds' std as bars."""
@@ -74,41 +64,72 @@ def draw_curves(path, curves_in, sweep=False):
     for axis, ((title, x_label, y_label), curves) in zip(axes, curves_in.items()):
         for name, points in curves.items():
             i, x = series.index(name), [x for x, _ in points]
-            mean, half = intervals([values for _, values in points])
+            mean = np.array([np.mean(values) for _, values in points])
             style = dict(color=COLOURS[i % 7], ls=LINES[i % 4], lw=1.8, ms=5, label=name)
             if sweep:
                 std = [np.std(values, ddof=1) if len(values) > 1 else 0 for _, values in points]
                 axis.errorbar(x, mean, std, marker=MARKS[i], elinewidth=0.8, capsize=2, **style)
                 continue
+            half = np.array([confidence_interval(values)[1] if len(values) > 2 else np.nan
+                             for _, values in points])
             axis.plot(x, mean, marker=None if len(x) > 1 else "o", **style)     # a line has two
             axis.fill_between(x, mean - half, mean + half, color=COLOURS[i % 7], alpha=0.18, lw=0)
         axis.set(title=title, xlabel=x_label, ylabel=y_label)
         if x_label == "epoch":
             axis.xaxis.get_major_locator().set_params(integer=True)
-        if x_label == "d":
-            axis.set_xscale("log", base=2)
-            ticks = sorted({x for points in curves.values() for x, _ in points})
-            axis.set_xticks(ticks, ticks)
-            axis.minorticks_off()
     save(figure, path, axes)
 
 
-def draw_sweep(path, rows, get):
-    """A panel per dataset and metric, a curve per series: means over the seeds that every point
-    has.  UserError: a point has none."""
-    seeds = set.intersection(*({run.cfg.seed for run in get(row)} for row in rows))
+# ---------------------------------------------------------------------------- of an experiment
+def draw_picture(path, runs_of_rows):
+    """runs_of_rows: an experiment's [(row, its finished runs)].  UserError: a point of a sweep has
+    none."""
+    experiment = EXPERIMENTS[runs_of_rows[0][0].key]
+    curves = {"sweep": sweep, "epochs": epochs, "levels": levels}[experiment.picture]
+    draw_curves(path, curves(runs_of_rows, experiment.columns), experiment.picture != "epochs")
+
+
+def sweep(runs_of_rows, metrics):
+    """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
+    seeds = set.intersection(*({run.cfg.seed for run in runs} for _, runs in runs_of_rows))
     if not seeds:
         raise common.UserError("not every value has run")
     curves_in = {}
-    for metric in EXPERIMENTS[rows[0].key].columns:
-        for row in rows:
+    for metric in metrics:
+        for row, runs in runs_of_rows:
             series, symbol, x = row.name
             panel = (NAMES[row.dataset], symbol, AXES.get(metric, metric))
             curve = curves_in.setdefault(panel, {}).setdefault(series, [])
-            curve.append((x, readings([r for r in get(row) if r.cfg.seed in seeds], metric)))
-    draw_curves(path, curves_in, sweep=True)
+            curve.append((x, readings([run for run in runs if run.cfg.seed in seeds], metric)))
+    return curves_in
 
 
+def epochs(runs_of_rows, metrics):
+    """A panel per dataset, rate and metric, a curve per row over the epochs of its logs."""
+    curves_in = {}
+    for row, runs in runs_of_rows:
+        name, _, rate = row.name.partition(", ")
+        title = ", ".join(filter(None, [NAMES[row.dataset], rate]))
+        for metric in metrics if runs else ():
+            panel = (title, "epoch", AXES[metric])
+            curves_in.setdefault(panel, {})[name] = by_epoch([run.log for run in runs], metric)
+    return curves_in
+
+
+def levels(runs_of_rows, metrics):
+    """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch."""
+    curves_in = {}
+    for row, runs in runs_of_rows:
+        if logs := [run.log[-1] for run in runs]:
+            places = np.mean([log["levels"] for log in logs], 0)
+            curves_in[NAMES[row.dataset], "level (learned value, in σ* from μ*)",
+                      "share of the pairs (%)"] = {
+                kind: [*zip(places, 100 * np.array([log[f"{kind} by level"] for log in logs]).T)]
+                for kind in ("positive pairs", "negative pairs")}
+    return curves_in
+
+
+# ---------------------------------------------------------------------------- of any runs
 def by_epoch(logs, metric):
     """The logs of runs -> [(epoch, values of the seeds)] of the epochs that were evaluated."""
     unit = 100 if PERCENT.fullmatch(metric) else 1
@@ -116,19 +137,6 @@ def by_epoch(logs, metric):
     for line in (line for log in logs for line in log if metric in line):
         points.setdefault(line["epoch"], []).append(unit * line[metric])
     return sorted(points.items())
-
-
-def draw_epochs(path, rows, get):
-    """A panel per dataset, rate and metric, a curve per row over the epochs of its logs."""
-    curves_in = {}
-    for row in rows:
-        name, _, rate = row.name.partition(", ")
-        title = ", ".join(filter(None, [NAMES[row.dataset], rate]))
-        for metric in EXPERIMENTS[row.key].columns:
-            if runs := get(row):
-                panel = (title, "epoch", AXES[metric])
-                curves_in.setdefault(panel, {})[name] = by_epoch([run.log for run in runs], metric)
-    draw_curves(path, curves_in)
 
 
 def draw_runs(path, runs, names):
@@ -150,29 +158,6 @@ def draw_runs(path, runs, names):
     draw_curves(path, curves_in)
 
 
-def draw_levels(path, rows, get):
-    """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch,
-    means over the seeds with 95% intervals; a panel per dataset."""
-    rows = [row for row in rows if get(row)]
-    figure, axes = panels(len(rows))
-    for axis, row in zip(axes, rows):
-        logs = [run.log[-1] for run in get(row)]
-        levels = np.mean([log["levels"] for log in logs], 0)
-        for i, kind in enumerate(("positive pairs", "negative pairs")):
-            of_seeds = 100 * np.array([log[f"{kind} by level"] for log in logs])
-            mean, half = intervals(of_seeds.T)
-            places = np.arange(len(levels)) + (i - 0.5) * 0.4
-            bars = axis.bar(places, mean, 0.37, yerr=half, capsize=3, label=kind, color=COLOURS[i],
-                            hatch=HATCHES[i], edgecolor="white")
-            axis.bar_label(bars, fmt="%.0f", padding=4)
-        axis.margins(y=0.12)
-        axis.set_xticks(range(len(levels)),
-                        [f"level {i}\n({s:+.2f})" for i, s in enumerate(levels, 1)])
-        axis.set(title=NAMES[row.dataset], ylabel="share of the pairs (%)",
-                 xlabel="level (learned value, in σ* from μ*)")
-    save(figure, path, axes)
-
-
 # ---------------------------------------------------------------------------- images
 def draw_nearest(path, checkpoint, queries=6):
     """--sheet: a test image of each of some random classes, which the network has never seen, and
@@ -182,14 +167,13 @@ def draw_nearest(path, checkpoint, queries=6):
     where = argparse.Namespace(data_root=None, dataset=None, device="auto", no_cache=False)
     network, cfg, data = rebuild(checkpoint, where)
     parts = common.embeddings(network.embed, data, cfg, ("test", "gallery"))
-    x, labels, entries = parts["test"].cpu(), parts["labels"], split_entries(data.test, data.folder)
-    searched = x, entries
-    if data.gallery:
-        searched = parts["gallery"].cpu(), split_entries(data.gallery, data.folder)
+    split, x = (data.gallery, parts["gallery"]) if data.gallery else (data.test, parts["test"])
+    entries, searched = (split_entries(part, data.folder) for part in (data.test, split))
     draw, rows = np.random.RandomState(0), []
-    for c in draw.permutation(labels.unique())[:queries]:
-        i = draw.choice(np.flatnonzero(labels == c))
-        (nearest,) = nearest_entries(x[i:i + 1], *searched, 6)
-        others = [pair for pair in nearest if pair[1] is not entries[i]]        # not itself
-        rows.append(sheet_row(entries[i], others[:5]))
+    for c in draw.permutation(parts["labels"].unique())[:queries]:
+        i = draw.choice(np.flatnonzero(parts["labels"] == c))
+        (nearest,) = nearest_entries(parts["test"][i:i + 1].cpu(), x.cpu(), searched, 6)
+        if not data.gallery:
+            nearest = [pair for pair in nearest if pair[1] is not searched[i]]      # not itself
+        rows.append(sheet_row(entries[i], nearest[:5]))
     draw_sheet(path, rows)

@@ -8,15 +8,14 @@ import functools
 import json
 import math
 import re
+import shutil
 import statistics
-import tarfile
 import tempfile
 from pathlib import Path
 
 import common
 from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, STAND_INS, read_log, runs_of
-
 from support.layouts import SMALLER
 from support.runs import other_images, other_settings, read_config, read_result
 
@@ -26,22 +25,52 @@ IN_RUNS = {"R@1 (fraction)": "R@1", "lambda_NN": "lambda", "H-divergence_NN": "d
 PERCENT = re.compile(r"(seen )?R@\d+(, l2-normalized)?|NMI|MAP@R")
 
 
-@contextlib.contextmanager
-def unpacked(paths):
-    """A folder of runs, or archives (.tar.xz) of runs, unpacked for a while -> the folder"""
-    if not any(str(path).endswith(".tar.xz") for path in paths):
-        if len(paths) > 1:
-            raise common.UserError("one folder of runs can be read, or several archives (.tar.xz)")
-        yield paths[0]
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        for path in paths:
-            try:
-                with tarfile.open(path) as archive:
-                    archive.extractall(folder, filter="data")
-            except (OSError, tarfile.TarError) as error:
-                raise common.UserError(f"cannot read the archive {path}: {error}")
-        yield folder
+# ---------------------------------------------------------------------------- cells
+def mean_and_std(values):
+    """-> mean, standard deviation of the sample (n - 1); None for what there is too little for"""
+    return (statistics.mean(values) if len(values) else None,
+            statistics.stdev(values) if len(values) > 1 else None)
+
+
+def plus_minus(mean, std, digits):
+    """'mean ± std', the mean alone without a std, – without a mean"""
+    return " ± ".join(f"{x:.{digits}f}" for x in (mean, std) if x is not None) or "–"
+
+
+def spread(values, digits=1):
+    return plus_minus(*mean_and_std(values), digits)
+
+
+def interval(mean, half, digits):
+    """An interval of a difference: '[+0.10, +0.30]', – if there is none."""
+    ends = f"[{mean - half:+.{digits}f}, {mean + half:+.{digits}f}]"
+    return "–" if math.isnan(half) else ends
+
+
+def digits_of(metric):
+    """Decimals: one of a share in %, else three."""
+    return 1 if PERCENT.fullmatch(metric) else 3
+
+
+def label(row):
+    """A row's name as text."""
+    return row.name if isinstance(row.name, str) else "{}, {} = {:g}".format(*row.name)
+
+
+def markdown(rows):
+    """Lists of cells, the heads first -> the lines of an aligned table."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = [f"| {' | '.join(cell.ljust(w) for cell, w in zip(row, widths))} |" for row in rows]
+    return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]
+
+
+def write_csv(path, rows):
+    """Rows (dicts) -> a CSV file with every column that any of them has."""
+    with common.atomic(path) as file:
+        columns = dict.fromkeys(column for row in rows for column in row)
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 # ---------------------------------------------------------------------------- single figures
@@ -105,15 +134,29 @@ def readings(runs, *args):
     return [v for v in values if v is not None]
 
 
-def mean_and_std(values):
-    """-> mean, standard deviation of the sample (n - 1); None for what there is too little for"""
-    return (statistics.mean(values) if len(values) else None,
-            statistics.stdev(values) if len(values) > 1 else None)
-
-
-def spread(values, digits=1):
-    """Values of the seeds -> 'mean ± std', the mean alone of one, – of none"""
-    return " ± ".join(f"{x:.{digits}f}" for x in mean_and_std(values) if x is not None) or "–"
+# ---------------------------------------------------------------------------- a paper's table
+def cells(row, args, most):
+    """A row's figures -> a row of tables.csv per metric"""
+    runs = runs_of(row, args, most)
+    own = papers_rows(row.key, row.dataset).get(SMALLER.get(row.dataset, row.dataset), {})
+    rows = []
+    for metric in metrics_of(row.key, row.dataset):
+        values = readings(runs, metric, row)
+        mean, std = mean_and_std(values)
+        if not any(run.result for run in runs):     # else None: DML-DA's α without DML-DA
+            mean = "not run" if runs else STAND_INS[row.dataset]
+        best, best_std = mean_and_std(readings(runs, metric, row, "best on test"))
+        before, _ = mean_and_std(readings(runs, metric, row, "pretrained backbone"))
+        rows.append({
+            "paper": row.key[0], "table": row.key[1], "row": label(row),
+            "dataset": row.dataset, "metric": metric,
+            "paper's figure": own.get(label(row), {}).get(metric, {}).get("value"),
+            "ours": mean, "our std": std, "seeds": len(values),
+            "best on test, not to report": best, "best on test's std": best_std,
+            "before training": before,
+            "command": re.sub(r" --seed 0| --out \S+", "", runs[0].command) if runs else None,
+            "rate": runs[0].cfg.lr if runs else None})
+    return rows
 
 
 def published(entry):
@@ -125,113 +168,59 @@ def published(entry):
     return text or "–"
 
 
-def interval(mean, half, digits):
-    """An interval of a difference: '[+0.10, +0.30]', – if there is none."""
-    if math.isnan(half):
-        return "–"
-    return f"[{mean - half:+.{digits}f}, {mean + half:+.{digits}f}]"
-
-
-def with_interval(mean, half):
-    """A difference and its interval: '+0.20 [+0.10, +0.30]', the mean alone if there is none."""
-    return f"{mean:+.2f} {interval(mean, half, 2)}".removesuffix(" –")
-
-
-def digits_of(metric):
-    """Decimals: one of a share in %, else three."""
-    return 1 if PERCENT.fullmatch(metric) else 3
-
-
-def label(row):
-    """A row's name as text."""
-    return row.name if isinstance(row.name, str) else "{}, {} = {:g}".format(*row.name)
-
-
-def markdown(rows):
-    """Lists of cells, the heads first -> the lines of an aligned table."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [f"| {' | '.join(cell.ljust(w) for cell, w in zip(row, widths))} |" for row in rows]
-    return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]
-
-
-# ---------------------------------------------------------------------------- a paper's table
-def cells(row, args, most):
-    """A row's figures -> a row of tables.csv per metric, and the texts of both figures of ours"""
-    runs, rows = runs_of(row, args, most), []
-    own = SMALLER.get(row.dataset, row.dataset)
-    in_paper = papers_rows(row.key, row.dataset).get(own, {})
-    for metric in metrics_of(row.key, row.dataset):
-        values, best = (readings(runs, metric, row, of) for of in ("last epoch", "best on test"))
-        mean, std = mean_and_std(values)
-        if not any(run.result for run in runs):     # else None: DML-DA's α without DML-DA
-            mean = "not run" if runs else STAND_INS[row.dataset]
-        best_mean, best_std = mean_and_std(best)
-        before, _ = mean_and_std(readings(runs, metric, row, "pretrained backbone"))
-        csv_row = {
-            "paper": row.key[0], "table": row.key[1], "row": label(row),
-            "dataset": row.dataset, "metric": metric,
-            "paper's figure": in_paper.get(label(row), {}).get(metric, {}).get("value"),
-            "ours": mean, "our std": std, "seeds": len(values),
-            "best on test, not to report": best_mean, "best on test's std": best_std,
-            "before training": before,
-            "command": re.sub(r" --seed 0| --out \S+", "", runs[0].command) if runs else None,
-            "rate": runs[0].cfg.lr if runs else None}
-        rows.append((csv_row, spread(values, digits_of(metric)), spread(best, digits_of(metric))))
-    return rows
-
-
 def paper_table(rows, args, most):
     """A table on one dataset, metrics across as in the paper -> Markdown lines, CSV rows.
 
-    Below a row's figures in the paper stand ours, the difference, and the best epoch on test.
+    Below a row's figures in the paper, on each of its datasets, stand ours.
     """
     metrics = metrics_of(rows[0].key, rows[0].dataset)
     lines, csv_rows = [["", "", *metrics]], []
     for row in rows:
-        figures = cells(row, args, most)
-        below = [*paper_lines(row, metrics), *our_lines(row, figures)]
-        lines += [[name, *line] for name, line in zip([f"**{label(row)}**"] + [""] * 9, below)]
-        csv_rows += [csv_row for csv_row, _, _ in figures]
+        below = [[f"paper, {NAMES[dataset]}" if row.dataset in STAND_INS else "paper",
+                  *(published(of_paper[label(row)].get(metric, {})) for metric in metrics)]
+                 for dataset, of_paper in papers_rows(row.key, row.dataset).items()
+                 if label(row) in of_paper]
+        csv_rows += (figures := cells(row, args, most))
+        below += our_lines(row, figures)
+        lines += [[f"**{label(row)}**", *below[0]], *(["", *line] for line in below[1:])]
     return markdown(lines), csv_rows
 
 
-def paper_lines(row, metrics):
-    """A row's figures in the paper, a line per dataset -> lists of cells"""
-    lines = []
-    for dataset, rows in papers_rows(row.key, row.dataset).items():
-        if entries := rows.get(label(row), {}):
-            first = next(iter(entries.values()))
-            who = f"paper, {NAMES[dataset]}" if row.dataset in STAND_INS else "paper"
-            who += " ± std" if "std" in first else ", 95% interval" if "ci95" in first else ""
-            lines.append([who, *(published(entries.get(metric, {})) for metric in metrics)])
-    return lines
-
-
 def our_lines(row, figures):
-    """figures: a row's cells -> lists of cells, one below the other"""
-    n = max(csv_row["seeds"] for csv_row, _, _ in figures)
+    """figures: rows of tables.csv -> cells of the last epoch, of the difference from the paper, of
+    the best epoch on test"""
+    n = max(cell["seeds"] for cell in figures)
     if not n:
-        return [[figures[0][0]["ours"], *("–" for _ in figures)]]
-    differences = []
-    for cell, _, _ in figures:
-        ours, papers = cell["ours"], cell["paper's figure"]
-        comparable = row.dataset not in STAND_INS and None not in (ours, papers)
-        differences.append(f"{ours - papers:+.{digits_of(cell['metric'])}f}" if comparable else "–")
-    lines = [[f"**ours**, last epoch, n = {n}", *(f"**{ours}**" for _, ours, _ in figures)],
-             ["difference", *differences], ["best on test*", *(best for _, _, best in figures)]]
+        return [[figures[0]["ours"], *("–" for _ in figures)]]
+    ours, differences, best = [], [], []
+    for cell in figures:
+        mean, papers, digits = cell["ours"], cell["paper's figure"], digits_of(cell["metric"])
+        ours.append(f"**{plus_minus(mean, cell['our std'], digits)}**")
+        comparable = row.dataset not in STAND_INS and None not in (mean, papers)
+        differences.append(f"{mean - papers:+.{digits}f}" if comparable else "–")
+        best.append(plus_minus(cell["best on test, not to report"], cell["best on test's std"],
+                               digits))
+    lines = [[f"**ours**, last epoch, n = {n}", *ours], ["difference", *differences],
+             ["best on test*", *best]]
     return [line for line in lines if {*line[1:]} != {"–"}]
 
 
-def write_csv(path, rows):
-    """Rows (dicts) -> a CSV file with every column that any of them has."""
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    with common.atomic(path) as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 # ---------------------------------------------------------------------------- whatever was run
+@contextlib.contextmanager
+def unpacked(paths):
+    """A folder of runs, or archives (.tar.xz) of runs, unpacked for a while -> the folder"""
+    if not str(paths[0]).endswith(".tar.xz") and len(paths) == 1:
+        yield paths[0]
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for path in paths:
+            try:
+                shutil.unpack_archive(path, folder, "xztar", filter="data")
+            except OSError as error:
+                raise common.UserError(f"cannot read the archive {path}: {error}")
+        yield folder
+
+
 def folders_of(runs, file="result.json"):
     """{setting: {seed: run folder}} of those that have a file, whatever the experiment list"""
     settings = {}
@@ -248,11 +237,10 @@ def seeds_of(runs, name, file="result.json"):
     setting, _, seed = name.rpartition("-s")
     if seed in settings.get(setting, {}):
         return settings[setting]
-    if name in settings:
-        return settings[name]
-    kind = "run" if file == "log.jsonl" else "finished run"
-    known = ", ".join(settings) or "none"
-    raise common.UserError(f"no {kind} {name} under {runs}: there are {known}")
+    if name not in settings:
+        kind, known = "run" if file == "log.jsonl" else "finished run", ", ".join(settings)
+        raise common.UserError(f"no {kind} {name} under {runs}: there are {known or 'none'}")
+    return settings[name]
 
 
 def table(runs):
@@ -273,27 +261,17 @@ def table(runs):
 
 
 def last_figures(folder):
-    """A run's last epoch: what its result has in %, then what its log has, lists one by one."""
-    result = read_result(folder)["last epoch"]
-    figures = {metric: 100 * value for metric, value in result.items() if PERCENT.fullmatch(metric)}
-    figures |= {name: result[name][0] for name in ("lambda", "d_H") if name in result}
-    for name, value in read_log(folder / "log.jsonl")[-1].items():
-        if name in ("epoch", "lr", "images/s", "seconds", *figures) or PERCENT.fullmatch(name):
-            continue
-        if isinstance(value, list):
+    """A run's last epoch, of its result and its log: shares in %, lists one by one."""
+    log = read_log(folder / "log.jsonl")[-1]
+    result, figures = read_result(folder)["last epoch"], {}
+    for name, value in (result | log | result).items():
+        if name in ("lambda", "d_H"):
+            figures[name] = value[0]                # of [mean, half-width]
+        elif isinstance(value, list):
             figures |= {f"{name}, {i}": part for i, part in enumerate(value, 1)}
-        elif isinstance(value, float):
-            figures[name] = value
+        elif isinstance(value, float) and name not in ("lr", "images/s", "seconds"):
+            figures[name] = 100 * value if PERCENT.fullmatch(name) else value
     return figures
-
-
-def compared(metric, first, second):
-    """A metric's values of the seeds on both sides -> cells; up to three seeds stand one by one."""
-    digits = 2 if PERCENT.fullmatch(metric) else 4
-    mean, half = confidence_interval(a - b for a, b in zip(first, second))
-    texts = [spread(values, digits) if len(values) > 3 else
-             ", ".join(f"{v:.{digits}f}" for v in values) for values in (first, second)]
-    return [metric, *texts, f"{mean:+.{digits}f}", interval(mean, half, digits)]
 
 
 def compare(runs, one, other):
@@ -303,18 +281,24 @@ def compare(runs, one, other):
     seeds = sorted(folders[0].keys() & folders[1].keys(), key=int)
     if not seeds:
         raise common.UserError(f"{one} and {other} have no seed in common")
-    configs = [read_config(of_seed[seeds[0]]) or {} for of_seed in folders]
-    tested = [{part: digest for part, digest in (config.get("images") or {}).items()
-               if part in ("test", "gallery")} | {"dataset": Path(str(config.get("dataset"))).name}
-              for config in configs]
+    configs = [read_config(of_seed[seeds[0]]) for of_seed in folders]
+    tested = [{"dataset": Path(config["dataset"]).name} | {
+        part: digest for part, digest in config["images"].items() if part in ("test", "gallery")}
+        for config in configs]
     if differ := other_images(*tested):
         raise common.UserError(f"{one} and {other} were tested on different images ({differ} "
                                "differ): their figures have no difference to speak of")
-    first, second = ([last_figures(of_seed[seed]) for seed in seeds] for of_seed in folders)
-    settings = [re.sub(r"-s\d+$", "", of_seed[seeds[0]].name) for of_seed in folders]
-    rows = [["last epoch", *settings, "difference", "95% interval"]]
-    rows += [compared(metric, [f[metric] for f in first], [f[metric] for f in second])
-             for metric in first[0] if all(metric in figures for figures in first + second)]
+    names = [re.sub(r"-s\d+$", "", of_seed[seeds[0]].name) for of_seed in folders]
+    rows = [["last epoch", *names, "difference", "95% interval"]]
+    figures = [[last_figures(of_seed[seed]) for seed in seeds] for of_seed in folders]
+    for metric in figures[0][0]:
+        if all(metric in of_seed for of_seed in sum(figures, [])):
+            a, b = sides = [[of_seed[metric] for of_seed in side] for side in figures]
+            digits = 2 if PERCENT.fullmatch(metric) else 4
+            mean, half = confidence_interval(x - y for x, y in zip(a, b))
+            texts = [", ".join(f"{x:.{digits}f}" for x in side) if len(seeds) < 4
+                     else spread(side, digits) for side in sides]
+            rows.append([metric, *texts, f"{mean:+.{digits}f}", interval(mean, half, digits)])
     lines = [*markdown(rows), "", f"Seeds {', '.join(seeds)}; recalls, MAP@R and NMI in %, the "
              "others as in the log; differences within a seed, their mean."]
     shared = {*configs[0]} & {*configs[1]} - {"name", "paper", "seed", "splits"}
