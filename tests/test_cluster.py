@@ -1,62 +1,11 @@
-"""A cluster's needs: the list of commands where nothing is installed, weights and caches ahead of a
-job array."""
-import shutil
-import subprocess
-import sys
-
+"""A cluster's needs: weights and caches ahead of a job array."""
 import pytest
 import torch
 
 import common
-from conftest import ROOT
 from support import files, images, layouts
 from test_datasets import MINI, make_cub
 
-STUB = "#!/usr/bin/env bash\n"
-
-
-def executable(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(STUB + text)
-    path.chmod(0o755)
-    return path
-
-
-# ---------------------------------------------------------------------------- the list
-@pytest.fixture
-def checkout(tmp_path):
-    """checkout(*words, **env): run_all.sh in a folder of its own, whose `python` is this one -> the
-    finished process."""
-    scripts = [f"{name}.py" for name in (*common.PAPERS, "common", "eval")]
-    for path in ("report", "support", *scripts):
-        (tmp_path / path).symlink_to(ROOT / path)
-    shutil.copy(ROOT / "run_all.sh", tmp_path)
-    for name in ("python", "my python"):
-        executable(tmp_path / "bin" / name, f'exec {sys.executable} "$@"\n')
-
-    def run(*words, **env):
-        env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"} | env
-        return subprocess.run(["bash", tmp_path / "run_all.sh", *words], env=env, text=True,
-                              capture_output=True, cwd="/")
-    run.folder = tmp_path
-    return run
-
-
-def test_the_list_names_the_interpreter_that_run_all_would_take(checkout):
-    words = "--paper jrd --table 1 --seeds 2 --list".split()
-    python = f"{checkout.folder}/bin/my\\ python"
-    for interpreter, env in ((python, {"PYTHON": f"{checkout.folder}/bin/my python"}),
-                             ("python", {"VIRTUAL_ENV": "active"})):
-        done = checkout(*words, "--dataset", "glyphs", **env)
-        assert done.returncode == 0 and done.stdout.splitlines() == [
-            f"{interpreter} jrd.py --dataset glyphs{flags} --seed {seed}" for seed in (0, 1)
-            for flags in ("", " --alpha 0", " --lr 1e-3 --lr-proxies 0.1",
-                          " --alpha 0 --lr 1e-3 --lr-proxies 0.1")], done.stderr
-    assert " --dataset cub " in checkout(*words, VIRTUAL_ENV="active").stdout   # the papers' own
-    assert not (checkout.folder / ".venv").exists()
-
-
-# ---------------------------------------------------------------------------- weights and caches
 @pytest.fixture
 def prepare(tmp_path, monkeypatch, capfd):
     """prepare(*words) -> status, lines on stdout and stderr; there is a miniature cub, no network,

@@ -205,19 +205,6 @@ def test_cub128_has_the_experiments_on_cub_and_cars_and_the_headlines_first():
         assert words[words.index("--weights") + 1] == own and words.count("--weights") == 1
 
 
-def test_on_glyphs_the_headlines_stand_at_a_second_rate(out):
-    """About three times the preset's, each flag that has a rate; nothing else differs."""
-    rows = rows_of("--dataset", "glyphs")
-    hot = [row for row in rows if experiments.THREE_TIMES in row.name]
-    for row in hot:
-        usual = next(r for r in rows if r.key == row.key and r.name == row.name.split(",")[0])
-        own, three = (vars(experiments.runs_of(r, under(out))[0].cfg) for r in (usual, row))
-        differ = {name for name in own.keys() - {"changed"} if three[name] != own[name]}
-        assert {"lr"} <= differ <= {"lr", "lr_proxies"} and row.seeds == usual.seeds == 10
-        assert all(2.9 < three[name] / own[name] < 3.4 for name in differ)
-    assert len({experiments.runs_of(row, under(out))[0].folder for row in hot}) == 11
-
-
 def test_archives_are_read_like_a_folder(out, tmp_path, capsys):
     """One archive per family of runs; the commands of a table have no trace of where it was."""
     archives, tell = [str(tmp_path / f"{seed}.tar.xz") for seed in range(2)], []
@@ -406,15 +393,14 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     """Nearest first, the query not among them; with a gallery from that.
 
     On a line: a0 0, b0 1, a1 3, b1 7; class 0 is a, class 1 is b."""
-    x, labels = torch.tensor([[0.0], [1.0], [3.0], [7.0]]), torch.tensor([0, 1, 0, 1])
     names = ["a0.png", "b0.png", "a1.png", "b1.png"]
     nearest = {"a0": "b0 a1 b1", "b0": "a0 a1 b1", "a1": "b0 a0 b1", "b1": "a1 b0 a0"}
-    test = common.Split(None, labels, ["class a", "class b"], names)
-    parts, data = {"test": x, "labels": labels, "gallery": x}, argparse.Namespace(
-        gallery=None, test=test, folder=tmp_path)
-    network = argparse.Namespace(embed=None)
-    monkeypatch.setattr(figures, "rebuild", lambda checkpoint, where: (network, None, data))
-    monkeypatch.setattr(figures.common, "embeddings", lambda *_: parts)
+    x, labels = torch.tensor([[0.0], [1.0], [3.0], [7.0]]), torch.tensor([0, 1, 0, 1])
+    test, make = common.Split(None, labels, ["class a", "class b"], names), argparse.Namespace
+    data = make(gallery=None, test=test, folder=tmp_path)
+    monkeypatch.setattr(figures, "rebuild", lambda *_: (make(embed=None), None, data))
+    monkeypatch.setattr(figures.common, "embeddings", lambda *_: {
+        "test": x, "labels": labels, "gallery": x})
     for name in names:
         Image.new("RGB", (120, 80)).save(tmp_path / name)
     sheets, draw = [], search.draw_sheet
@@ -423,16 +409,15 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     figures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
     assert len(sheets[0]) == 2
     for (file, words, _), *others in sheets[0]:
-        own = file.stem[0]
-        assert words == ["query", f"class {own}"]
+        assert words == ["query", f"class {file.stem[0]}"]
         assert [other.stem for other, _, _ in others] == nearest[file.stem].split()
         for other, words, colour in others:
-            right = other.stem[0] == own
+            right = other.stem[0] == file.stem[0]
             assert words[0] == f"class {other.stem[0]}" and words[1].endswith(".0000")
             assert colour == (search.RIGHT if right else search.WRONG)
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 4 * 120 and sheet.height > 2 * 80
-    data.gallery = common.Split(None, labels, ["class a", "class b"], names)
+    data.gallery = test
     figures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
     assert sheets[-1][0][1][0] == sheets[-1][0][0][0]                   # now with itself
 
@@ -469,7 +454,7 @@ def test_the_readme_has_the_figures_of_the_report():
 @pytest.fixture
 def run_all(tmp_path):
     """run_all.sh with a stand-in for Python that plans three commands, of which mdr.py fails."""
-    stub, log = tmp_path / "python", tmp_path / "log"
+    stub, log = tmp_path / "my python", tmp_path / "log"
     stub.write_text(f"""#!/usr/bin/env bash
     echo "$*" >> {log}
     case "$*" in
@@ -489,40 +474,40 @@ def run_all(tmp_path):
         return subprocess.Popen(["bash", ROOT / "run_all.sh", *words], text=True, cwd=tmp_path,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 env=os.environ | {"PYTHON": str(stub)} | env)
-    return start, log
+
+    def ends(*words, **env):
+        process = start(*words, **env)
+        return *process.communicate(timeout=60), process.returncode
+    return start, ends, log
 
 
-def test_run_all_goes_on_after_a_failure_and_says_so(run_all):
-    start, log = run_all
-    for jobs in ("1", "2"):
-        log.write_text("")
-        process = start("--jobs", jobs, "--table", "2c", "--out", "my runs")
-        stdout, stderr = process.communicate(timeout=60)
-        called = log.read_text().splitlines()
-        assert called[0] == "-m report --plan --dataset real --table 2c --out my runs"
-        assert sorted(called[1:4]) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
-        assert called[4] == "-m report --dataset real --table 2c --out my runs"
-        assert process.returncode == 1 and "failed: python mdr.py --seed 0\n" in stderr
-        assert stdout.count("last epoch fine") == 2 and stdout.endswith("the report\n")
-        assert "mdr.py: trouble" in stdout + stderr
+@pytest.mark.parametrize("jobs", "12")
+def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all):
+    _, ends, log = run_all
+    stdout, stderr, status = ends("--jobs", jobs, "--table", "2c", "--out", "my runs")
+    called = log.read_text().splitlines()
+    assert called[0] == "-m report --plan --dataset real --table 2c --out my runs"
+    assert sorted(called[1:4]) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
+    assert called[4] == "-m report --dataset real --table 2c --out my runs"
+    assert status == 1 and "failed: python mdr.py --seed 0\n" in stderr
+    assert stdout.count("last epoch fine") == 2 and stdout.endswith("the report\n")
+    assert "mdr.py: trouble" in stdout + stderr
 
 
 def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all):
-    start, log = run_all
-    process = start("--paper", "jrd", PLAN="1")
-    assert "the report" in process.communicate(timeout=60)[0] and process.returncode == 1
-    process = start("--paper", "jrd", PLAN="2")
-    assert process.communicate(timeout=60) == ("", "plan: 3 runs\n") and process.returncode == 2
-    process = start("--jobs", "0")
-    stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 2 and stdout == "" and stderr.count("\n") == 1
-    process = start("--list", "--dataset", "glyphs")
-    assert process.communicate(timeout=60) == (f"{log.with_name('python')} listed\n", "")
+    _, ends, log = run_all
+    stdout, _, status = ends("--paper", "jrd", PLAN="1")
+    assert "the report" in stdout and status == 1
+    assert ends("--paper", "jrd", PLAN="2") == ("", "plan: 3 runs\n", 2)
+    stdout, stderr, status = ends("--jobs", "0")
+    assert (stdout, stderr.count("\n"), status) == ("", 1, 2)
+    python = f"{log.parent}/my\\ python"
+    assert ends("--list", "--dataset", "glyphs") == (f"{python} listed\n", "", 0)
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_run_all_stops_as_a_whole(run_all, end):
-    start, log = run_all
+    start, _, log = run_all
     process = start("--jobs", "2", SLOW="1")
     for _ in range(200):
         if "jrd.py --seed 1" in log.read_text():
@@ -530,5 +515,4 @@ def test_run_all_stops_as_a_whole(run_all, end):
         time.sleep(0.05)
     process.send_signal(end)
     process.communicate(timeout=30)
-    assert process.returncode == -end
-    assert "-m report --dataset" not in log.read_text()
+    assert process.returncode == -end and "-m report --dataset" not in log.read_text()
