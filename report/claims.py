@@ -306,10 +306,11 @@ def decided(args, name):
                      "paper's": f"{papers:+g}" if papers else "–"})
     runs = dict.fromkeys(run for sides, _ in members for side in sides for run in side)
     missing = [run.folder.name for run in runs if not run.result]
+    configs = [(run.paper, run.config) for run in runs if run.result]
     word = ", ".join(
         f"{what} of {NAMES[paper]}'s runs differ" for paper in PAPER_OF.values()
         for what in ("code", "images", "weights_sha256", "versions", "processor")
-        if len({str(run.config.get(what)) for run in runs if run.result and run.paper == paper}) > 1)
+        if len({str(config.get(what)) for own, config in configs if own == paper}) > 1)
     if missing or not all(side for sides, _ in members for side in sides):      # [] has no rate yet
         word = word or "not before all seeds"
     if word:

@@ -58,7 +58,8 @@ def test_an_equation_stands_beside_its_code(paper, n, folder):
 
 
 @pytest.mark.parametrize("file, old, new, message", [
-    ("jrd.py", '"""Eq. 12:', '"""Eq. 17:', f"jrd.py, amsoftmax: Eq. 17 is not in {annotate.EQUATIONS}"),
+    ("jrd.py", '"""Eq. 12:', '"""Eq. 17:',
+     f"jrd.py, amsoftmax: Eq. 17 is not in {annotate.EQUATIONS}"),
     (annotate.EQUATIONS, "`test_jrd.test_amsoftmax`", "`test_jrd.test_gone`",
      f"{annotate.EQUATIONS} names test_jrd.test_gone, which is not there")])
 def test_mistakes_end_in_one_line(file, old, new, message, tmp_path, monkeypatch):
