@@ -1,5 +1,6 @@
 """Shared by all tests: the import path, the comparison of code with an oracle, small datasets."""
 import functools
+import inspect
 import json
 import os
 import signal
@@ -13,6 +14,18 @@ from scipy.spatial.distance import cdist
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+import dml_da  # noqa: E402
+import jrd  # noqa: E402
+import mdr  # noqa: E402
+from support import glyphs, runs  # noqa: E402
+
+
+def named(value):
+    """A script's name as the test's; None leaves the rest to pytest."""
+    return value.__name__ if inspect.ismodule(value) else None
+
+
+each_script = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=named)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -30,10 +43,8 @@ def data_root(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="session")
 def quick():
-    """What tests write need not outlive a power cut, and the same figures are drawn once: these two
-    took two thirds of a test's short training.  One thread: several that wait for each other take
-    ten times as long when other work has the cores."""
-    from support import glyphs
+    """Two thirds of a short training: what tests write need not outlive a power cut, and the same
+    figures are drawn once.  One thread: several wait for each other when the cores are busy."""
     torch.set_num_threads(1)
     draw = functools.cache(lambda split, classes, images: drawn(split))
     with pytest.MonkeyPatch.context() as patch:
@@ -46,7 +57,6 @@ def quick():
 @pytest.fixture
 def few_glyphs(monkeypatch):
     """Ten classes of four images to train, ten to test."""
-    from support import glyphs
     monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 410), 4))
     monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 4))
 
@@ -54,9 +64,8 @@ def few_glyphs(monkeypatch):
 def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
     """function (torch) equals oracle (NumPy) in value and in its gradient to every array.
 
-    The oracle's gradient is a central difference, so what the paper holds constant (a detached
-    bandwidth, a sampled index) the oracle must hold constant too.  `floor` keeps it from comparing
-    0 with 0.
+    The oracle's gradient is a central difference: what the paper holds constant (a detached
+    bandwidth, a sampled index) the oracle must too.  `floor` keeps it from comparing 0 with 0.
     """
     tensors = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in arrays]
     value = function(*tensors)
@@ -101,7 +110,6 @@ def positive_places(x, labels, gallery=None, gallery_labels=None):
 def spy(monkeypatch, tmp_path):
     """spy(script, *flags): a training of seconds on 20 test images -> the rows of its log, and what
     Adam was told at every step: [[settings of each parameter group], ...]."""
-    from support import glyphs, runs
     monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
     told, step = [], torch.optim.Adam.step
 

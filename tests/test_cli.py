@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -18,14 +17,11 @@ import jrd
 from conftest import ROOT, make_folder
 
 
-def python(*arguments, **kwargs):
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *map(str, arguments)], cwd=ROOT, env=env, text=True,
-                          capture_output=True, **kwargs)
+ENV = dict(cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
 
 
-def result(out, name):
-    return json.loads((out / name / "result.json").read_text())
+def python(*arguments):
+    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, **ENV)
 
 
 # ---------------------------------------------------------------------------- mistakes
@@ -37,8 +33,13 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --weights jrd.py": "cannot load jrd.py",
     "jrd.py --dataset {tmp}/empty": "has no sub-folders",
     "jrd.py --dataset {tmp}/lonely": "class03 has one image",
+    "jrd.py --dataset {tmp}/three": "has 3 sub-folders",
     "jrd.py --dataset {tmp}/broken --weights random": "class01/0.png",
     "jrd.py --device tpu": "--device tpu",
+    **{f"{script} --device {name} --dataset birds":             # refused before anything is read
+       f"--device {name} is not supported: nothing here was ever run on it; use --device cpu"
+       for script, name in (("jrd.py", "mps"), ("mdr.py", "mps:0"), ("dml_da.py", "xpu"),
+                            ("jrd.py", "meta"))},
     "jrd.py --alpha 0 --kernel mgf": "--kernel does nothing with --alpha 0",
     "jrd.py --regularizer intra --K 3": "--K does nothing with --regularizer intra",
     "jrd.py --kernel laplace --K-prime 2": "--K-prime does nothing with --kernel laplace",
@@ -75,7 +76,11 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --backbone resnet51": "no classification model of torchvision",
     "mdr.py --dataset cars --data-root {tmp}/empty": "no cars under",
     "dml_da.py --backbone googlenet_bvlc": "googlenet_bvlc needs --weights FILE",
-    "dml_da.py --loss npair --margin 1": "--margin does nothing",
+    "dml_da.py --loss npair --margin 1": "--margin does nothing with --loss npair",
+    "dml_da.py --reg-weight 1": "--reg-weight does nothing with --regularizer da",
+    "dml_da.py --regularizer da- --eta 1": "--eta does nothing with --regularizer da-",
+    "dml_da.py --regularizer gor --lambda 1": "--lambda does nothing with --regularizer gor",
+    "dml_da.py --lambda 0 --regularizer da-": "--regularizer does nothing with --lambda 0",
     "dml_da.py --eta inf": "--eta: inf must be",
     "dml_da.py --head-lr-mult 0": "--head-lr-mult: 0 must be > 0",
     "eval.py {tmp}/nothing.pt": "no file",
@@ -95,6 +100,7 @@ def material(tmp_path_factory):
     """Folders and files that something is wrong with."""
     tmp = tmp_path_factory.mktemp("mistakes")
     make_folder(tmp / "lonely", [2, 2, 2, 1])
+    make_folder(tmp / "three", [2, 2, 2])
     (make_folder(tmp / "broken", [2, 2, 2, 2]) / "class01" / "0.png").write_bytes(b"\x89PNG")
     (tmp / "empty").mkdir()
     (tmp / "file").write_text("in the way")
@@ -148,18 +154,17 @@ def test_what_a_training_says_and_leaves(trained):
                                 "images/s", "left"]
     assert [line.split()[0] for line in lines[5:9]] == ["1/4", "2/4", "3/4", "4/4"]
     assert len({len(line) for line in lines[4:9]}) == 1, "the rows are aligned"
-    text = done.stdout
     for row in ("pretrained backbone", "last epoch (4)", "best on test (epoch",
                 "chosen on the test set", "  seen R@1", "in ten stratified parts",
                 "1-NN estimates", f"run {out}/jrd-glyphs"):
-        assert row in text
+        assert row in done.stdout
     folder = out / "jrd-glyphs-epochs4-s0"
     assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl",
                                                             "result.json"]
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in log] == [1, 2, 3, 4]
     assert {"loss", "amsoftmax", "jrs", "lr", "R@1", "R@8", "seconds", "images/s"} <= set(log[0])
-    last = result(out, folder.name)["last epoch"]
+    last = json.loads((folder / "result.json").read_text())["last epoch"]
     assert last["R@1"] == log[-1]["R@1"] and 0 < last["MAP@R"] < last["R@1"] < last["seen R@1"] < 1
     config = json.loads((folder / "config.json").read_text())
     assert config["alpha"] == 1 and set(config["versions"]) == {"python", "torch", "torchvision",
@@ -190,7 +195,6 @@ def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path):
     """Stopped after an epoch three times, in three ways: the weights of an undisturbed run."""
     out, _ = trained
     command = ["jrd.py", "--epochs", "4", "--out", str(tmp_path)]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
     folder = tmp_path / "jrd-glyphs-epochs4-s0"
 
     def epochs():
@@ -198,8 +202,8 @@ def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path):
         return len(log.read_text().splitlines()) if log.exists() else 0
     for end in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         before = epochs()
-        process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=env, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, **ENV)
         while epochs() == before:
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.01)
@@ -211,13 +215,16 @@ def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path):
             assert "its last whole epoch; to continue: python jrd.py --epochs 4" in stderr
     again = python(*command)
     assert again.returncode == 0 and f"continuing {folder} after epoch" in again.stdout
-    whole, stopped = (torch.load(p / folder.name / "last.pt", weights_only=True)
-                      for p in (out, tmp_path))
-    for name, value in whole["network"].items():
-        assert torch.equal(value, stopped["network"][name]), name
-    want, got = result(out, folder.name), result(tmp_path, folder.name)
-    assert {k: v for k, v in want.items() if k != "seconds"} == \
-        {k: v for k, v in got.items() if k != "seconds"}
+    ends = []
+    for path in (out / folder.name, folder):
+        result = json.loads((path / "result.json").read_text())
+        ends.append((torch.load(path / "last.pt", weights_only=True)["network"],
+                     {k: v for k, v in result.items() if k != "seconds"}))
+    (want, figures), (got, same_figures) = ends
+    assert figures == same_figures and all(torch.equal(want[k], got[k]) for k in want)
+
+
+linux = pytest.mark.skipif(not shutil.which("unshare"), reason="Linux alone")
 
 
 def with_small(folder, size, commands):
@@ -225,12 +232,11 @@ def with_small(folder, size, commands):
     mount = f"mount -t tmpfs -o size={size} none {folder}"
     if subprocess.run(["unshare", "-rm", "bash", "-c", mount], capture_output=True).returncode:
         pytest.skip("no mount without privileges")
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(["unshare", "-rm", "bash", "-c", f"{mount}\n{commands}"], cwd=ROOT,
-                          env=env, text=True, capture_output=True)
+    return subprocess.run(["unshare", "-rm", "bash", "-c", f"{mount}\n{commands}"],
+                          capture_output=True, **ENV)
 
 
-@pytest.mark.skipif(not shutil.which("unshare"), reason="Linux alone")
+@linux
 @pytest.mark.parametrize("script, size, epochs", [("jrd.py", "100k", 0), ("mdr.py", "900k", 0),
                                                   ("dml_da.py", "3m", 1)])
 def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, size, epochs, tmp_path):
@@ -247,7 +253,7 @@ def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, size, ep
     assert "last epoch (3)" in done.stdout
 
 
-@pytest.mark.skipif(not shutil.which("unshare"), reason="Linux alone")
+@linux
 def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
     folder = make_folder(tmp_path / "photos", [8] * 4, side=300)
     done = with_small("/dev/shm", "1m", f"{sys.executable} jrd.py --dataset {folder} --backbone "
@@ -257,23 +263,35 @@ def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
     assert "/dev/shm" in done.stderr and "--workers 0" in done.stderr
 
 
-@pytest.mark.parametrize("message", [
-    "DataLoader worker (pid 7) is killed by signal: Killed. ",
-    "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.\nFrame ..."])
-def test_what_starves_a_training_is_one_line(message, monkeypatch, capsys):
-    def starved(cfg):
-        raise RuntimeError(message)
-    with pytest.raises(SystemExit) as stop:
-        common.main(starved, lambda: None)
-    err = capsys.readouterr().err
-    assert stop.value.code == 2 and err.count("\n") == 1
-    assert "the same command continues the run" in err
+@pytest.mark.parametrize("error, says", [
+    (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+     ["the same command continues the run"]),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9.\nFrame"),
+     ["the same command continues the run"]),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 ..."),
+     ["out of GPU memory with --batch 100: --precision bf16", "CUDA out of memory. Tried"])])
+def test_what_starves_a_training_is_one_line(error, says, few_glyphs, tmp_path, monkeypatch,
+                                             capsys):
+    """In a training, and outside one."""
+    def starved(*args):
+        raise error
+    monkeypatch.setattr(jrd, "objective", starved)
+    for function, message in ((jrd.train, says[0]), (starved, says[-1])):
+        with pytest.raises(SystemExit) as stop:
+            common.main(function, lambda: jrd.parse_args(["--out", str(tmp_path)]))
+        err = capsys.readouterr().err
+        assert stop.value.code == 2 and message in err
 
 
-def test_a_training_may_run_in_a_thread(few_glyphs, tmp_path):
-    """A notebook's or a web app's: only the main thread may handle signals."""
-    cfg, results = jrd.parse_args(["--epochs", "1", "--out", str(tmp_path)]), []
-    thread = threading.Thread(target=lambda: results.append(jrd.train(cfg)))
-    thread.start()
-    thread.join()
-    assert 0 <= results[0]["last epoch"]["R@1"] <= 1
+def test_an_old_python_is_refused_before_anything_is_made(tmp_path):
+    shutil.copy(ROOT / "run_all.sh", tmp_path)
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    for text, version in (('echo "Python 3.9.6"', "Python 3.9.6"), ("exit 127", "no python3")):
+        python.write_text(f'#!/bin/sh\n[ "$1" = --version ] || exit 1\n{text}\n')
+        python.chmod(0o755)
+        done = subprocess.run(["bash", tmp_path / "run_all.sh", "--test"], text=True,
+                              env={"PATH": f"{python.parent}:/usr/bin:/bin"}, capture_output=True)
+        assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+        assert f"Python 3.10 or newer is needed, found {version}: " in done.stderr
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "run_all.sh"]

@@ -1,8 +1,9 @@
-"""Datasets, weight files, the run folder."""
+"""Datasets, loaders, precision, weight files, the run folder."""
 import argparse
-import io
 import json
 import os
+import pickle
+import re
 
 import numpy as np
 import pytest
@@ -10,30 +11,23 @@ import torch
 from PIL import Image
 
 import common
-import dml_da
 import jrd
-import mdr
-from conftest import make_folder
+from conftest import each_script, make_folder
+from report import experiments
 from support import files, glyphs, images, runs
 
 
 # ---------------------------------------------------------------------------- glyphs
-def test_glyphs_counts_and_split():
-    data = common.load_dataset("glyphs")
-    assert data.counts() == {"train": [750, 50], "test": [2000, 100]}
-    assert not set(data.train.classes) & set(data.test.classes)
-    assert data.train.images.shape == (750, 3, 36, 36) and data.train.images.dtype == torch.uint8
-    classes = [set(r) for r, _ in glyphs.GLYPHS.values()]
-    assert len(set.union(*classes)) == sum(map(len, classes))
-    assert torch.bincount(data.test.labels).tolist() == [20] * 100
-
-
 def test_glyphs_are_the_same_everywhere():
     """A mean over many pixels, so that a last bit of a sine on another machine does not matter."""
-    (train, _), (again, _), (test, _) = (glyphs.glyphs(s) for s in ("train", "train", "test"))
-    assert torch.equal(train, again)
-    assert train.float().mean().item() == pytest.approx(121.796, abs=0.01)
-    assert test.float().mean().item() == pytest.approx(123.021, abs=0.01)
+    data = common.load_dataset("glyphs")
+    assert data.counts() == {"train": [750, 50], "test": [2000, 100]}
+    assert data.train.images.shape == (750, 3, 36, 36) and data.train.images.dtype == torch.uint8
+    assert torch.bincount(data.test.labels).tolist() == [20] * 100
+    classes = [set(r) for r, _ in glyphs.GLYPHS.values()]
+    assert len(set.union(*classes)) == sum(map(len, classes))           # none in two splits
+    for split, mean in (("train", 121.796), ("test", 123.021)):
+        assert glyphs.glyphs(split)[0].float().mean().item() == pytest.approx(mean, abs=0.01)
 
 
 def test_the_shipped_backbone_is_what_its_hash_says():
@@ -64,71 +58,86 @@ def test_images_of_every_kind_become_rgb(tmp_path, mode):
     assert image.shape == (3, 5, 7) and image.dtype == torch.uint8 and image.float().mean() > 150
 
 
-@pytest.mark.parametrize("sizes, message", [
-    ([], "has no sub-folders"), ([2, 2, 2], "has 3 sub-folders"),
-    ([3, 3, 3, 1], "class03 has one image")])
-def test_folders_that_cannot_be_split(tmp_path, sizes, message):
-    tmp_path.joinpath("d").mkdir()
-    make_folder(tmp_path / "d", sizes)
-    with pytest.raises(common.UserError, match=message):
-        common.load_dataset(str(tmp_path / "d"))
-
-
-@pytest.mark.parametrize("damage", [lambda b: b[:len(b) // 2], lambda b: b"", lambda b: b"x"])
-def test_a_broken_image_is_named(tmp_path, damage):
-    path = make_folder(tmp_path / "d", [2, 2, 2, 2]) / "class02" / "1.png"
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(common.UserError, match="class02/1.png"):
-        common.load_dataset(str(tmp_path / "d"), test=common.SMALL_TRANSFORMS[2])
-
-
 # ---------------------------------------------------------------------------- the loader
 def loader(split, workers, seed=0):
     cfg = argparse.Namespace(seed=seed, workers=workers, batch=7, device="cpu")
     return common.train_loader(split, common.SMALL_TRANSFORMS[1], jrd.batches, cfg)
 
 
-def epoch_of(a_loader, epoch):
-    return [(x, y) for x, y in a_loader(epoch)]
-
-
-def same(a, b):
-    return len(a) == len(b) and all(torch.equal(x, u) and torch.equal(y, v)
-                                    for (x, y), (u, v) in zip(a, b))
-
-
 def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
     """Any number of workers, any epoch first: the same crops and mirrors."""
+    def same(a, b):
+        return len(a) == len(b) and all(map(torch.equal, sum(a, []), sum(b, [])))
     make_folder(tmp_path / "d", [6, 6, 6, 6])
     split = common.load_dataset(str(tmp_path / "d"), train=common.SMALL_TRANSFORMS[0]).train
     alone, two = loader(split, 0), loader(split, 2)
-    first, second = epoch_of(alone, 0), epoch_of(alone, 1)
+    first, second = list(alone(0)), list(alone(1))
     torch.manual_seed(99)
     state = torch.get_rng_state()
-    assert same(epoch_of(two, 1), second) and same(epoch_of(two, 0), first)
-    assert same(epoch_of(loader(split, 0), 1), second)
+    assert same(list(two(1)), second) and same(list(two(0)), first)
+    assert same(list(loader(split, 0)(1)), second)
     assert torch.equal(state, torch.get_rng_state()), "the loader drew from the global generator"
-    assert not same(first, second) and not same(first, epoch_of(loader(split, 0, seed=1), 0))
+    assert not same(first, second) and not same(first, list(loader(split, 0, seed=1)(0)))
     assert first[0][0].shape == (7, 3, 32, 32) and first[0][0].dtype == torch.uint8
 
 
-def test_preprocess_is_what_the_backbones_were_trained_on():
-    images = torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
-    bgr = common.Preprocess("bn_inception")(images)
-    for channel, mean in enumerate((104, 117, 128)):
-        assert torch.equal(bgr[:, channel], images[:, 2 - channel].float() - mean)
-    assert torch.allclose(common.Preprocess("small")(images), images.float() / 127.5 - 1)
+@each_script
+def test_a_spawned_worker_can_be_told_what_to_load(script, tmp_path):
+    """What a worker gets is pickled where processes are not forked: cached or not, held out."""
+    folder = make_folder(tmp_path / "photos", [2] * 8, side=30)
+    prefix, augment, test = script.transforms(script.parse_args(["--backbone", "small"]))
+    for cache in (False, True):
+        data = common.load_dataset(str(folder), tmp_path, prefix, test, cache, val=0.5)
+        for split in (data.train, data.seen, data.val, data.test):
+            told = common._Augmented(split, augment, 0)
+            assert torch.equal(pickle.loads(pickle.dumps(told))[0, 1][0], told[0, 1][0])
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatch):
+    folder = make_folder(tmp_path / "photos", [2] * 8, side=30)
+    data = common.load_dataset(str(folder), tmp_path, test=common.SMALL_TRANSFORMS[2], cache=cache)
+    asked, real = [], torch.utils.data.DataLoader
+    monkeypatch.setattr(torch.utils.data, "DataLoader", lambda *args, **kwargs: (
+        asked.append(kwargs["num_workers"]), real(*args, **kwargs | {"num_workers": 0}))[1])
+    cfg = argparse.Namespace(workers=3, device="cpu")
+    for split in (data.seen, data.test):
+        embedded = common.embed(lambda x: x.float().mean((2, 3)), split, cfg)
+        want = torch.stack([split.images[i].float().mean((1, 2)) for i in range(len(split))])
+        torch.testing.assert_close(embedded, want)
+    assert asked == ([] if cache else [3] * 2)          # a whole cached split is one view
+
+
+@pytest.mark.parametrize("backbone, want", [
+    ("bn_inception", (30 - 104, 20 - 117, 10 - 128)),                   # Caffe's: BGR, 0-255
+    ("googlenet_bvlc", (30 - 104, 20 - 117, 10 - 123)),
+    *((name, (10 / 127.5 - 1, 20 / 127.5 - 1, 30 / 127.5 - 1))          # TensorFlow's (x - 0.5)/0.5
+      for name in ("small", "googlenet"))])
+def test_a_backbone_sees_what_its_weights_were_trained_on(backbone, want):
+    """RGB (10, 20, 30) on its way into the first convolution; GoogLeNet's own transform counts."""
+    image = torch.tensor([10, 20, 30], dtype=torch.uint8)[:, None, None].expand(2, 3, 64, 64)
+    network, seen = jrd.Network(jrd.parse_args(["--backbone", backbone]), 3).eval(), []
+    convolution = next(m for m in network.modules() if isinstance(m, torch.nn.Conv2d))
+    convolution.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    network.pool(image)
+    torch.testing.assert_close(seen[0][1, :, 5, 7], torch.tensor(want).float(), atol=2e-3, rtol=0)
 
 
 # ---------------------------------------------------------------------------- precision
+def test_channels_last_where_the_precision_profits():
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert common.memory_format(gpu, "fp32") == torch.contiguous_format
+    for device, precision in ((gpu, "tf32"), (gpu, "bf16"), (cpu, "fp32"), (cpu, "tf32")):
+        assert common.memory_format(device, precision) == torch.channels_last
+
+
 @pytest.mark.parametrize("precision, tf32", [("fp32", False), ("tf32", True), ("bf16", False)])
 def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
     """bf16 rounds the features a little; TF32 is a matter of convolutions, never of the losses."""
     for switch in (True, False):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", switch)
         network = common.SmallNet().eval()
-        common.to_device(network, argparse.Namespace(
-            precision=precision, device="cpu"))
+        common.to_device(network, argparse.Namespace(precision=precision, device="cpu"))
         assert torch.backends.cudnn.allow_tf32 == tf32
         assert torch.get_float32_matmul_precision() == "highest"
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -138,10 +147,11 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
     assert 1e-4 < error < 0.1 if precision == "bf16" else error == 0
 
 
-@pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
-def test_all_scripts_train_in_bf16_with_losses_in_float32(script, tmp_path, monkeypatch):
-    """The backbone's convolutions see bfloat16, whatever comes after them float32."""
-    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
+@each_script
+def test_all_scripts_train_in_bf16_with_losses_in_float32(script, few_glyphs, tmp_path,
+                                                          monkeypatch):
+    """The backbone's convolutions see bfloat16, whatever comes after them float32.  What a finished
+    run leaves has no optimizer."""
     seen = {"conv": set(), "linear": set()}
     for name, kind in (("conv", torch.nn.Conv2d), ("linear", torch.nn.Linear)):
         def spied(self, x, name=name, real=kind.forward):
@@ -149,77 +159,67 @@ def test_all_scripts_train_in_bf16_with_losses_in_float32(script, tmp_path, monk
             seen[name].add(out.dtype)
             return out
         monkeypatch.setattr(kind, "forward", spied)
-    result = script.train(script.parse_args(["--precision", "bf16", "--epochs", "1", "--out",
-                                            str(tmp_path)]))
+    result = script.train(script.parse_args(["--precision", "bf16", "--epochs", "1", "--val", "0.2",
+                                            "--out", str(tmp_path)]))
     assert seen == {"conv": {torch.bfloat16}, "linear": {torch.float32}}
     assert 0 < result["last epoch"]["R@1"] <= 1
     (folder,) = tmp_path.iterdir()
-    assert folder.name == f"{script.__name__}-glyphs-precisionbf16-epochs1-s0"
+    assert folder.name == f"{script.__name__}-glyphs-val0.2-precisionbf16-epochs1-s0"
+    for name in ("last.pt", "best.pt"):
+        state = common.read_checkpoint(folder / name)
+        assert state["optimizer"] is None and state["network"]
 
 
 # ---------------------------------------------------------------------------- weight files
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """A stand-in for the published BN-Inception file: its names and shapes, random values."""
-    torch.manual_seed(0)
-    path = tmp_path / common.WEIGHTS["bn_inception"][0]
-    torch.save(common.backbone("bn_inception")[0].state_dict(), path)
+    """A stand-in for the published BN-Inception file, by its name and with its hash in WEIGHTS."""
+    name, _, url = common.WEIGHTS["bn_inception"]
+    torch.save(common.backbone("bn_inception")[0].state_dict(), tmp_path / name)
 
-    def accept(file):
-        name, _, url = common.WEIGHTS["bn_inception"]
-        monkeypatch.setitem(common.WEIGHTS, "bn_inception", (name, common.sha256(file), url))
-    accept(path)
-    return path, accept
-
-
-def test_weights_from_a_file(published):
-    path, _ = published
-    network = jrd.Network(jrd.parse_args(["--dataset", "cub"]), 10)
-    assert common.load_weights(network.backbone, "bn_inception", path) == common.sha256(path)
-    state = torch.load(path, weights_only=True)
-    assert all(torch.equal(v, state[k]) for k, v in network.backbone.state_dict().items())
+    def accept(url=url):
+        monkeypatch.setitem(common.WEIGHTS, "bn_inception",
+                            (name, common.sha256(tmp_path / name), url))
+    accept()
+    return tmp_path / name, accept
 
 
-def test_a_weights_file_that_is_not_the_published_one(published, tmp_path):
+def test_a_weights_file_is_the_published_one_or_refused(published, tmp_path):
     path, accept = published
-    backbone = jrd.Network(jrd.parse_args(["--dataset", "cub"]), 10).backbone
-    before = {k: v.clone() for k, v in backbone.state_dict().items()}
+    backbone, whole, state = common.backbone("bn_inception")[0], path.read_bytes(), torch.load(path)
+    assert common.load_weights(backbone, "bn_inception", path) == common.sha256(path)
+    assert all(torch.equal(v, state[k]) for k, v in backbone.state_dict().items())
 
     def refused(message):
         with pytest.raises(common.UserError, match=message):
             common.load_weights(backbone, "bn_inception", path)
-        assert all(torch.equal(v, before[k]) for k, v in backbone.state_dict().items())
-
-    whole = path.read_bytes()
+        assert all(torch.equal(v, state[k]) for k, v in backbone.state_dict().items())
     path.write_bytes(whole[:-100])
     refused("SHA-256 .* expected")
-    accept(path)
+    accept()
     refused("cannot load")
-    state = torch.load(io.BytesIO(whole), weights_only=True)
-    state["conv1.weight"] = state.pop("conv1_7x7_s2.weight")
-    torch.save(state, path)
-    accept(path)
+    renamed = {k: torch.zeros_like(v) for k, v in state.items()}
+    renamed["conv1.weight"] = renamed.pop("conv1_7x7_s2.weight")
+    torch.save(renamed, path)
+    accept()
     refused("2 names or shapes differ: conv1_7x7_s2.weight, conv1.weight")
-    with pytest.raises(common.UserError, match="no weights file"):
-        common.load_weights(backbone, "bn_inception", tmp_path / "nowhere.pth")
 
 
 def test_download(published, tmp_path, monkeypatch):
     """From the published place into torch's hub folder; what arrives truncated is not kept."""
     path, accept = published
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "hub"))
-    name, digest, _ = common.WEIGHTS["bn_inception"]
-    served = tmp_path / "served"
-    served.mkdir()
-    (served / name).write_bytes(path.read_bytes()[:5000])
-    monkeypatch.setitem(common.WEIGHTS, "bn_inception", (name, digest, f"file://{served}/"))
-    backbone = jrd.Network(jrd.parse_args(["--dataset", "cub"]), 10).backbone
+    served = tmp_path / "served" / path.name
+    served.parent.mkdir()
+    accept(f"file://{served.parent}/")
+    served.write_bytes(path.read_bytes()[:5000])
+    backbone, digest = common.backbone("bn_inception")[0], common.sha256(path)
     with pytest.raises(common.UserError, match="cannot download .* --weights FILE"):
         common.load_weights(backbone, "bn_inception")
     assert not list((tmp_path / "hub").rglob("*.pth"))
-    (served / name).write_bytes(path.read_bytes())
+    served.write_bytes(path.read_bytes())
     assert common.load_weights(backbone, "bn_inception") == digest
-    (served / name).unlink()
+    served.unlink()
     assert common.load_weights(backbone, "bn_inception") == digest            # found, not fetched
 
 
@@ -255,14 +255,22 @@ def run_of(tmp_path, *arguments):
     return common.Run("jrd", cfg, common.Data("toy", split, split, split, identity={}), "random")
 
 
-def test_run_names_say_what_differs_from_the_preset(tmp_path):
-    assert run_of(tmp_path).folder.name == "jrd-glyphs-s0"
-    half = run_of(tmp_path, "--alpha", "0.50", "--seed", "3")
-    assert half.folder.name == "jrd-glyphs-alpha0.5-s3"
-    assert run_of(tmp_path, "--alpha", "1").folder.name == "jrd-glyphs-s0"
-    assert run_of(tmp_path, "--weights", "a/b.pth").folder.name == "jrd-glyphs-s0"
-    assert run_of(tmp_path, "--workers", "3", "--no-cache").folder.name == "jrd-glyphs-s0"
+@pytest.mark.parametrize("flags, name", [
+    ("", "jrd-glyphs-s0"), ("--alpha 0.50 --seed 3", "jrd-glyphs-alpha0.5-s3"),
+    ("--alpha 1", "jrd-glyphs-s0"), ("--weights a/b.pth", "jrd-glyphs-s0"),
+    ("--workers 3 --no-cache", "jrd-glyphs-s0")])
+def test_run_names_say_what_differs_from_the_preset(flags, name, tmp_path):
+    assert run_of(tmp_path, *flags.split()).folder.name == name
     assert not list(tmp_path.iterdir()), "nothing is written before the run begins"
+
+
+def test_run_folders_have_names_for_every_system():
+    """No character that Windows forbids, no two that differ in case alone, room below 260."""
+    args = argparse.Namespace(dataset="real", paper=None, table=None, quick=False, seeds=1,
+                              runs="runs", weights=None)
+    names = [run.folder.name for run in experiments.all_runs(experiments.selected(args), args)]
+    assert len(names) > 150 and all(re.fullmatch(r"[A-Za-z0-9._-]{1,80}", name) for name in names)
+    assert len({name.lower() for name in names}) == len(names)
 
 
 def test_a_folder_with_other_settings_is_refused(tmp_path):
@@ -297,16 +305,6 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path, monkeypatch):
         pass
 
 
-def test_finish_may_be_called_twice(tmp_path):
-    with run_of(tmp_path) as run:
-        run.restore()
-        run.history = [{"epoch": 1, "R@1": 0.5, "R@2": 0.6, "R@4": 0.7, "R@8": 0.8, "seconds": 2}]
-        run.finish({"R@1": 0.5})
-        first = run.result
-        run.finish({"R@1": 0.5})
-        assert run.result == first and first["best on test"]["epoch"] == 1
-
-
 def test_what_a_killed_process_was_writing_goes_when_it_is_a_day_old(tmp_path):
     with run_of(tmp_path) as run:
         old, new = run.folder / ".last.pt.1.part", run.folder / ".last.pt.2.part"
@@ -315,23 +313,6 @@ def test_what_a_killed_process_was_writing_goes_when_it_is_a_day_old(tmp_path):
         os.utime(old, (0, 0))
     with run_of(tmp_path):
         assert not old.exists() and new.exists(), "another process may be writing it"
-
-
-def test_a_loss_that_is_not_finite_stops_with_step_parts_and_checkpoint(tmp_path):
-    split = common.Split(torch.zeros(6, 3, 36, 36, dtype=torch.uint8), torch.zeros(6), ["a"])
-    with run_of(tmp_path) as run:
-        run.restore()
-        batches = common.train_loader(split, common.SMALL_TRANSFORMS[1],
-                                      lambda *_: [[i] for i in range(6)], run.cfg)
-        for _ in run.progress(batches(0)):
-            run.record(loss=torch.tensor(1.0), jrs=torch.tensor(0.5))
-        run.end_epoch(0, **{"R@1": 0.5})
-        with pytest.raises(common.NonFiniteLoss) as error:
-            for step, _ in enumerate(run.progress(batches(1))):
-                run.record(loss=torch.tensor(1.0 if step < 3 else float("nan")),
-                           jrs=torch.tensor(0.5))
-    assert str(error.value) == ("the loss is not finite at epoch 2, step 4: loss nan, jrs 0.5; "
-                                f"{run.folder} has the 1 epochs before")
 
 
 def test_number():

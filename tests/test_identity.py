@@ -13,6 +13,30 @@ from report import tables
 from support import runs
 
 
+@pytest.fixture
+def train(tmp_path, monkeypatch, capsys, few_glyphs):
+    """train(*flags, dataset=...): a training of a second -> the run's folder, what was printed"""
+    monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8))])
+
+    def of_a_second(*flags, dataset="glyphs"):
+        cfg = jrd.parse_args(["--dataset", str(dataset), "--backbone", "small", "--epochs", "1",
+                              "--workers", "0", "--out", str(tmp_path / "runs"), "--data-root",
+                              str(tmp_path), *flags])
+        jrd.train(cfg)
+        return runs.run_folder("jrd", cfg), capsys.readouterr().out
+    return of_a_second
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return make_folder(tmp_path / "photos", [3] * 6, side=20)
+
+
+def edit(folder, **changes):
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 # ---------------------------------------------------------------------------- code
 @pytest.mark.parametrize("pattern, replacement, counts", [
     (r"return ams \+ cfg.alpha \* reg", "return ams - cfg.alpha * reg", True),
@@ -30,105 +54,64 @@ def test_a_run_is_told_by_its_scripts_code(pattern, replacement, counts, tmp_pat
     assert (runs.code_of("jrd") != before) == counts
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """run(*flags): a training of a second -> what it printed"""
-    from support import glyphs
-    monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 404), 2))
-    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 454), 2))
-    monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8))])
-
-    def train(*flags):
-        jrd.train(jrd.parse_args(["--epochs", "2", "--out", str(tmp_path / "runs"), *flags]))
-        return capsys.readouterr().out
-    train.folder = tmp_path / "runs" / "jrd-glyphs-epochs2-s0"
-    return train
-
-
-def test_a_run_of_other_code_is_neither_shown_nor_continued(run, monkeypatch, capsys):
-    run()
-    assert "is finished" in run()
-    commit = json.loads((run.folder / "config.json").read_text())["commit"]
+def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, capsys):
+    folder, _ = train()
+    assert "is finished" in train()[1]
+    commit = json.loads((folder / "config.json").read_text())["commit"]
     monkeypatch.setattr(runs, "code_of", lambda paper: "edited")
     with pytest.raises(common.UserError) as error:
-        run()
+        train()
     assert str(error.value) == (
-        f"{run.folder} holds a run of another version of jrd.py (commit {commit}); --name LABEL "
+        f"{folder} holds a run of another version of jrd.py (commit {commit}); --name LABEL "
         "puts this run beside it, --again in its place")
     assert "last epoch" not in capsys.readouterr().out
-    (run.folder / "result.json").rename(run.folder / "result")
-    state = (run.folder / "last.pt").read_bytes()
+    (folder / "result.json").rename(folder / "result")
+    state = (folder / "last.pt").read_bytes()
     with pytest.raises(common.UserError, match="of another version of jrd.py"):
-        run()
-    assert (run.folder / "last.pt").read_bytes() == state
-    assert "run " + str(run.folder.with_name("jrd-glyphs-epochs2-my-idea-s0")) in run(
-        "--name", "my-idea")
-    assert "is finished" not in run("--again")
-    assert "is finished" in run()
+        train()
+    assert (folder / "last.pt").read_bytes() == state
+    assert train("--name", "my-idea")[0].name == "jrd-glyphs-epochs1-my-idea-s0"
+    assert "is finished" not in train("--again")[1] and "is finished" in train()[1]
 
 
-@pytest.mark.parametrize("field, value", [("code", 3), ("code", []), ("code", None), ("code", "x"),
-                                          ("images", 3), ("images", {"train": 1}), ("images", []),
-                                          ("dataset", None), ("splits", 7)])
-def test_damaged_fields_end_in_one_line_or_are_accepted(field, value, run):
-    run()
-    config = json.loads((run.folder / "config.json").read_text()) | {field: value}
-    (run.folder / "config.json").write_text(json.dumps(config))
-    try:
-        run()
-    except common.UserError as error:
-        assert "\n" not in str(error)
+def test_damaged_fields_end_in_one_line_or_are_accepted(train):
+    folder, _ = train()
+    config = (folder / "config.json").read_text()
+    for change in ({"code": 3}, {"code": []}, {"code": None}, {"images": 3},
+                   {"images": {"train": 1}}, {"images": []}, {"dataset": None}, {"splits": 7}):
+        edit(folder, **change)
+        try:
+            train()
+        except common.UserError as error:
+            assert "\n" not in str(error)
+        (folder / "config.json").write_text(config)
 
 
 # ---------------------------------------------------------------------------- images
-@pytest.fixture
-def photos(tmp_path, capsys):
-    """photos(*flags): a training of a second on six classes, in photos.folder -> its output"""
-    folder = make_folder(tmp_path / "photos", [3] * 6, side=20)
-
-    def train(*flags):
-        jrd.train(jrd.parse_args(["--dataset", str(photos_at[0]), "--backbone", "small", "--epochs",
-                                  "1", "--workers", "0", "--out", str(tmp_path / "runs"),
-                                  "--data-root", str(tmp_path), *flags]))
-        return capsys.readouterr().out
-    photos_at = [folder]
-    train.at, train.run = photos_at, tmp_path / "runs" / "jrd-photos-epochs1-backbonesmall-s0"
-    return train
+def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, photos, tmp_path):
+    train(dataset=photos)
+    moved = tmp_path / "elsewhere" / "photos"
+    moved.parent.mkdir()
+    photos.rename(moved)
+    assert "is finished" in train(dataset=moved)[1]
+    for old, new, splits in (("class05/0.png", "class05/9.png", "test"),
+                             ("class00", "zebra", "train, test")):      # a class moves into test
+        (moved / old).rename(moved / new)
+        with pytest.raises(common.UserError, match=f"a run on other images: {splits} differ; --n"):
+            train(dataset=moved)
 
 
-def test_a_class_that_moved_into_test_is_refused(photos):
-    photos()
-    (folder,) = photos.at
-    (folder / "class00").rename(folder / "zebra")
-    with pytest.raises(common.UserError, match="holds a run on other images: train, test differ; "
-                       "--name LABEL"):
-        photos()
-
-
-def test_other_images_are_refused_and_a_folder_that_moved_is_not(photos, tmp_path):
-    photos()
-    (folder,) = photos.at
-    photos.at[0] = tmp_path / "elsewhere" / "photos"
-    photos.at[0].parent.mkdir()
-    folder.rename(photos.at[0])
-    assert "is finished" in photos()
-    (photos.at[0] / "class05" / "0.png").rename(photos.at[0] / "class05" / "9.png")
-    with pytest.raises(common.UserError, match="holds a run on other images: test differ; --name"):
-        photos()
-
-
-def test_eval_says_that_images_are_not_those_of_the_run(photos, tmp_path, capsys):
-    photos()
-    (folder,) = photos.at
+def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path, capsys):
+    folder, _ = train(dataset=photos)
     moved = tmp_path / "elsewhere"
-    folder.rename(moved)
-    arguments = [str(photos.run / "last.pt"), "--dataset", str(moved), "--data-root", str(tmp_path)]
+    photos.rename(moved)
+    words = [str(folder / "last.pt"), "--dataset", str(moved), "--data-root", str(tmp_path)]
     with pytest.raises(common.UserError, match="unknown dataset"):
-        evaluation.main(evaluation.parse_args(arguments[:1]))
-    evaluation.main(evaluation.parse_args(arguments))
+        evaluation.main(evaluation.parse_args(words[:1]))
+    evaluation.main(evaluation.parse_args(words))
     assert "note:" not in capsys.readouterr().out
     (moved / "class00").rename(moved / "zebra")
-    evaluation.main(evaluation.parse_args(arguments + ["--export", str(tmp_path / "e.npz")]))
+    evaluation.main(evaluation.parse_args([*words, "--export", str(tmp_path / "e.npz")]))
     out = capsys.readouterr().out
     assert "note: these are not the images of the run: train, test differ" in out
     with np.load(tmp_path / "e.npz") as file:
@@ -137,15 +120,15 @@ def test_eval_says_that_images_are_not_those_of_the_run(photos, tmp_path, capsys
         assert len(file["seen_paths"]) == len(file["seen"])
 
 
-def test_a_comparison_of_different_test_images_is_refused(photos, tmp_path, capsys, run):
-    photos()
-    run("--out", str(tmp_path / "runs"))
+def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_path):
+    train(dataset=photos)
+    one, other = train()[0], train("--name", "b")[0]
+
+    def compared(a, b):
+        return tables.compare(tmp_path / "runs", a, b)
     with pytest.raises(common.UserError, match="were tested on different images"):
-        tables.compare(tmp_path / "runs", "jrd-photos-epochs1-backbonesmall", "jrd-glyphs-epochs2")
-    run("--name", "b")
-    for name, digest in (("jrd-glyphs-epochs2-b-s0", "1"), (run.folder.name, "2")):
-        config = run.folder.with_name(name) / "config.json"
-        other = json.loads(config.read_text()) | {"images": {"test": digest}}
-        config.write_text(json.dumps(other))
+        compared("jrd-photos-epochs1-backbonesmall", "jrd-glyphs-epochs1")
+    for folder, digest in ((one, "1"), (other, "2")):
+        edit(folder, images={"test": digest})
     with pytest.raises(common.UserError, match="different images .test differ.: their figures"):
-        tables.compare(tmp_path / "runs", "jrd-glyphs-epochs2-b", "jrd-glyphs-epochs2")
+        compared("jrd-glyphs-epochs1-b", "jrd-glyphs-epochs1")

@@ -61,18 +61,14 @@ def test_laplace_kernel():
            lambda x: (np.exp(-cdist(x, x, "cityblock") / sigma) * WEIGHTS).sum(), x)
 
 
-@pytest.mark.parametrize("p", [1, 2, 5])
-def test_polynomial_kernel(p):
+@pytest.mark.parametrize("kernel, of_dot", [
+    (jrd.mgf_kernel, np.exp), *((partial(jrd.polynomial_kernel, p=p), lambda dot, p=p: (
+        dot + 1) ** p) for p in (1, 2, 5))])
+def test_kernels_of_the_dot_product(kernel, of_dot):
     def oracle(x):
-        return sum(WEIGHTS[i, j] * (sum(a * b for a, b in zip(x[i], x[j])) + 1) ** p
+        return sum(WEIGHTS[i, j] * of_dot(sum(a * b for a, b in zip(x[i], x[j])))
                    for i in range(B) for j in range(B))
-    agrees(weighted(partial(jrd.polynomial_kernel, p=p)), oracle, points(3, scale=0.7), step=1e-5)
-
-
-def test_mgf_kernel():
-    def oracle(x):
-        return sum(WEIGHTS[i, j] * np.exp(np.dot(x[i], x[j])) for i in range(B) for j in range(B))
-    agrees(weighted(jrd.mgf_kernel), oracle, points(3, scale=0.7))
+    agrees(weighted(kernel), oracle, points(3, scale=0.7), step=1e-5)
 
 
 # ---------------------------------------------------------------------------- Eq. 6-11
@@ -176,17 +172,15 @@ def product_of_spectra(P, Q):
     return product
 
 
-def test_proposition_1_holds_for_one_layer():
-    draw = np.random.RandomState(0)
-    P, Q = draw.standard_normal((6, 1)), 1 + 0.5 * draw.standard_normal((5, 1))
-    assert jrs_of_samples(P, Q) == pytest.approx(product_of_spectra(P, Q), rel=1e-9)
+draw = np.random.RandomState(1)
 
 
-def test_proposition_1_holds_for_independent_layers():
-    """Samples that are all combinations of their layers' values: exactly independent layers."""
-    draw = np.random.RandomState(1)
-    P = np.array(list(itertools.product(draw.standard_normal(4), draw.standard_normal(3))))
-    Q = np.array(list(itertools.product(1 + draw.standard_normal(3), draw.standard_normal(5) - 1)))
+@pytest.mark.parametrize("P, Q", [[np.array(list(itertools.product(*layers))) for layers in sides]
+                                  for sides in (
+    ([draw.randn(6)], [1 + 0.5 * draw.randn(5)]),
+    ([draw.randn(4), draw.randn(3)], [1 + draw.randn(3), draw.randn(5) - 1]))])
+def test_proposition_1_holds_for_independent_layers(P, Q):
+    """One layer; then all combinations of two layers' values, so that they are independent."""
     assert jrs_of_samples(P, Q) == pytest.approx(product_of_spectra(P, Q), rel=1e-9)
 
 
@@ -241,13 +235,3 @@ def test_batches_are_a_plain_shuffle():
     assert [len(b) for b in first] == [5, 5, 5, 5, 3] and sorted(sum(first, [])) == list(range(23))
     assert first == jrd.batches(labels, c, epoch=0) != jrd.batches(labels, c, epoch=1)
     assert first != jrd.batches(labels, cfg(batch=5, seed=4), epoch=0)
-
-
-def test_the_step_is_eq_11(spy, monkeypatch):
-    """The loss is AMSoftmax + α JRS; Adam as U1 says, with a rate of their own for the proxies."""
-    monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(0, 60, 4))])
-    (row,), (groups,) = spy(jrd, "--alpha", "0.7", "--epochs", "1")
-    assert row["jrs"] > 1e-3
-    assert row["loss"] == pytest.approx(row["amsoftmax"] + 0.7 * row["jrs"], rel=1e-6)
-    assert [g["lr"] for g in groups] == [3e-4, 3e-2]
-    assert all((g["eps"], g["weight_decay"]) == (0.01, 1e-4) for g in groups)

@@ -1,7 +1,6 @@
 """What the three scripts share: each choice does what it says, any batch is finite, presets and
 transforms are the papers', and the figures of a run are what their names say."""
 import functools
-import inspect
 import json
 import math
 
@@ -16,16 +15,9 @@ import dml_da
 import eval as evaluation
 import jrd
 import mdr
+from conftest import each_script, named
 from eval import kmeans, map_at_r, nmi, recall_at_k
 from support import glyphs, runs
-
-
-def named(value):
-    """A script's name as the test's; None leaves the rest to pytest."""
-    return value.__name__ if inspect.ismodule(value) else None
-
-
-each_script = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=named)
 
 
 # ---------------------------------------------------------------------------- any batch
@@ -116,7 +108,7 @@ JRD = dict(alpha=1, s=20, m=0.1, batch=100, epochs=50, drop_every=20, lr=1e-4, l
 MDR = dict(lambda_=0.6, lr=5e-5, batch=128, images_per_class=4, levels=[-3, 0, 3], momentum=0.9,
            margin=0.2, nu=0.01, dim=512, epochs=100, iterations=100, backbone="bn_inception",
            ks=[1, 2, 4, 8])
-MDR_LARGE = MDR | dict(lambda_=0.1, lr=1e-4, batch=256, images_per_class=3)
+MDR_LARGE = MDR | dict(lambda_=0.1, lr=1e-4, batch=256, images_per_class=3, eval_every=10)
 DML_DA = dict(lambda_=10, eta=0.5, margin=1, lr=1e-5, batch=100, images_per_class=10, dim=128,
               epochs=30, iterations=1000, backbone="googlenet", ks=[1, 2, 4, 8, 16, 32, 64, 128])
 CUB128 = dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16")
@@ -125,7 +117,7 @@ CUB128 = dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16")
 @pytest.mark.parametrize("script, flags, want", [
     (jrd, "cub", JRD), (jrd, "cars", JRD | dict(m=0.05, batch=50)),
     (jrd, "sop", JRD | dict(alpha=0.4, batch=120, epochs=80, drop_every=40, lr_proxies=1e-1,
-                            ks=[1, 10, 100])),
+                            ks=[1, 10, 100], eval_every=10)),
     (jrd, "cub --kernel laplace", JRD), (jrd, "cub --kernel mgf", JRD | dict(alpha=1e-3)),
     (jrd, "cub --kernel polynomial", JRD | dict(alpha=1e-3)),                       # Table 4
     (jrd, "cub --regularizer jmmd", JRD | dict(alpha=0.1)),                         # Table 3
@@ -135,7 +127,8 @@ CUB128 = dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16")
     (mdr, "cub --loss contrastive", MDR | dict(margin=1)),                          # U10
     (mdr, "cub --loss contrastive --margin 0.5", MDR | dict(margin=0.5)),
     (dml_da, "cub", DML_DA), (dml_da, "cars", DML_DA | dict(lr=5e-4)),
-    (dml_da, "sop", DML_DA | dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000])),
+    (dml_da, "sop", DML_DA | dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000],
+                             eval_every=10)),
     (jrd, "cub128", JRD | CUB128 | dict(lr=1e-3, lr_proxies=0.1, eval_every=5)),
     (mdr, "cub128", MDR | CUB128 | dict(lr=3e-4, iterations=50, eval_every=10)),
     (dml_da, "cub128", DML_DA | CUB128 | dict(lr=3e-5, iterations=100, eval_every=3))], ids=named)
@@ -288,26 +281,20 @@ def test_each_choice_of_dml_da_is_its_own(flags, loss, weight, regularizer):
     torch.testing.assert_close(total, loss() + weight * regularizer())
 
 
-@pytest.mark.parametrize("flags", ["--loss npair --margin 1", "--reg-weight 1",
-                                   "--regularizer da- --eta 1", "--regularizer gor --lambda 1",
-                                   "--lambda 0 --regularizer da-"])
-def test_a_flag_that_would_do_nothing_is_refused(flags, capsys):
-    with pytest.raises(SystemExit) as stop:
-        dml_da.parse_args(flags.split())
-    assert stop.value.code == 2 and "does nothing with" in capsys.readouterr().err
-
-
 # ---------------------------------------------------------------------------- trainings
 @pytest.mark.parametrize("script, flags, weights, constant", [
     (jrd, "--variant mrd --kernel laplace", dict(amsoftmax=1, jrs=1), 0),
+    (jrd, "--alpha 0.7", dict(amsoftmax=1, jrs=0.7), 0),                            # Eq. 11
     (jrd, "--kernel mgf --variant jrd-c", dict(amsoftmax=1, jrs=1e-3), 0),
     (jrd, "--regularizer jmmd --K 5", dict(amsoftmax=1, jmmd=0.1), 0),
     (jrd, "--regularizer intra", dict(amsoftmax=1, intra=1), 0),
     (mdr, "--loss margin --l2norm", dict(margin=1, mdr=0.6), 0.01 * 18),            # ν Σ s², U5
     (mdr, "--levels -2 0 2 5 --fixed-levels", dict(triplet=1, mdr=0.6), 0.01 * 33),
+    (mdr, "--lambda 0.7 --nu 0.3 --levels -2 1", dict(triplet=1, mdr=0.7), 0.3 * 5),   # Eq. 7
     (mdr, "--lambda 0 --eval-l2norm", dict(triplet=1), 0),
     (dml_da, "--loss triplet --regularizer da-", {"triplet": 1, "da-": 10}, 0),
     (dml_da, "--loss npair --eta 1", dict(npair=1, da=10), 0),
+    (dml_da, "--lambda 7", dict(contrastive=1, da=7), 0),                           # Eq. 9
     (dml_da, "--regularizer en --reg-weight 0.5", dict(contrastive=1, en=0.5), 0),
     (dml_da, "--regularizer gor --images-per-class 0", dict(contrastive=1, gor=10), 0),
     (dml_da, "--lambda 0 --head-lr-mult 10", dict(contrastive=1), 0)], ids=named)
@@ -339,15 +326,18 @@ def pretrained(script):
     return network, cfg, data
 
 
-@pytest.mark.parametrize("script, flags, want", [
-    (jrd, "--epochs 4 --drop-every 2", np.outer([1, 0.1, 0.1, 0.01], [3e-4, 3e-2])),          # U5
-    (mdr, "--epochs 5 --iterations 1", np.outer([1, 1, 0.2, 0.04, 0.008], [1e-3])),           # U1
-    (dml_da, "--epochs 4 --iterations 1 --lr 1e-3", np.full((4, 3), 1e-3))], ids=named)       # U5
-def test_learning_rates(script, flags, want, spy, monkeypatch):
-    """The rate of each of Adam's parameter groups at every step, one step per epoch."""
+@pytest.mark.parametrize("script, flags, rates, eps, decay", [
+    (jrd, "--epochs 4 --drop-every 2", np.outer([1, 0.1, 0.1, 0.01], [3e-4, 3e-2]), 0.01, 1e-4),
+    (mdr, "--epochs 5 --iterations 1", np.outer([1, 1, 0.2, 0.04, 0.008], [1e-3]), 1e-8, 1e-5),
+    (dml_da, "--epochs 4 --iterations 1 --lr 1e-3 --head-lr-mult 3",
+     np.outer([1] * 4, [1e-3, 3e-3, 1e-3]), 1e-8, 0)], ids=named)
+def test_what_adam_is_told(script, flags, rates, eps, decay, spy, monkeypatch):
+    """The rate of each parameter group at every step, one step per epoch (JRD U1, U5, MDR U1,
+    DML-DA U4, U5)."""
     monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8))])
     _, told = spy(script, *flags.split())
-    np.testing.assert_allclose([[group["lr"] for group in groups] for groups in told], want)
+    np.testing.assert_allclose([[group["lr"] for group in groups] for groups in told], rates)
+    assert {(g["eps"], g["weight_decay"]) for groups in told for g in groups} == {(eps, decay)}
 
 
 # ---------------------------------------------------------------------------- figures of a run
