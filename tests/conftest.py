@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.spatial.distance import cdist
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -83,27 +82,6 @@ def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
             slope[at] = (above - float(oracle(*moved))) / (2 * step)
         assert np.abs(slope).max() > floor, "the oracle's gradient is vacuous"
         np.testing.assert_allclose(tensor.grad.numpy(), slope, rtol=1e-5, atol=1e-7)
-
-
-def positive_places(x, labels, gallery=None, gallery_labels=None):
-    """The definition behind Recall@K and MAP@R: where each query's positives stand in the list of
-    its neighbours, nearest first, from 1; with every distance and a sort.
-
-    x (n, d), labels (n,); without a gallery each is a query and all others its neighbours
-    -> n ascending arrays, empty if a query has no positive
-    """
-    alone = gallery is None
-    if alone:
-        gallery, gallery_labels = x, labels
-    distances = cdist(x, gallery)                                       # (n, m), float64
-    positives = np.asarray(labels)[:, None] == np.asarray(gallery_labels)[None]
-    places = []
-    for i, (distance, positive) in enumerate(zip(distances, positives)):
-        if alone:                                   # the query itself leaves, by its index
-            distance, positive = np.delete(distance, i), np.delete(positive, i)
-        order = np.lexsort((positive, distance))    # by distance; in a tie the negatives first
-        places.append(1 + np.flatnonzero(positive[order]))
-    return places
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import contextlib
 import io
 import json
 import os
-import pickle
 import random
 import shutil
 import signal
@@ -173,33 +172,6 @@ def readers(tmp, draw):
     return attempts
 
 
-class Bomb:
-    """What a hostile file holds: unpickling it makes a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
-def hostile(tmp):
-    """Files that would run code if anything unpickled them -> {what: whether it did}"""
-    bomb, mark, ran = Bomb(tmp / "ran"), tmp / "ran", {}
-    for name, write, read in (
-            ("checkpoint", lambda path: torch.save({"paper": "jrd", "config": bomb}, path),
-             common.read_checkpoint),
-            ("weights", lambda path: torch.save({"x": bomb}, path), common.load_torch),
-            ("pickle", lambda path: path.write_bytes(pickle.dumps(bomb)), common.read_checkpoint),
-            ("hostile.npz", lambda path: np.savez(path, embeddings=np.array([bomb], object),
-                                                  labels=np.zeros(1)), evaluation.load_npz)):
-        write(tmp / name)
-        with contextlib.suppress(common.UserError):
-            read(tmp / name)
-        ran[name] = mark.exists()
-    return ran
-
-
 def fuzz(count, draw, tmp):
     print(f"{'input':<34}{'tried':>7}{'refused':>9}{'read':>6}{'tracebacks':>12}")
     wrong = 0
@@ -223,9 +195,6 @@ def fuzz(count, draw, tmp):
         print(f"{name:<34}{count:>7}{counts['refused']:>9}{counts['read']:>6}"
               f"{counts['tracebacks']:>12}  {example[:200]}", flush=True)
         wrong += counts["tracebacks"]
-    for name, ran in hostile(tmp).items():
-        print(f"hostile {name}: code in it " + ("RAN" if ran else "did not run"))
-        wrong += ran
     return wrong
 
 

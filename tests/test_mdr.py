@@ -163,25 +163,22 @@ def drawn_law(e, labels, times, seed=0):
     return counts / counts.sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize("D", [3, 8, 64])
-def test_negatives_follow_the_law(D):
-    labels = np.repeat(np.arange(6), 5)
+def spread_out(D):
     e = points(D, seed=D, n=30) * np.linspace(0.1, 10, 30)[:, None]     # lengths do not matter
     e[0] = e[5] * 3 + 0.01                                              # nearer than the clip
+    return e
+
+
+@pytest.mark.parametrize("e, classes", [
+    (spread_out(3), 6), (spread_out(8), 6), (spread_out(64), 6),
+    (np.repeat([[1.0, 0.1], [-1.0, 0.1]], 4, 0), 2)])       # all beyond 1.4: then any is drawn
+def test_negatives_follow_the_law(e, classes):
+    labels = np.repeat(np.arange(classes), len(e) // classes)
     counts = drawn_law(e, labels, times=1500)
-    for anchor in range(30):
+    for anchor in range(len(e)):
         law = wu_law(e, anchor, labels)
         assert 0.5 * np.abs(counts[anchor] - law).sum() < 0.05
         assert (counts[anchor][law == 0] == 0).all()
-
-
-def test_where_no_negative_is_left_the_draw_is_uniform():
-    """Opposite directions: every negative lies beyond 1.4."""
-    e, labels = np.repeat([[1.0, 0.1], [-1.0, 0.1]], 4, 0), np.repeat([0, 1], 4)
-    counts = drawn_law(e, labels, times=1000)
-    for anchor in range(8):
-        assert 0.5 * np.abs(counts[anchor] - wu_law(e, anchor, labels)).sum() < 0.05
-        assert counts[anchor][labels == labels[anchor]].sum() == 0
 
 
 def test_batches_by_counting():
