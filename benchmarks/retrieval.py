@@ -1,10 +1,12 @@
 """Recall@K and k-means of eval.py beside faiss: time, and whether both find the same.
 
-    python benchmarks/retrieval.py                  both sizes, some minutes on two quiet cores
+    python benchmarks/retrieval.py                  all sizes, some minutes on two quiet cores
     python benchmarks/retrieval.py --sizes cub      under a minute
+    OPENBLAS_CORETYPE=SkylakeX python ...           if faiss's OpenBLAS does not know the processor:
+                                                    OPENBLAS_VERBOSE=2 says `Core: Prescott` then
 
 It needs `pip install faiss-cpu`.  The sizes are those of two test sets: CUB-200-2011 (5,924 × 512,
-100 classes) and Stanford Online Products (60,502 × 512, 11,316 classes).  faiss is its exact
+100 classes) and Stanford Online Products (60,502 × 512, 11,316 classes), and a quarter of that.  faiss is its exact
 IndexFlatL2 and its Kmeans.  Both run in turn in one process with the same number of threads.
 
 Of eval.py the clock sees all of recall_at_k, of faiss only the search.  k-means runs a fixed number
@@ -21,6 +23,7 @@ import sys
 import time
 
 import numpy as np
+import torch
 
 from eval import kmeans, recall_at_k
 
@@ -31,6 +34,7 @@ except ImportError:
 
 SIZES = {  # size: (embeddings, classes, K, noise, turns, rounds of k-means)
     "cub": (5924, 100, [1, 2, 4, 8], 3.6, 9, 20),
+    "middle": (15125, 3000, [1, 10, 100, 1000], 3.0, 3, 2),
     "sop": (60502, 11316, [1, 10, 100, 1000], 1.6, 3, 2)}
 WIDTH = 512
 
@@ -88,7 +92,9 @@ def row(task, size, seconds):
 
 
 def main(args):
-    bench.header("Recall@K and k-means", "numpy", "faiss-cpu")
+    torch.set_num_threads(args.threads)
+    faiss.omp_set_num_threads(args.threads)
+    bench.header("Recall@K and k-means", "numpy", "faiss-cpu", threads=args.threads)
     rows = [["task", "turns", "eval.py, s", "faiss, s", "eval.py / faiss", "in CPU s"]]
     checks = []
     for size in args.sizes:
@@ -113,6 +119,7 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", choices=tuple(SIZES), default=list(SIZES))
+    parser.add_argument("--threads", type=int, default=bench.THREADS)
     parser.add_argument("--turns", type=int, help="default: 9 at CUB size, 3 at SOP size")
     return parser.parse_args()
 

@@ -1,9 +1,8 @@
 """The counting behind eval.py: places of positives, nearest neighbours.
 
-Places are those of the numbers given, compared exactly: ‖a‖²/2 + ‖b‖²/2 - a·b = ‖a - b‖²/2 is had
-in float32 if a bound on rounding errors shows that they cannot matter, else in float64, and if they
-could matter there too, in whole numbers.  Labels are (n,) long on the host; if the gallery is None
-each point is a query and all others are its neighbours.
+Places are those of the numbers given, compared exactly.  ‖a - b‖²/2 = ‖a‖²/2 + ‖b‖²/2 - a·b comes
+from float32 if a bound shows that its rounding cannot matter, else from float64, else from whole
+numbers.  Labels are (n,) long on the host; if the gallery is None all are queries and gallery.
 """
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -34,11 +33,13 @@ def centred(x, gallery=None, dtype=None):
     a vector near their mean, so that an offset drowns no distance; 0 where all are equal
     -> a, b, ‖a‖²/2, ‖b‖²/2, and for each a twice the most that rounding moves a ‖a - b‖²/2"""
     own = torch.promote_types(x.dtype, dtype or x.dtype)
-    sets = [points.to(own) for points in (x, gallery) if points is not None]
+    sets = [points.to(own, copy=True) for points in (x, gallery) if points is not None]
     exponent = np.frexp(max(torch.stack(points.aminmax()).abs().max().item() for points in sets))[1]
-    sets = [points * 2.0 ** -max(exponent, -120) for points in sets]
-    centre = sets[-1][0] + (sets[-1] - sets[-1][0]).mean(0)
-    sets = [(points - centre).to(dtype) for points in sets]
+    scale = min(2.0 ** min(-exponent, 1000), 1 / torch.finfo(own).tiny)
+    first = sets[-1][0] * scale
+    sets = [points.mul_(scale).sub_(first) for points in sets]
+    mean = sets[-1].mean(0)
+    sets = [points.sub_(mean).to(dtype) for points in sets]
     halves = [torch.linalg.vector_norm(points, dim=1).square() / 2 for points in sets]
     unit = (3.2 * x.shape[1] + 50) * torch.finfo(sets[0].dtype).eps
     return sets[0], sets[-1], halves[0], halves[-1], unit * (halves[0] + halves[-1].max())
@@ -146,7 +147,6 @@ def _exact_order(point, others):
 def nearest(points, bank):
     """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and its nearest row of
     the bank (n,), and which row that is (n,) long, the first one where several are as near"""
-    half, size = bank.square().sum(1) / 2, 1024 if points.device.type == "cpu" else 8192
+    half, parts = bank.square().sum(1) / 2, points.split(1024)
     with _side_by_side(points.device) as each:
-        found = each(lambda part: (half - part @ bank.T).min(1), points.split(size))
-        return [torch.cat(parts) for parts in zip(*found)]
+        return [*map(torch.cat, zip(*each(lambda part: (half - part @ bank.T).min(1), parts)))]

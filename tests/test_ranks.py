@@ -55,11 +55,14 @@ def points(kind, n, d, draw):
             "tiny": lambda: 1e-40 * draw.randint(-9, 9, (n, d)),
             "huge": lambda: 1e37 * draw.standard_normal((n, d)),
             "every size": lambda: draw.standard_normal((n, d)) * sizes,
+            "smaller than float32": lambda: 1e-250 * draw.standard_normal((n, d)),
+            "larger than float32": lambda: 1e250 * draw.standard_normal((n, d)),
             "equal": lambda: np.full((n, d), 0.1)}[kind]()
 
 
 KINDS = ["whole", "offset", "duplicates", "one ulp", "near", "permuted", "tiny", "huge",
          "every size", "equal"]
+LARGER = ["smaller than float32", "larger than float32"]
 
 
 @pytest.fixture(params=[1, 3], ids="{} threads".format)
@@ -72,10 +75,10 @@ def threads(request):
 
 
 # ---------------------------------------------------------------------------- places
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", KINDS)
-def test_places_are_those_of_the_exact_distances(kind, dtype, threads):
-    draw = np.random.RandomState(KINDS.index(kind))
+@pytest.mark.parametrize("kind, dtype", [
+    *((kind, torch.float32) for kind in KINDS), *((kind, torch.float64) for kind in KINDS + LARGER)])
+def test_first_places_are_those_of_the_definition(kind, dtype, threads):
+    draw = np.random.RandomState(len(kind))
     for n, d, classes in ((40, 5, 6), (33, 12, 30), (25, 3, 1)):
         x, y = points(kind, n, d, draw), draw.randint(0, classes, n)
         agree(torch.tensor(x).to(dtype), torch.tensor(y))
