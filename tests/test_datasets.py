@@ -6,8 +6,10 @@ import gc
 import hashlib
 import http.server
 import json
+import multiprocessing
 import os
 import pickle
+import re
 import shutil
 import signal
 import tarfile
@@ -50,16 +52,18 @@ def draw(path, c, number):
     Image.new("RGB", (18 + 2 * c, 20 + 3 * number), colour(c, number)).save(path, quality=95)
 
 
-def annotations(path, rows, **extra):
-    """A .mat as Stanford made them: a struct array `annotations`, of the fields in this order."""
-    fields = [*extra.get("first", ()), "bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2",
-              *extra.get("last", ())]
-    table = np.empty((1, len(rows)), [(field, object) for field in fields])
-    for i, row in enumerate(rows):
-        for field in fields:
-            table[field][0, i] = row.get(field, np.uint8(9))
+def write(path, *lines):
     path.parent.mkdir(parents=True, exist_ok=True)
-    scipy.io.savemat(path, {"annotations": table, **extra.get("also", {})})
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def annotations(path, rows):
+    """A .mat as Stanford made them: a struct array `annotations`, with bounding boxes."""
+    table = np.empty((1, len(rows)), [(field, object) for field in (*rows[0], "bbox_x1")])
+    for i, row in enumerate(rows):
+        table[0, i] = (*row.values(), np.uint8(9))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scipy.io.savemat(path, {"annotations": table})
 
 
 def make_cub(root):
@@ -67,85 +71,72 @@ def make_cub(root):
     for i, (c, number) in enumerate(IMAGES):
         name = f"{CLASSES['cub'][c]:03}.Bird_{c}/Bird_{c}_{number:04}.jpg"
         draw(folder / "images" / name, c, number)
-        images.append(f"{3 * i + 1} {name}\n")
-        labels.insert(0, f"{3 * i + 1} {CLASSES['cub'][c]}\n")           # joined by id, not by row
-    (folder / "images.txt").write_text("".join(images))
-    (folder / "image_class_labels.txt").write_text("".join(labels))
-    (folder / "train_test_split.txt").write_text("1 0\n")
+        images.append(f"{3 * i + 1} {name}")
+        labels.insert(0, f"{3 * i + 1} {CLASSES['cub'][c]}")            # joined by id, not by row
+    write(folder / "images.txt", *images)
+    write(folder / "image_class_labels.txt", *labels)
     return folder
 
 
 def make_cars(root):
     folder, rows = root / "cars", []
     for i, (c, number) in enumerate(IMAGES):
-        name = f"car_ims/{i + 1:06}.jpg"
-        draw(folder / name, c, number)
-        rows.append({"relative_im_path": name, "class": np.uint8(CLASSES["cars"][c]),
-                     "test": np.uint8(number)})
-    names = np.array([f"Car {c}" for c in range(196)], object)
-    annotations(folder / "cars_annos.mat", rows, first=["relative_im_path"],
-                last=["class", "test"], also={"class_names": names})
+        rows.append({"relative_im_path": f"car_ims/{i + 1:06}.jpg",
+                     "class": np.uint8(CLASSES["cars"][c]), "test": np.uint8(number)})
+        draw(folder / rows[-1]["relative_im_path"], c, number)
+    annotations(folder / "cars_annos.mat", rows)
     return folder
 
 
-def make_cars_devkit(root, test_list="devkit/cars_test_annos_withlabels.mat"):
+def make_cars_devkit(root, devkit="devkit", images="{0}"):
     """Each class in both folders: pooled they are the dataset, apart they are the closed set."""
     folder, rows = root / "stanford_cars", {"cars_train": [], "cars_test": []}
     for i, (c, number) in enumerate(IMAGES):
         side = ("cars_train", "cars_test")[number]
-        draw(folder / side / f"{i + 1:05}.jpg", c, number)
         rows[side].append({"class": np.uint8(CLASSES["cars"][c]), "fname": f"{i + 1:05}.jpg"})
-    annotations(folder / "devkit/cars_train_annos.mat", rows["cars_train"], last=["class", "fname"])
-    annotations(folder / test_list, rows["cars_test"], last=["class", "fname"])
-    annotations(folder / "devkit/cars_test_annos.mat", rows["cars_test"], last=["fname"])
+        draw(folder / images.format(side) / f"{i + 1:05}.jpg", c, number)
+    annotations(folder / devkit / "cars_train_annos.mat", rows["cars_train"])
+    annotations(folder / devkit / "cars_test_annos_withlabels.mat", rows["cars_test"])
+    annotations(folder / devkit / "cars_test_annos.mat", [
+        {"fname": row["fname"]} for row in rows["cars_test"]])
     return folder
 
 
-def make_cars_kaggle(root, nested):
-    """As Kaggle has them: folders in folders of the same name, or cars_annos.mat beside, which
-    names images that are not there."""
+def make_cars_two_lists(root):
+    """As on Kaggle: cars_annos.mat is there too, and names images that are not."""
     folder = make_cars_devkit(root)
-    if nested:
-        for side in ("cars_train", "cars_test"):
-            (folder / side).rename(folder / "x")
-            (folder / side).mkdir()
-            (folder / "x").rename(folder / side / side)
-        (folder / "devkit").rename(folder / "car_devkit")
-    else:
-        shutil.copy(make_cars(root / "other") / "cars_annos.mat", folder)
+    shutil.copy(make_cars(root / "other") / "cars_annos.mat", folder)
     return folder
 
 
 def make_sop(root):
-    folder = root / "Stanford_Online_Products"
-    lists = {part: ["image_id class_id super_class_id path\n"] for part in ("train", "test")}
+    folder, head = root / "Stanford_Online_Products", "image_id class_id super_class_id path"
+    lists = {"train": [head], "test": [head]}
     for i, (c, number) in enumerate(IMAGES):
         name = f"bicycle_final/11{c}_{number}.JPG"
         draw(folder / name, c, number)
-        lists["train" if c < 2 else "test"].append(f"{i + 1} {CLASSES['sop'][c]} 1 {name}\n")
+        lists["train" if c < 2 else "test"].append(f"{i + 1} {CLASSES['sop'][c]} 1 {name}")
     for part, lines in lists.items():
-        (folder / f"Ebay_{part}.txt").write_text("".join(lines))
+        write(folder / f"Ebay_{part}.txt", *lines)
     return folder
 
 
 def make_inshop(root, listed=".", images="."):
-    folder = root / "inshop"
-    rows = [f"{len(IMAGES) + 3}\n", "image_name item_id evaluation_status\n"]
+    folder, rows = root / "inshop", ["10", "image_name item_id evaluation_status"]
     for c, number in IMAGES + [(2, 2), (3, 2), (3, 3)]:
         item = CLASSES["inshop"][c]
         name = f"img/WOMEN/Dresses/{item}/{number:02}_1_front.jpg"
         draw(folder / images / name, c, number)
-        rows.append(f"{name:<70} {item} {TEST_STATUS.get((c, number), 'train'):<10}\n")
-    (folder / listed).mkdir(exist_ok=True)
-    (folder / listed / "list_eval_partition.txt").write_text("".join(rows))
+        rows.append(f"{name:<70} {item} {TEST_STATUS.get((c, number), 'train'):<10}")
+    write(folder / listed / "list_eval_partition.txt", *rows)
     return folder
 
 
 LAYOUTS = {
     "cub": make_cub, "cars": make_cars, "cars devkit": make_cars_devkit, "sop": make_sop,
-    "cars torchvision": lambda root: make_cars_devkit(root, "cars_test_annos_withlabels.mat"),
-    "cars nested": lambda root: make_cars_kaggle(root, nested=True),
-    "cars two lists": lambda root: make_cars_kaggle(root, nested=False),
+    "cars torchvision": lambda root: make_cars_devkit(root, devkit="."),
+    "cars nested": lambda root: make_cars_devkit(root, "car_devkit/devkit", "{0}/{0}"),
+    "cars two lists": make_cars_two_lists,
     "inshop": make_inshop, "inshop Eval Img": lambda root: make_inshop(root, "Eval", "Img")}
 
 
@@ -174,12 +165,10 @@ def test_layouts(layout, mini, tmp_path):
             f"{c:03}" if name == "cub" else str(c) for c in own]
         seen = []
         for image, label in zip(split.images, split.labels.tolist()):
-            c = CLASSES[name].index(own[label])
-            mean = image.float().mean((1, 2))
-            number = round((mean[1].item() - 20) / 60)
+            c, mean = CLASSES[name].index(own[label]), image.float().mean((1, 2))
+            seen.append((c, number := round((mean[1].item() - 20) / 60)))
             assert torch.allclose(mean, torch.tensor(colour(c, number)).float(), atol=3)
             assert image.shape == (3, 20 + 3 * number, 18 + 2 * c)
-            seen.append((c, number))
         want = [(c, n) for c, n in IMAGES if (c < 2) == (part == "train")]
         if name == "inshop" and part != "train":
             status = {"test": "query", "gallery": "gallery"}[part]
@@ -202,22 +191,19 @@ def test_the_papers_photos_are_as_their_authors_code_reads_them(mini, tmp_path):
 # ---------------------------------------------------------------------------- what can be wrong
 @pytest.mark.parametrize("name, says", [
     ("cub", ["another folder): python common.py prepare cub --data-root ", "it (1.2 GB); or unpack",
-             "caltech.edu/records/65de6-vp158", "1,150,585,339 bytes",
-             "97eceeb196236b17998738112f37df78", "/none/CUB_200_2011"]),
+             "caltech.edu/records/65de6-vp158", "1,150,585,339 bytes", "97eceeb196236b17998738112",
+             "/none/CUB_200_2011"]),
     ("cars", ["d5c8f0aa497503f355e17dc7886c3f14", "b407c6086d669747186bd1d764ff9dbc",
               "/cars/car_ims", "/cars/devkit/cars_test_annos_withlabels.mat"]),
     ("sop", ["another folder): python common.py prepare sop --data-root ", "it (3.1 GB); or unpack",
-             "Stanford_Online_Products.zip", "3,083,860,082 bytes",
-             "7f73d41a2f44250d4779881525aea32e", "/none/Stanford_Online_Products"]),
+             "Stanford_Online_Products.zip", "3,083,860,082 bytes", "7f73d41a2f44250d4779881525",
+             "/none/Stanford_Online_Products"]),
     ("inshop", ["DeepFashion", "52,712", "list_eval_partition.txt", "/inshop"])])
 def test_a_missing_dataset_is_named_with_where_to_get_it(name, says, tmp_path):
-    with pytest.raises(common.UserError) as error:
+    with pytest.raises(common.UserError, match=f"^no {name} under .*/none .--data-root") as error:
         common.load_dataset(name, tmp_path / "none")
-    message = str(error.value)
-    assert message.startswith(f"no {name} under {tmp_path / 'none'} (--data-root") and \
-        "\n" not in message and not (tmp_path / "none").exists()
-    for part in says:
-        assert part in message
+    assert all(part in str(error.value) for part in says) and "\n" not in str(error.value)
+    assert not (tmp_path / "none").exists()
 
 
 def replace(path, old, new):
@@ -230,56 +216,50 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-len(path.read_bytes()) // 3])
 
 
-BROKEN = {  # what is wrong: layout, what breaks it, what the one line must say
-    "no list": ("cub", lambda d: (d / "images.txt").unlink(), "images.txt .*half-extracted"),
-    "no labels": ("cub", lambda d: (d / "image_class_labels.txt").unlink(), "image_class_labels"),
-    "a field too many": ("cub", lambda d: replace(d / "images.txt", "4 100", "4 x 100"),
-                         "images.txt, line 2: '4 x 100.Bird_1/.*number text"),
-    "class no number": ("cub", lambda d: replace(d / "image_class_labels.txt", "1 3\n", "1 C\n"),
-                        "image_class_labels.txt, line 7: '1 C' is not 2 fields: number number"),
-    "no class": ("cub", lambda d: replace(d / "image_class_labels.txt", "4 100\n", ""),
-                 "image_class_labels.txt has no class for image 4"),
-    "binary list": ("cub", lambda d: (d / "images.txt").write_bytes(b"\xff\xfe1"), "images.txt"),
-    "half-extracted": ("cub", lambda d: shutil.rmtree(d / "images" / "101.Bird_2"),
-                       "2 of the 7 images of cub are missing, .*Bird_2_0000.jpg first: a half-ex"),
-    "other counts": ("cub", lambda d: replace(
-        d / "images.txt", "1 003.Bird_0/Bird_0_0000.jpg\n", ""),
-                     "has train 2 images of 1 classes, test 4 images of 2 classes; .* has train 3 "
-                     "images of 2 classes, test 4 images of 2 classes"),
-    "no .mat": ("cars", lambda d: (d / "cars_annos.mat").unlink(),
-                "cars_annos.mat: .*No such file.*; wanted are .*/devkit/cars_train_annos.mat and"),
-    "no list that fits": ("cars", lambda d: (d / "car_ims").rename(d / "cars_train"),
-                          "cars_train_annos.mat: .*No such file.*; wanted are .*/car_ims .*devkit"),
-    "too sharp": ("inshop", lambda d: (d / "img").rename(d / "img_highres"),
-                  "10 of the 10 .* missing, .*jpg first: known layouts: .*/img .not img_highres"),
-    "text for .mat": ("cars", lambda d: (d / "cars_annos.mat").write_text("404 not found" * 50),
-                      "cannot read 'relative_im_path' and 'class' .*cars_annos.mat"),
-    "cut .mat": ("cars", lambda d: cut(d / "cars_annos.mat"), "cars_annos.mat"),
-    "other .mat": ("cars", lambda d: scipy.io.savemat(d / "cars_annos.mat", {"annotations": 3}),
-                   "cars_annos.mat"),
-    "image of cars": ("cars", lambda d: (d / "car_ims/000003.jpg").unlink(), "1 of the 7 .*000003"),
-    "unlabelled list": ("cars devkit", lambda d: (d / "devkit/cars_test_annos.mat").rename(
-        d / "devkit/cars_test_annos_withlabels.mat"), "'class' of .*cars_test_annos_withlabels"),
-    "no test list": ("cars devkit", lambda d: (
-        d / "devkit/cars_test_annos_withlabels.mat").unlink(), "_withlabels.mat: .*No such file.*; wanted"),
-    "no cars_test": ("cars devkit", lambda d: shutil.rmtree(d / "cars_test"), "3 of the 7 images"),
-    "row of sop": ("sop", lambda d: replace(d / "Ebay_test.txt", " 1 bicycle", " bicycle"),
-                   "Ebay_test.txt, line 2: .*number number number text"),
-    "no sop list": ("sop", lambda d: (d / "Ebay_test.txt").unlink(), "Ebay_test.txt"),
-    "status": ("inshop", lambda d: replace(d / "list_eval_partition.txt", "query", "quarry"),
-               "has .*quarry 1 images of 1 classes.*; the whole"),
-    "row of inshop": ("inshop", lambda d: replace(d / "list_eval_partition.txt", "query", ""),
-                      "list_eval_partition.txt, line 6: .*text text text"),
-    "no partition": ("inshop Eval Img", lambda d: shutil.rmtree(d / "Eval"), "list_eval_partition"),
-    "no Img": ("inshop Eval Img", lambda d: shutil.rmtree(d / "Img"), "known layouts")}
+def move(path, name):
+    path.rename(path.with_name(name))
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_copy_is_refused(what, mini, tmp_path):
-    layout, damage, message = BROKEN[what]
+LABELS, LIST, ANNOS = "image_class_labels.txt", "list_eval_partition.txt", "cars_annos.mat"
+TEST_ANNOS, NO_FILE = "devkit/cars_test_annos_withlabels.mat", "No such file.*; wanted are .*"
+BROKEN = [  # layout, what is wrong with which of its files, what the one line must say
+    ("cub", Path.unlink, "images.txt", [], "images.txt .*half-extracted"),
+    ("cub", Path.unlink, LABELS, [], LABELS),
+    ("cub", replace, "images.txt", ["4 100", "4 x 100"], "line 2: '4 x 100.Bird_1/.*number text"),
+    ("cub", replace, LABELS, ["1 3\n", "1 C\n"], f"{LABELS}, line 7: '1 C' is not 2 .* number$"),
+    ("cub", replace, LABELS, ["4 100\n", ""], f"{LABELS} has no class for image 4"),
+    ("cub", Path.write_bytes, "images.txt", [b"\xff\xfe1"], "cannot read .*images.txt"),
+    ("cub", shutil.rmtree, "images/101.Bird_2", [],
+     "2 of the 7 images of cub are missing, .*Bird_2_0000.jpg first: a half-ex"),
+    ("cub", replace, "images.txt", ["1 003.Bird_0/Bird_0_0000.jpg\n", ""],
+     "has train 2 images of 1 classes, test 4 images of 2 classes; .* has train 3 images of 2 "
+     "classes, test 4 images of 2 classes"),
+    ("cars", Path.unlink, ANNOS, [], f"{ANNOS}: .*{NO_FILE}/devkit/cars_train_annos.mat and"),
+    ("cars", move, "car_ims", ["cars_train"], f"cars_train_annos.mat: .*{NO_FILE}/car_ims .*dev"),
+    ("cars", Path.write_text, ANNOS, ["404 not found" * 50], "cannot read 'relative_im_path' and"),
+    ("cars", cut, ANNOS, [], ANNOS),
+    ("cars", scipy.io.savemat, ANNOS, [{"annotations": 3}], ANNOS),
+    ("cars", Path.unlink, "car_ims/000003.jpg", [], "1 of the 7 .*000003"),
+    ("cars devkit", move, "devkit/cars_test_annos.mat", [Path(TEST_ANNOS).name],
+     "'class' of .*cars_test_annos_withlabels"),
+    ("cars devkit", Path.unlink, TEST_ANNOS, [], f"_withlabels.mat: .*{NO_FILE}"),
+    ("cars devkit", shutil.rmtree, "cars_test", [], "3 of the 7 images"),
+    ("sop", replace, "Ebay_test.txt", [" 1 bicycle", " bicycle"],
+     "Ebay_test.txt, line 2: .*number number number text"),
+    ("sop", Path.unlink, "Ebay_test.txt", [], "Ebay_test.txt"),
+    ("inshop", replace, LIST, ["query", "quarry"], "has .*quarry 1 images of 1 class.*; the whole"),
+    ("inshop", replace, LIST, ["query", ""], f"{LIST}, line 6: .*text text text"),
+    ("inshop", move, "img", ["img_highres"],
+     "10 of the 10 .* missing, .*jpg first: known layouts: .*/img .not img_highres"),
+    ("inshop Eval Img", shutil.rmtree, "Eval", [], LIST),
+    ("inshop Eval Img", shutil.rmtree, "Img", [], "known layouts")]
+
+
+@pytest.mark.parametrize("layout, damage, file, words, message", BROKEN)
+def test_a_broken_copy_is_refused(layout, damage, file, words, message, mini, tmp_path):
     name, folder = mini(layout)
     layouts.read_dataset(name, tmp_path)
-    damage(folder)
+    damage(folder / file, *words)
     with pytest.raises(common.UserError, match=message) as error:
         common.load_dataset(name, tmp_path)
     assert "\n" not in str(error.value) and not (tmp_path / ".cache").exists()
@@ -304,6 +284,7 @@ def server(tmp_path, monkeypatch):
 
 
 def test_prepare_downloads_what_is_missing_once(server, mini, tmp_path):
+    write(tmp_path / "new" / "data" / ".download-cub" / "CUB.tgz", "of a download that was killed")
     for name in ("cub128", "cub", "cars", "glyphs"):
         common.download(name, tmp_path / "new" / "data")
         server.archive.unlink(missing_ok=True)
@@ -313,19 +294,18 @@ def test_prepare_downloads_what_is_missing_once(server, mini, tmp_path):
 
 
 @pytest.mark.parametrize("damage, message", [
-    (lambda archive: cut(archive), "bytes came, whose md5 is not "),
-    (lambda archive: archive.write_bytes(b"<html>"), "6 bytes came, whose md5 is not "),
-    (lambda archive: archive.unlink(), "404"), (None, "refused")])
+    (cut, "bytes came, whose md5 is not "), (Path.unlink, "404"), (None, "refused"),
+    (lambda archive: archive.write_bytes(b"<html>"), "6 bytes came, whose md5 is not ")])
 def test_a_broken_download_leaves_nothing(damage, message, server, tmp_path, capfd, monkeypatch):
     if damage:
         damage(server.archive)
     else:
         monkeypatch.setitem(layouts.ARCHIVES, "cub", ("http://127.0.0.1:9/CUB.tgz", 0, ""))
     args = common.parse_args(["prepare", "cub", "--data-root", str(tmp_path / "data")])
-    status, out, err = ended_with(lambda _: args.run(args), capfd, monkeypatch)
-    last = err.splitlines()[-1].rpartition("script.py: ")[2]
-    assert status == 2 and last.startswith("cannot download http://127.0.0.1") and message in last
-    assert "\n" not in last and not list((tmp_path / "data").iterdir())
+    status, _, err = ended_with(lambda _: args.run(args), capfd, monkeypatch)
+    *_, last = re.split("[\n\r]", err.strip())                        # after the progress bar
+    assert status == 2 and last.startswith("script.py: cannot download http://127.0.0.1")
+    assert message in last and not list((tmp_path / "data").iterdir())
 
 
 def ended_with(function, capfd, monkeypatch):
@@ -374,11 +354,7 @@ HALVE = v2.Resize((10, 12), antialias=True)
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """files(prefix) -> seven image files of different sizes."""
-    draws = np.random.RandomState(0)
-    paths = [tmp_path / "d" / f"{i}.png" for i in range(7)]
-    paths[0].parent.mkdir()
-    for i, path in enumerate(paths):
-        Image.fromarray(draws.randint(0, 256, (20 + i, 30 - i, 3), np.uint8)).save(path)
+    paths = sorted(make_folder(tmp_path / "d", [3, 2, 2]).rglob("*.png"))
     monkeypatch.setattr(images, "CHUNK", 2)
     return lambda prefix=HALVE: images.ImageFiles(paths, prefix)
 
@@ -436,21 +412,16 @@ def test_images_without_a_transform_have_no_cache(tmp_path):
     assert len([*(tmp_path / ".cache").glob("*.npy")]) == 2                  # seen and test
 
 
-def in_a_child(function):
-    """Fork, run, -> the exit status (negative: the signal that ended it)."""
-    child = os.fork()
-    if child == 0:
-        try:
-            torch.set_num_threads(1)
-            function()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return child
+def fork(function):
+    process = multiprocessing.get_context("fork").Process(target=function)
+    process.start()
+    return process
 
 
-def ended(child):
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def ended(process):
+    """-> its exit status (negative: the signal that ended it)"""
+    process.join()
+    return process.exitcode
 
 
 def test_a_killed_build_leaves_nothing_that_is_taken_for_a_cache(files, tmp_path, monkeypatch):
@@ -460,7 +431,7 @@ def test_a_killed_build_leaves_nothing_that_is_taken_for_a_cache(files, tmp_path
         return real(self, i) if i != 5 else os.kill(os.getpid(), signal.SIGKILL)
     with monkeypatch.context() as patch:
         patch.setattr(images.ImageFiles, "__getitem__", get)
-        assert ended(in_a_child(lambda: cached(photos, tmp_path))) == -signal.SIGKILL
+        assert ended(fork(lambda: cached(photos, tmp_path))) == -signal.SIGKILL
     assert [p.suffix for p in (tmp_path / ".cache").iterdir() if p.suffix != ".lock"] == [".part"]
     assert_same(cached(photos, tmp_path), photos)
 
@@ -479,7 +450,7 @@ def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, ca
     def build():
         for _ in range(10):
             assert_same([*cached(photos, tmp_path)], want)
-    children = [in_a_child(build) for _ in range(3)]
+    children = [fork(build) for _ in range(3)]
     assert [ended(child) for child in children] == [0, 0, 0]
     assert_same([*cached(photos, tmp_path)], want)
     out = capfd.readouterr().out
@@ -493,7 +464,7 @@ def full(*_):
 @pytest.mark.parametrize("damage, message", [
     (lambda _, __, patch: patch.setattr(np.lib.format, "write_array_header_1_0", full), "No space"),
     (lambda _, tmp_path, __: (tmp_path / ".cache").write_text("in the way"), "exists"),
-    (lambda _, __, patch: patch.setattr(HALVE, "size", [11]), "of several shapes"),
+    (lambda _, __, patch: patch.setattr(HALVE, "size", [40]), "of several shapes"),
     (lambda files, tmp_path, _: os.truncate(cached(files(), tmp_path).path, 300), "delete it, or")],
     ids=["full disk", "in the way", "several shapes", "damaged"])
 def test_a_cache_that_cannot_be_had_is_one_line(damage, message, files, tmp_path, monkeypatch):

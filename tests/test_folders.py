@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+import torchvision
 from PIL import Image
 
 import common
@@ -34,20 +35,20 @@ def train(tmp_path, capsys):
 
 
 # ---------------------------------------------------------------------------- train/ and test/
-def split_folder(root, *parts, classes=3, images=3):
+def split_folder(root, *parts, images=3):
     for i, part in enumerate(parts):
-        make_folder(root / part, [images] * classes, side=20, seed=i)
+        make_folder(root / part, [images] * 3, side=20, seed=i)
     return root
 
 
 def test_queries_are_searched_in_a_gallery_folder(train, tmp_path):
-    split_folder(tmp_path / "photos", "train", "test", "gallery", images=2)
-    shutil.rmtree(tmp_path / "photos" / "gallery" / "class00")
-    (tmp_path / "photos" / "test" / "class01" / "1.png").unlink()
-    _, out, folder = train(mdr, "--batch", "4", "--iterations", "1")
+    folder = split_folder(tmp_path / "photos", "train", "test", "gallery", images=2)
+    shutil.rmtree(folder / "gallery" / "class00")
+    (folder / "test" / "class01" / "1.png").unlink()
+    _, out, run = train(mdr, "--batch", "4", "--iterations", "1")
     assert "· test 5 images of 3 classes, 3 of them in train (closed-set retrieval)" in out
     assert "· gallery 4 images of 3 classes\n" in out
-    splits = json.loads((folder / "config.json").read_text())["splits"]
+    splits = json.loads((run / "config.json").read_text())["splits"]
     assert splits == {"train": [6, 3], "test": [5, 3], "gallery": [4, 3]}
 
 
@@ -108,15 +109,14 @@ def only_heic(folder, _):
 
 
 def dead_links(folder, _):
-    for i in range(2):
-        (folder / "class03" / f"{i}.png").unlink()
-        (folder / "class03" / f"{i}.png").symlink_to(folder / "gone" / f"{i}.png")
+    for path in [*(folder / "class03").iterdir()]:
+        path.unlink()
+        path.symlink_to(folder / "gone" / path.name)
 
 
 def dead_folder(folder, _):
-    (folder / "class03").rename(folder / "gone")
+    shutil.rmtree(folder / "class03")
     (folder / "class03").symlink_to(folder / "gone")
-    shutil.rmtree(folder / "gone")
 
 
 @pytest.mark.parametrize("damage, message", [
@@ -128,26 +128,22 @@ def test_a_class_does_not_vanish(damage, message, tmp_path, monkeypatch):
     """... from a training, from check or from a gallery; but a gallery may well have no class."""
     folder = make_folder(tmp_path / "photos", [2] * 5)
     damage(folder, monkeypatch)
-    readers = [lambda: common.load_dataset(str(folder)), lambda: common.check(str(folder), None)]
-    if damage != only_heic:
-        readers.append(lambda: search.folder_entries(folder))
-    for read in readers:
-        with pytest.raises(common.UserError, match=message) as error:
-            read()
-        assert "unpack" not in str(error.value)
+    for read in (common.load_dataset, lambda name: common.check(name, None), search.folder_entries):
+        if (read, damage) != (search.folder_entries, only_heic):
+            with pytest.raises(common.UserError, match=message) as error:
+                read(str(folder))
+            assert "unpack" not in str(error.value)
 
 
 def test_links_to_folders_are_followed_once(tmp_path, capsys):
     """At the top, in a class, in a gallery; a loop ends, and a second way to a folder is said."""
     store = make_folder(tmp_path / "store", [2] * 6)
     folder = tmp_path / "photos"
-    folder.mkdir()
-    for i in range(4):
-        (folder / f"class{i:02}").symlink_to(store / f"class{i:02}")
-    (folder / "class04").mkdir()
-    (folder / "class04" / "more").symlink_to(store / "class05")
-    (folder / "class04" / "loop").symlink_to(folder)
-    (folder / "class09").symlink_to(store / "class01")
+    (folder / "class04").mkdir(parents=True)
+    for link, to in [("class04/loop", folder), ("class04/more", store / "class05"),
+                     ("class09", store / "class01"), *((c, store / c) for c in (
+                         "class00", "class01", "class02", "class03"))]:
+        (folder / link).symlink_to(to)
     data = common.load_dataset(str(folder), tmp_path)
     assert data.train.files + data.test.files == [
         *(f"class{c:02}/{i}.png" for c in range(4) for i in range(2)),
@@ -198,9 +194,8 @@ PHOTOS = {  # file: what is saved, what is seen
 @pytest.mark.parametrize("file", PHOTOS)
 def test_a_photo_is_what_a_viewer_shows(file, tmp_path):
     stored, seen = PHOTOS[file]
-    image = Image.fromarray(np.ascontiguousarray(stored, stored.dtype if stored.ndim == 2 else
-                                                 np.uint8))
-    image.save(tmp_path / file)
+    stored = stored if stored.ndim == 2 else np.ascontiguousarray(stored, np.uint8)
+    Image.fromarray(stored).save(tmp_path / file)
     seen = np.stack([seen] * 3, 2) if seen.ndim == 2 else seen
     np.testing.assert_array_equal(np.asarray(decode(tmp_path / file)), seen)
 
@@ -252,10 +247,10 @@ def test_a_small_folder_trains_shortly_and_its_name_is_plain(script, train, tmp_
 
 # ---------------------------------------------------------------------------- held-out classes
 @pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=lambda s: s.__name__)
-def test_held_out_classes_pick_best_pt(script, train, tmp_path):
+def test_held_out_classes_pick_best_pt(script, train, tmp_path, capsys):
+    """... and eval.py evaluates its checkpoints as they were."""
     make_folder(tmp_path / "photos", [4] * 12, side=20)
-    flags = ["--val", "0.5", "--epochs", "3", "--batch", "6"]
-    result, out, folder = train(script, *flags)
+    result, out, folder = train(script, *"--val 0.5 --epochs 3 --batch 6".split())
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     best = max(rows, key=lambda row: row["val R@1"])
     chosen = result["best on held-out classes"]
@@ -270,8 +265,12 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path):
     assert row.split()[-1] == f"{100 * best['val R@1']:.1f}"
     assert (none in out) == (best["val R@1"] <= before["val R@1"])
     assert {"R@1", "MAP@R", "NMI", "seen R@1", "val R@1"} <= {*before}
-    network, _ = common.load(folder / "best.pt")
-    assert network.embed(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape[0] == 2
+    for name, metrics in (("last.pt", result["last epoch"]), ("best.pt", chosen)):
+        evaluation.main(evaluation.parse_args([str(folder / name), "--data-root", str(tmp_path)]))
+        out = capsys.readouterr().out
+        (row,) = (line.split() for line in out.splitlines() if line.startswith("test  "))
+        assert "note:" not in out and row[1] == f"{100 * metrics['R@1']:.1f}"
+        assert name != "last.pt" or row[-1] == f"{100 * metrics['seen R@1']:.1f}"
 
 
 def test_what_is_held_out_is_not_trained_and_not_augmented():
@@ -296,18 +295,6 @@ def test_patience(flags, shares, last, train, tmp_path, monkeypatch):
     assert ("no better R@1 on the held-out classes for 2 epochs" in out) == (last < 9)
     (folder / "result.json").unlink()
     assert train(jrd, *flags)[0]["last epoch"]["epoch"] == last
-
-
-def test_a_checkpoint_with_held_out_classes_is_evaluated_as_it_was(train, tmp_path, capsys):
-    make_folder(tmp_path / "photos", [4] * 12, side=20)
-    result, _, folder = train(jrd, "--val", "0.5", "--epochs", "2", "--batch", "6")
-    for name in ("last.pt", "best.pt"):
-        evaluation.main(evaluation.parse_args([str(folder / name), "--data-root", str(tmp_path)]))
-        out = capsys.readouterr().out
-        assert "note:" not in out and "warning:" not in out
-        if name == "last.pt":
-            (row,) = (line.split() for line in out.splitlines() if line.startswith("test  "))
-            assert row[-1] == f"{100 * result['last epoch']['seen R@1']:.1f}"
 
 
 @pytest.mark.parametrize("share", ["0.1", "0.9"])
@@ -336,29 +323,26 @@ def test_a_model_of_torchvision_loses_its_classifier_and_its_noise(name, width):
 @pytest.mark.parametrize("name", ["vit_b_16", "convnext_tiny", "swin_t", "resnet50", "densenet121",
                                   "vgg11", "alexnet", "maxvit_t", "inception_v3"])
 def test_every_family_is_without_its_last_layer(name):
-    with torch.device("meta"):
-        network, width = common.backbone(name)
     side = 299 if name == "inception_v3" else 224
     with torch.device("meta"):
+        network, width = common.backbone(name)
         assert network.eval()(torch.zeros(2, 3, side, side)).shape == (2, width)
 
 
-def own_weights(kind, state):
-    return {"plain": state, "state_dict": {"state_dict": state, "epoch": 3},
-            "model": {"model": state},
-            "prefix": {f"module.{k}": v for k, v in state.items()},
-            "deep prefix": {"state_dict": {f"encoder.net.{k}": v for k, v in state.items()}}}[kind]
+WRAPPINGS = {
+    "plain": lambda state: state, "state_dict": lambda state: {"state_dict": state, "epoch": 3},
+    "model": lambda state: {"model": state},
+    "prefix": lambda state: {f"module.{k}": v for k, v in state.items()},
+    "deep": lambda state: {"state_dict": {f"encoder.net.{k}": v for k, v in state.items()}}}
 
 
 @pytest.mark.parametrize("classifier", [True, False])
-@pytest.mark.parametrize("kind", ["plain", "state_dict", "model", "prefix", "deep prefix"])
+@pytest.mark.parametrize("kind", WRAPPINGS)
 def test_own_weights_of_any_wrapping(kind, classifier, tmp_path, capsys):
-    import torchvision
     torch.manual_seed(1)
     state = torchvision.models.squeezenet1_1().state_dict()
-    if not classifier:
-        state = {k: v for k, v in state.items() if not k.startswith("classifier")}
-    torch.save(own_weights(kind, state), tmp_path / "mine.pth")
+    state = {k: v for k, v in state.items() if classifier or not k.startswith("classifier")}
+    torch.save(WRAPPINGS[kind](state), tmp_path / "mine.pth")
     network, _ = common.backbone("squeezenet1_1")
     sha = common.load_weights(network, "squeezenet1_1", tmp_path / "mine.pth")
     assert sha == common.sha256(tmp_path / "mine.pth")
@@ -366,20 +350,16 @@ def test_own_weights_of_any_wrapping(kind, classifier, tmp_path, capsys):
     assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
 
 
-def test_own_weights_that_do_not_fit_say_which_names(tmp_path):
-    import torchvision
-    torch.save(torchvision.models.squeezenet1_0().state_dict(), tmp_path / "other.pth")
+@pytest.mark.parametrize("content, message", [
+    (None, "names or shapes differ: features.0.weight, "),
+    *((content, "does not fit squeezenet1_1") for content in (
+        [1, 2], {1: torch.ones(2)}, {"state_dict": {}}, torch.ones(3)))])
+def test_weights_that_do_not_fit_are_one_line(content, message, tmp_path):
+    content = torchvision.models.squeezenet1_0().state_dict() if content is None else content
+    torch.save(content, tmp_path / "other.pth")
     network, _ = common.backbone("squeezenet1_1")
-    with pytest.raises(common.UserError, match="names or shapes differ: features.0.weight, "):
+    with pytest.raises(common.UserError, match=message) as error:
         common.load_weights(network, "squeezenet1_1", tmp_path / "other.pth")
-
-
-@pytest.mark.parametrize("content", [[1, 2], {1: torch.ones(2)}, {"state_dict": {}}, torch.ones(3)])
-def test_files_that_are_no_weights_are_one_line(content, tmp_path):
-    torch.save(content, tmp_path / "none.pth")
-    network, _ = common.backbone("squeezenet1_1")
-    with pytest.raises(common.UserError, match="does not fit squeezenet1_1") as error:
-        common.load_weights(network, "squeezenet1_1", tmp_path / "none.pth")
     assert "\n" not in str(error.value)
 
 
