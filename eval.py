@@ -39,8 +39,7 @@ def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None, each=
     """Recall@K: the share of queries with a same-class item among their K nearest (JRD Eq. 5).
 
     embeddings (n, d), labels (n,), ks whole numbers >= 1; gallery (m, d), gallery_labels (m,) or
-    None for retrieval among the embeddings themselves -> {k: share in [0, 1]}, with `each` also
-    {k: whether each query hits (n,)}.
+    None for retrieval among themselves -> {k: share}, with `each` also {k: hits of each query (n,)}
     """
     if any(k != int(k) or k < 1 for k in ks):
         raise ValueError(f"K must be whole and at least 1, not {list(ks)}")
@@ -54,7 +53,6 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
 
     P(i) is the precision among the i nearest: j / i where the j-th positive stands at place i.
-    Shapes as in recall_at_k -> share in [0, 1].
     """
     x, labels, gallery, gallery_labels = _usable_pair(embeddings, labels, gallery, gallery_labels)
     R = _positives(labels, gallery_labels)[:, None]                     # (n, 1)
@@ -82,9 +80,8 @@ def kmeans(x, k, seed, rounds=1000):
     """Lloyd's algorithm from k random points until the squared error stops falling, at most
     `rounds` rounds: as in the evaluation code that DML-DA names (its U10).
 
-    Two of the k points may start in one cluster and stay there, by the seed.
-    x (n, d), 1 <= k <= n -> assignments (n,) long on the host.  A cluster that loses all its points
-    keeps its centre.
+    Two of the k points may start in one cluster and stay there, by the seed; a cluster that loses
+    all its points keeps its centre.  x (n, d), 1 <= k <= n -> assignments (n,) long on the host
     """
     x, _ = _usable(x, torch.zeros(len(x)))
     if not 1 <= k <= len(x):
@@ -134,8 +131,7 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     Eq. 3: lambda = ε_s(h*) + ε_u(h*), the errors on the unlabelled halves of seen and of unseen
     classes of one multi-class 1-NN fitted on both labelled halves.
     Eq. 2: d_H = 1 - ε*, the error of the 1-NN that tells seen from unseen.
-    The halves are stratified by class and drawn from `seed`.  seen (n, d), unseen (m, d); a seen
-    and an unseen class are different whatever their numbers.
+    The halves are stratified by class.  seen (n, d), unseen (m, d), which share no class.
     """
     generator = torch.Generator().manual_seed(seed)
     s, ys, u, yu = _usable_pair(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
@@ -202,8 +198,7 @@ def _usable_pair(a, a_labels, b=None, b_labels=None, names=("embeddings", "galle
         return a, a_labels, None, None
     b, b_labels = _usable(b, b_labels, names[1])
     if a.shape[1] != b.shape[1]:
-        raise ValueError(f"{names[0]} {tuple(a.shape)} and {names[1]} {tuple(b.shape)} differ in "
-                         "dimension")
+        raise ValueError(f"{' and '.join(names)} differ in dimension: {a.shape[1]}, {b.shape[1]}")
     dtype = torch.promote_types(a.dtype, b.dtype)
     return a.to(dtype), a_labels, b.to(dtype), b_labels
 
@@ -269,8 +264,7 @@ def pretrained_baseline(network, data, cfg):
 
 # ---------------------------------------------------------------------------- command line
 def rebuild(path, args):
-    """A checkpoint -> its network, its settings, and its images as --dataset and --data-root say;
-    says so if the images are not those of the run."""
+    """A checkpoint -> its network, its settings, its images as --dataset and --data-root say."""
     network, cfg = common.load(path, args.device)
     cfg.data_root = args.data_root or cfg.data_root
     cfg.dataset = args.dataset or cfg.dataset
@@ -300,16 +294,13 @@ def search(args):
         images = [split.images for split in splits]
     x, *y = [common.embed(network.embed, common.Split(own, None, None), cfg).cpu()
              for own in (photos, *images)]
-    y = torch.cat(y)
-    if args.l2norm:
-        x, y = F.normalize(x), F.normalize(y)
+    x, y = [F.normalize(v) if args.l2norm else v for v in (x, torch.cat(y))]
     answers = [*zip(args.query, nearest_entries(x, y, entries, args.top or 5))]
     print(f"{args.file}: {len(entries):,} images are searched")
     for path, nearest in answers:
-        wide = max(len("class"), *(len(kind) for _, (_, kind, _) in nearest))
-        print(f"\nquery {path}\n{'distance':>12}  {'class':<{wide}}  image")
+        print(f"\nquery {path}\n    distance  {'class':<20}  image")
         for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
-            print(f"{place:>3} {distance:8.4f}  {kind:<{wide}}  {name}")
+            print(f"{place:>3} {distance:8.4f}  {kind:<20}  {name}")
     if args.to:
         draw_sheet(args.to, [sheet_row((p, UNKNOWN, Path(p)), nearest) for p, nearest in answers])
         print(f"\nwrote {args.to}")
@@ -324,7 +315,7 @@ def main(args):
     else:
         network, cfg, data = rebuild(path, args)
         inputs, ks, names = common.embeddings(network.embed, data, cfg), cfg.ks, names_of(data)
-    for key in {*inputs} - {"labels", "gallery_labels", "seen_labels"}:
+    for key in {*inputs} & {"test", "gallery", "seen"}:
         x = inputs[key].to(where)
         inputs[key] = F.normalize(x, dim=-1) if args.l2norm else x
     ks = args.ks or ks

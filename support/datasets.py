@@ -42,8 +42,8 @@ class Data:
     folder: Path = None         # of the files
 
     def counts(self):
-        parts = {part: getattr(self, part) for part in ("train", "test", "gallery", "val")}
-        return {part: [len(own), len(own.classes)] for part, own in parts.items() if own}
+        return {part: [len(own), len(own.classes)] for part in ("train", "test", "gallery", "val")
+                if (own := getattr(self, part))}
 
 
 def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
@@ -62,17 +62,16 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         folder, splits = read_dataset(name, root)
         name = name if papers else folder.resolve().name
 
-    def digest_of(rows, *stats):
-        stats = () if papers else stats     # of 120,000 files they take minutes on a network
+    def digest_of(rows, *stats):        # os.stat of the papers' 120,000 files may take minutes
         return digest(*(" ".join([path.relative_to(folder).as_posix(), *(
-            str(getattr(path.stat(), stat)) for stat in stats)]) for path, _ in rows))
+            str(getattr(path.stat(), stat)) for stat in stats if not papers)]) for path, _ in rows))
     identity = {part: digest_of(rows, "st_size")[:12] for part, rows in splits.items() if folder}
     if val:
         classes = sorted({c for _, c in splits["train"]})
         first = round(len(classes) * (1 - val))
         if not 2 <= first <= len(classes) - 2:
-            raise UserError(f"--val {val:g} of {len(classes)} training classes leaves {first} to "
-                            f"train and {len(classes) - first} held out: each needs two")
+            raise UserError(f"--val {val:g} of {len(classes)} training classes leaves fewer than "
+                            "two to train or to hold out")
         splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
         splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
 
@@ -86,15 +85,13 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
             return Split(torch.stack([to_tensor(prefix, x) for x, _ in rows]), labels, classes)
         images = ImageFiles([path for path, _ in rows], prefix, as_stored=papers)
         if cache and prefix:
-            own = "" if papers else f"-{digest(folder.resolve())[:8]}"
-            held_out = f"-{val:g}" if val and part in ("train", "val") else ""
-            images = cache_images(
-                images, root / ".cache" / f"{SMALLER.get(name, name)}{own}-{part}{held_out}",
-                digest_of(rows, "st_size", "st_mtime_ns"))
+            words = [SMALLER.get(name, name), not papers and digest(folder.resolve())[:8], part,
+                     val and part in ("train", "val") and f"{val:g}"]
+            images = cache_images(images, root / ".cache" / "-".join(filter(None, words)),
+                                  digest_of(rows, "st_size", "st_mtime_ns"))
         return Split(images, labels, classes, [p.relative_to(folder).as_posix() for p, _ in rows])
-    parts = {"seen": split("train", test)} | {part: split(part, test if part != "train" else train)
-                                              for part in splits}
-    return Data(name, **parts, identity=identity, folder=folder)
+    parts = {part: split(part, train if part == "train" else test) for part in splits}
+    return Data(name, seen=split("train", test), identity=identity, folder=folder, **parts)
 
 
 def need_pairs(split):

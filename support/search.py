@@ -87,8 +87,7 @@ def nearest_entries(x, searched, entries, top):
 
 
 def sheet_row(query, nearest):
-    """A query and the entries nearest to it as a row of draw_sheet: right and wrong ones framed in
-    two colours, where the query's class is known."""
+    """A query and the entries nearest to it -> a row of draw_sheet, framed as right or wrong."""
     name, own, source = query
     cells = [(source, ["query", own if own != UNKNOWN else Path(name).name], "black")]
     for distance, (_, kind, source) in nearest:
