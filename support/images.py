@@ -1,7 +1,4 @@
-"""Images from files: decoding, the deterministic part of a transform, its cache.
-
-An image is a uint8 RGB tensor (3, h, w).
-"""
+"""Images, uint8 RGB (3, h, w), from files: decoding, the start of a transform, its cache."""
 import glob
 from concurrent.futures import ThreadPoolExecutor
 

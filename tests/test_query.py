@@ -1,4 +1,4 @@
-"""A trained network in use: eval.py --query, the sheet, docs/running.md's examples, torch.export."""
+"""A trained network in use: eval.py --query, the sheet, docs/running.md's examples, export."""
 import json
 import re
 import shutil
@@ -95,7 +95,7 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, capsys):
         printed.append(table(capsys.readouterr().out)[str(photo)])
     assert printed[0] == printed[1] == printed[2] and printed[0][0] == (0.0, "class01", str(photo))
     assert sorted(image for _, _, image in printed[0]) == sorted(
-        str(path) for part in ("test", "gallery") for path in (tmp_path / "f" / part).rglob("*.png"))
+        str(p) for part in ("test", "gallery") for p in (tmp_path / "f" / part).rglob("*.png"))
 
 
 def test_the_nearest_by_hand():
