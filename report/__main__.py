@@ -41,9 +41,10 @@ HEADER = """\
 by `{command}`.  tables.csv and claims.csv have its numbers and, with --seed 0, 1, ..., the \
 command of each row.
 
-Shares in %, mean ± standard deviation over seeds, last epoch.  {chosen}  In figures: 95% \
-Student-t intervals over seeds, if there are three or more; in sweeps mean ± standard deviation of \
-the seeds that all points have.
+Shares in %, mean ± standard deviation over seeds, last epoch; the papers' ± are standard \
+deviations too, their [low, high] 95% intervals.  {chosen}  In figures: 95% Student-t intervals \
+over seeds, if there are three or more; in sweeps (of the seeds that all points have) and by level \
+mean ± standard deviation.
 """
 NOTHING_RUN = """\
 0 of {all} runs are there, so there is no figure to report.  `bash run_all.sh {words}` runs what \
