@@ -6,8 +6,9 @@
                                                     OPENBLAS_VERBOSE=2 says `Core: Prescott` then
 
 It needs `pip install faiss-cpu`.  The sizes are those of two test sets: CUB-200-2011 (5,924 × 512,
-100 classes) and Stanford Online Products (60,502 × 512, 11,316 classes), and a quarter of that.  faiss is its exact
-IndexFlatL2 and its Kmeans.  Both run in turn in one process with the same number of threads.
+100 classes) and Stanford Online Products (60,502 × 512, 11,316 classes), and a quarter of that.
+faiss is its exact IndexFlatL2 and its Kmeans.  Both run in turn in one process with the same number
+of threads.
 
 Of eval.py the clock sees all of recall_at_k, of faiss only the search.  k-means runs a fixed number
 of Lloyd rounds; the table has the time of one.  Ratios are medians over the turns.  CPU seconds are

@@ -51,27 +51,14 @@ class Clock:
         self.last = now
 
 
-def objective_of(paper, cfg, device):
-    """-> function(network, images, labels) -> (loss, ...); the parameters that it learns"""
-    if paper is jrd:
-        return lambda network, *batch: jrd.objective(network, cfg, *batch), []
-    if paper is dml_da:
-        targets = dml_da.TargetDensities(100).to(device)
-        return lambda network, *batch: dml_da.objective(network, targets, cfg, *batch, None), []
-    regularizer = mdr.MDR(cfg.levels, cfg.momentum, not cfg.fixed_levels).to(device)
-    generator = torch.Generator(device).manual_seed(0)
-    return lambda network, *batch: mdr.objective(
-        network, regularizer, mdr.triplet_loss, cfg, *batch, generator), [*regularizer.parameters()]
-
-
 def measure(paper, cfg, args):
     """-> {part: median over the steps of (seconds, CPU seconds)}"""
     device = common.device(cfg)
     torch.manual_seed(0)
     network = common.to_device(paper.Network(cfg, 100), cfg).train()
-    objective, learned = objective_of(paper, cfg, device)
-    optimizer = torch.optim.Adam([*network.parameters(), *learned], lr=cfg.lr)
-    all_labels, steps = torch.arange(5864) % 100, []
+    optimizer = torch.optim.Adam(network.parameters(), lr=cfg.lr)
+    generator = [] if paper is jrd else [torch.Generator(device).manual_seed(0)]
+    all_labels, forward, steps = torch.arange(5864) % 100, network.forward, []
     for i in range(2 + args.steps):                                     # two to warm up
         clock = Clock(device)
         batches = paper.batches(all_labels, cfg, epoch=i)
@@ -79,15 +66,13 @@ def measure(paper, cfg, args):
         clock.spent["sampler"] /= len(batches)
         labels = all_labels[batches[0]]
         images = torch.randint(0, 256, (len(labels), 3, 224, 224), dtype=torch.uint8)
-        images = images.pin_memory() if device.type == "cuda" else images
         clock.last = clock.now()
-        outputs = network(*common.send(device, images))
+        labels, outputs = labels.to(device), forward(images.to(device))
         clock.lap("network")
         single = torch.is_tensor(outputs)
         leaves = [o.detach().requires_grad_() for o in ([outputs] if single else outputs)]
-        if paper is jrd:
-            labels, = common.send(device, labels)
-        loss, *_ = objective(lambda _: leaves[0] if single else leaves, images, labels)
+        network.forward = lambda _: leaves[0] if single else leaves     # what objective() sees
+        loss, _ = paper.objective(network, cfg, images, labels, *generator)
         optimizer.zero_grad()
         loss.backward()
         clock.lap("loss")

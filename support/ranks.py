@@ -2,7 +2,7 @@
 
 Places are those of the numbers given, compared exactly.  ‖a - b‖²/2 = ‖a‖²/2 + ‖b‖²/2 - a·b comes
 from float32 if a bound shows that its rounding cannot matter, else from float64, else from whole
-numbers.  Labels are (n,) long on the host; if the gallery is None all are queries and gallery.
+numbers.  Labels are (n,) long on the host; if the gallery is None, all are queries and gallery.
 """
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -38,8 +38,7 @@ def centred(x, gallery=None, dtype=None):
     scale = min(2.0 ** min(-exponent, 1000), 1 / torch.finfo(own).tiny)
     first = sets[-1][0] * scale
     sets = [points.mul_(scale).sub_(first) for points in sets]
-    mean = sets[-1].mean(0)
-    sets = [points.sub_(mean).to(dtype) for points in sets]
+    sets = [(points - sets[-1].mean(0)).to(dtype) for points in sets]
     halves = [torch.linalg.vector_norm(points, dim=1).square() / 2 for points in sets]
     unit = (3.2 * x.shape[1] + 50) * torch.finfo(sets[0].dtype).eps
     return sets[0], sets[-1], halves[0], halves[-1], unit * (halves[0] + halves[-1].max())

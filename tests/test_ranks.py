@@ -75,8 +75,8 @@ def threads(request):
 
 
 # ---------------------------------------------------------------------------- places
-@pytest.mark.parametrize("kind, dtype", [
-    *((kind, torch.float32) for kind in KINDS), *((kind, torch.float64) for kind in KINDS + LARGER)])
+@pytest.mark.parametrize("kind, dtype", [*((kind, torch.float32) for kind in KINDS),
+                                         *((kind, torch.float64) for kind in KINDS + LARGER)])
 def test_places_are_those_of_the_exact_distances(kind, dtype, threads):
     draw = np.random.RandomState(len(kind))
     for n, d, classes in ((40, 5, 6), (33, 12, 30), (25, 3, 1)):
