@@ -28,22 +28,13 @@ each_script = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=named)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def interrupts():
-    """Ctrl-C reaches the processes that tests start, even where the suite runs in the background:
-    a shell without job control has SIGINT ignored there, and children inherit that."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def data_root(tmp_path_factory):
-    """No test reads or writes the datasets and caches of whoever runs it."""
-    os.environ["DML_DATA"] = str(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(autouse=True, scope="session")
-def quick():
-    """Two thirds of a short training: what tests write need not outlive a power cut, and the same
+def session(tmp_path_factory):
+    """No test reads or writes the datasets and caches of whoever runs it.  Ctrl-C reaches the
+    processes that tests start, even where a shell without job control has SIGINT ignored.  Two
+    thirds of a short training go: what tests write need not outlive a power cut, and the same
     figures are drawn once.  One thread: several wait for each other when the cores are busy."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["DML_DATA"] = str(tmp_path_factory.mktemp("data"))
     torch.set_num_threads(1)
     draw = functools.cache(lambda split, classes, images: drawn(split))
     with pytest.MonkeyPatch.context() as patch:

@@ -51,8 +51,8 @@ def state(folder):
 
 
 def kill_one_script(script, kills, draw, tmp):
-    """-> (SIGKILLs, SIGTERMs, of both in a write, finished runs, faults); a fault: a run that ends
-    otherwise than by its signal, a traceback, a finished run that differs"""
+    """Print a row and the faults -> how many: a run that ends otherwise than by its signal, a
+    traceback, a finished run that differs"""
     command = [sys.executable, str(ROOT / f"{script}.py"), *TRAININGS[script], "--out"]
     start = time.time()
     subprocess.run([*command, tmp / "whole"], check=True, capture_output=True)
@@ -85,19 +85,15 @@ def kill_one_script(script, kills, draw, tmp):
             ended[end], writing = ended[end] + 1, writing + caught
         else:
             faults.append(f"ended with status {process.returncode}: {message}")
-    print(*faults, sep="\n", end="\n" * bool(faults))
-    return *ended.values(), writing, finished, len(faults)
+    row = *ended.values(), writing, finished, len(faults)
+    print(f"{script:<10}" + "".join(f"{n:>12}" for n in row), *faults, sep="\n  ", flush=True)
+    return len(faults)
 
 
 def kill(count, draw, tmp):
-    print(f"{'script':<10}{'SIGKILL':>9}{'SIGTERM':>9}{'in a write':>12}{'finished':>10}"
-          f"{'faults':>8}", flush=True)
-    wrong = 0
-    for script in TRAININGS:
-        row = kill_one_script(script, count, draw, tmp / script)
-        print(f"{script:<10}{row[0]:>9}{row[1]:>9}{row[2]:>12}{row[3]:>10}{row[4]:>8}", flush=True)
-        wrong += row[4]
-    return wrong
+    columns = "SIGKILL", "SIGTERM", "in a write", "finished", "faults"
+    print(f"{'script':<10}" + "".join(f"{name:>12}" for name in columns), flush=True)
+    return sum(kill_one_script(script, count, draw, tmp / script) for script in TRAININGS)
 
 
 # ---------------------------------------------------------------------------- malformed input

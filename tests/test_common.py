@@ -232,16 +232,6 @@ def test_atomic_leaves_the_old_file_when_writing_fails(tmp_path):
     assert json.loads(path.read_text()) == [1] and os.listdir(tmp_path) == ["x.json"]
 
 
-class Hostile:
-    """What a hostile file holds: unpickling it makes a folder."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
-
-
 @pytest.mark.parametrize("write", [
     lambda path, _: path.write_text(""), lambda path, _: path.write_text("garbage"),
     lambda path, _: torch.save({"a": 1}, path),
@@ -249,8 +239,11 @@ class Hostile:
     lambda path, bomb: path.write_bytes(pickle.dumps(bomb))])
 def test_files_that_are_no_checkpoint_or_weights(write, tmp_path):
     """Nothing in them runs."""
+    class Hostile:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
     path = tmp_path / "last.pt"
-    write(path, Hostile(tmp_path / "ran"))
+    write(path, Hostile())
     for read in (common.read_checkpoint,
                  lambda path: common.load_weights(common.SmallNet(), "small", path)):
         with pytest.raises(common.UserError, match="last.pt"):
@@ -323,12 +316,3 @@ def test_what_a_killed_process_was_writing_goes_when_it_is_a_day_old(tmp_path):
         os.utime(old, (0, 0))
     with run_of(tmp_path):
         assert not old.exists() and new.exists(), "another process may be writing it"
-
-
-def test_number():
-    assert common.number(int, 1)("3") == 3 and common.number(float, above=0)("1e-3") == 1e-3
-    for kind, limits, text in ((int, {}, "1.5"), (float, {"low": 0}, "-1"), (float, {}, "nan"),
-                               (float, {"above": 0}, "0"), (float, {}, "inf"),
-                               (int, {}, "9" * 400 + "x"), (int, {"high": 9}, "9" * 400)):
-        with pytest.raises(argparse.ArgumentTypeError):
-            common.number(kind, **limits)(text)

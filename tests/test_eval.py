@@ -11,35 +11,17 @@ import common
 import jrd
 from eval import (confidence_interval, generalization_bound, judge, kmeans, load_npz,
                   map_at_r, nmi, rebuild, recall_at_k, stratified_parts)
+from test_ranks import exact_places
 
 
-def positive_places(x, labels, gallery=None, gallery_labels=None):
-    """The definition behind Recall@K and MAP@R: where each query's positives stand in the list of
-    its neighbours, nearest first, from 1; with every distance and a sort.
-
-    x (n, d), labels (n,); without a gallery each is a query and all others its neighbours
-    -> n ascending arrays, empty if a query has no positive
-    """
-    alone = gallery is None
-    gallery, gallery_labels = (x, labels) if alone else (gallery, gallery_labels)
-    positives = np.asarray(labels)[:, None] == np.asarray(gallery_labels)[None]
-    places = []
-    for i, (distance, positive) in enumerate(zip(cdist(x, gallery), positives)):
-        if alone:                                   # the query itself leaves, by its index
-            distance, positive = np.delete(distance, i), np.delete(positive, i)
-        order = np.lexsort((positive, distance))    # by distance; in a tie the negatives first
-        places.append(1 + np.flatnonzero(positive[order]))
-    return places
-
-
-def recall_by_definition(x, y, ks, gallery=None, gallery_labels=None):
-    places = positive_places(x, y, gallery, gallery_labels)
+def recall_by_definition(x, y, ks, g=None, gy=None):
+    places = exact_places(torch.tensor(x), y, g if g is None else torch.tensor(g), gy)
     return {k: np.mean([len(p) > 0 and p[0] <= k for p in places]) for k in ks}
 
 
 def map_by_definition(x, y):
     return np.mean([sum((j / i) for j, i in enumerate(p, 1) if i <= len(p)) / max(1, len(p))
-                    for p in positive_places(x, y)])
+                    for p in exact_places(torch.tensor(x), y)])
 
 
 def random_set(n, d, classes, seed=0, spread=1.0):
@@ -68,8 +50,8 @@ def test_recall_against_a_gallery():
     # leaving out "the first neighbour" instead of the query itself would miss the first pair
     ([0, 0, 5, 5], [0, 0, 1, 2], [[1], [1], [], []], {1: 0.5})])
 def test_recall_by_hand(x, y, places, recall):
-    x = np.array(x, float)[:, None]
-    assert [p.tolist() for p in positive_places(x, y)] == places
+    x = torch.tensor(x)[:, None]
+    assert exact_places(x, y) == places
     assert recall_at_k(x, y, [*recall]) == pytest.approx(recall)
 
 
@@ -86,7 +68,7 @@ def test_half_precision_is_cast():
     x, y = random_set(200, 8, 10, seed=5)
     for dtype in (torch.float16, torch.bfloat16):
         small = torch.tensor(x).to(dtype)
-        want = recall_by_definition(small.double(), y, [1])
+        want = recall_by_definition(small.double().numpy(), y, [1])
         assert recall_at_k(small, y, [1]) == pytest.approx(want)
 
 
@@ -167,7 +149,6 @@ def test_nmi_of_classes_that_are_perfectly_apart_depends_on_the_seed():
             len(y), classes, generator=torch.Generator().manual_seed(0))
         scores = [nmi(kmeans(x, classes, seed), y) for seed in range(20)]
         spans.append(max(scores) - min(scores))
-    assert spans == sorted(spans, reverse=True)
     assert spans == pytest.approx([0.338, 0.137, 0.035], abs=0.01)      # docs/running.md
 
 
@@ -292,10 +273,11 @@ def test_judge_reports_everything():
         assert result[f"R@{k}"] == recall_at_k(x, y, [k])[k]
         assert result["ten parts"][f"R@{k}"] == confidence_interval(
             recall_at_k(x[p], y[p], [k])[k] for p in stratified_parts(y))
-    first = [places[0] for places in positive_places(x, y)]
+    distances = cdist(x, x)
+    np.fill_diagonal(distances, np.inf)
     for label, hits in result["hits"].items():
         own = np.flatnonzero(y == int(label))
-        assert hits == "".join(str(int(first[i] == 1)) for i in own)
+        assert hits == "".join(str(int(y[distances[i].argmin()] == y[i])) for i in own)
     assert result["MAP@R"] == map_at_r(x, y)
     assert result["NMI"] == nmi(kmeans(torch.tensor(x), 8, 0), y)
     assert result["seen R@1"] == recall_at_k(seen, ys, [1])[1] != recall_at_k(seen, ys, [2])[2]
@@ -309,20 +291,6 @@ def test_judge_reports_everything():
 
 
 # ---------------------------------------------------------------------------- what is read
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_a_damaged_npz_is_one_line(save, tmp_path):
-    path = tmp_path / "e.npz"
-    save(path, embeddings=np.random.RandomState(0).rand(20, 4), labels=np.arange(20) // 4)
-    whole, refused = path.read_bytes(), 0
-    for i in range(0, len(whole), 5):
-        path.write_bytes(whole[:i] + bytes([whole[i] ^ 255]) + whole[i + 1:])
-        try:
-            load_npz(path)
-        except common.UserError as error:
-            refused += str(error).startswith(f"cannot read {path}: ") and "\n" not in str(error)
-    assert refused > 20
-
-
 def test_labels_may_be_texts(tmp_path):
     x, names = np.random.RandomState(0).rand(6, 3), ["wren", "owl", "wren", "owl", "jay", "jay"]
     np.savez(tmp_path / "a.npz", embeddings=x, labels=np.array(names))

@@ -202,23 +202,6 @@ def test_each_choice_of_jrd_is_its_own(flags, want):
     torch.testing.assert_close(loss, ams + 2 * want())
 
 
-@pytest.mark.parametrize("loss, want", [("triplet", 0.7), ("contrastive", 10.7), ("margin", 20.7)])
-def test_the_settings_of_mdr_reach_its_losses(loss, want, spy, monkeypatch):
-    """The loss that was asked for, its margin, the levels, γ, fixed levels or not."""
-    made, init = [], mdr.MDR.__init__
-    monkeypatch.setattr(mdr, "triplet_loss", lambda d, *_: 0 * d.sum() + _[-1])
-    monkeypatch.setattr(mdr, "contrastive_loss", lambda d, *_: 0 * d.sum() + 10 + _[-1])
-    monkeypatch.setattr(mdr.MarginLoss, "forward",
-                        lambda self, d, *_: 0 * d.sum() + 20 + self.margin)
-    monkeypatch.setattr(mdr.MDR, "__init__", lambda self, *args: (
-        made.append(args), init(self, *args))[1])
-    fixed = ["--fixed-levels"] if loss == "margin" else []
-    (row,), _ = spy(mdr, "--loss", loss, "--margin", "0.7", "--momentum", "0.3", "--levels", "-2",
-                    "1", "--epochs", "1", "--iterations", "1", *fixed)
-    assert row[loss] == pytest.approx(want)
-    assert made == [([-2.0, 1.0], 0.3, not fixed)] and (row["levels"] == [-2, 1]) == bool(fixed)
-
-
 class Stub(torch.nn.Module):
     """A network whose embeddings are given."""
 
@@ -232,19 +215,32 @@ class Stub(torch.nn.Module):
         return self.e
 
 
-@pytest.mark.parametrize("flags", [[], ["--lambda", "0", "--l2norm"]])
-def test_what_mdrs_losses_see(flags, monkeypatch):
-    """U8: distances of mean 1, those of the embeddings themselves with --l2norm."""
-    saw, e = [], torch.randn(B, 5, generator=torch.Generator().manual_seed(1)) * 3
-    network = Stub(e, mdr=mdr.MDR())
-    monkeypatch.setattr(mdr, "triplet_loss", lambda d, *_: saw.append(d) or d.sum())
-    monkeypatch.setattr(network.mdr, "update", saw.append)
-    mdr.objective(network, mdr.parse_args(flags), None, LABELS, torch.Generator())
-    want = mdr.pairwise_distances(e)
-    if not flags:
-        want = want / want[~torch.eye(B, dtype=torch.bool)].mean()
-    torch.testing.assert_close(saw[0], want)
-    assert saw[1] is saw[0]                             # Eq. 2 with λ = 0 too
+@pytest.mark.parametrize("flags, loss", [
+    ("--margin 0.4 --levels -2 1", lambda *args: mdr.triplet_loss(*args, 0.4)),
+    ("--loss contrastive --lambda 3", lambda *args: mdr.contrastive_loss(*args, 1)),
+    ("--loss margin --margin 0.4 --fixed-levels", lambda *args: mdr.MarginLoss(0.4)(*args)),
+    ("--l2norm --nu 0.5 --momentum 0.3", lambda *args: mdr.triplet_loss(*args, 0.2)),
+    ("--lambda 0", lambda *args: mdr.triplet_loss(*args, 0.2))])
+def test_each_choice_of_mdr_is_its_own(flags, loss):
+    """U8: distances of mean 1, those of the embeddings themselves with --l2norm; Eq. 2 with λ = 0
+    too; ν Σ s² (U5)."""
+    e = torch.randn(B, 5, generator=torch.Generator().manual_seed(1)) * 3
+    cfg, draw = mdr.parse_args(flags.split()), torch.Generator().manual_seed
+    network, peer = mdr.Network(cfg, 4), mdr.MDR(cfg.levels, cfg.momentum)
+    assert network.mdr.levels.requires_grad == ("--fixed" not in flags)
+    network.forward = lambda images: e
+    for _ in range(2):                                      # the second batch feels the momentum
+        distances = mdr.pairwise_distances(e)
+        if not cfg.l2norm:
+            distances = distances / distances[~torch.eye(B, dtype=torch.bool)].mean()
+        total, terms = mdr.objective(network, cfg, None, LABELS, draw(2))
+        want = loss(distances, *mdr.distance_weighted_negatives(e, LABELS, draw(2)))
+        reg, e = peer(distances), e ** 3
+        torch.testing.assert_close([terms[cfg.loss], terms["mdr"]], [want, reg])
+    if cfg.lambda_:
+        want = want + cfg.lambda_ * reg + cfg.nu * sum(s * s for s in cfg.levels)
+    torch.testing.assert_close(total, want)
+    torch.testing.assert_close(network.mdr.sigma, peer.sigma)
 
 
 D0, ALPHA = torch.tensor([0.5, 1.0, 0.7, 1.8]), torch.tensor([0.4, 0.5, 0.6, 0.7])
