@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -283,6 +284,15 @@ def test_what_starves_a_training_is_one_line(error, says, few_glyphs, tmp_path, 
             common.main(function, lambda: jrd.parse_args(["--out", str(tmp_path)]))
         err = capsys.readouterr().err
         assert stop.value.code == 2 and message in err
+
+
+def test_a_training_may_run_in_a_thread(few_glyphs, tmp_path):
+    """A notebook's or a web app's: only the main thread may handle signals."""
+    cfg, results = jrd.parse_args(["--epochs", "1", "--out", str(tmp_path)]), []
+    thread = threading.Thread(target=lambda: results.append(jrd.train(cfg)))
+    thread.start()
+    thread.join()
+    assert 0 <= results[0]["last epoch"]["R@1"] <= 1
 
 
 def test_an_old_python_is_refused_before_anything_is_made(tmp_path):

@@ -41,7 +41,8 @@ def test_prepare_fetches_and_builds_what_the_presets_need(prepare, tmp_path, mon
     (file,) = (tmp_path / "hub" / "checkpoints").iterdir()
     assert [line for line in out if line.startswith("ready: ")] == [
         f"ready: cub128 as {paper}.py sees it, 3 images of 2 classes to train, 4 images of 2 "
-        f"classes to test, weights of squeezenet1_1 {file.stem[-8:]}0123" for paper in common.PAPERS]
+        f"classes to test, weights of squeezenet1_1 {file.stem[-8:]}0123"
+        for paper in common.PAPERS]
     built = [line for line in out if line.startswith("building the cache")]
     monkeypatch.setattr(images, "_build_cache", None)           # nothing is left to build
     assert built and prepare("cub128", "--paper", "mdr")[0] == 0

@@ -31,7 +31,7 @@ def test_the_example_of_a_new_regularizer_works(tmp_path):
     for old, new in ((r"^IMPLIED_DEFAULTS = .*\n", "\\g<0>" + weight + "\n"),
                      (r"^    add\(\"--regularizer\".*\n", choices + "\n"),
                      (r"^# -+ objective", function + "\n\n\\g<0>"),
-                     (r"^    if cfg.regularizer in", branch + "\\g<0>"),
+                     (r"^    if cfg.regularizer == \"en\"", branch + "\\g<0>"),
                      (r"other = .* in \(\"en\", \"gor\"", "\\g<0>, \"spread\"")):
         source, times = re.subn(old, new, source, flags=re.M)
         assert times == 1, old

@@ -212,4 +212,5 @@ def test_level_shares_have_each_ordered_pair_once():
         want[int(LABELS[i] != LABELS[j]), np.abs(d - np.array([-3, 0, 3])).argmin()] += 1
     np.testing.assert_allclose(shares, want / want.sum(1, keepdims=True), rtol=1e-6)
     assert want[:, 1].min() > 0
-    assert module.level_shares(distances(e), torch.zeros(B, B, dtype=torch.bool)).tolist() == [0] * 3
+    none = torch.zeros(B, B, dtype=torch.bool)
+    assert module.level_shares(distances(e), none).tolist() == [0] * 3
