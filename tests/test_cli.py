@@ -49,7 +49,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --alp 1": "unrecognized arguments: --alp 1",
     "jrd.py --lr 1e30 --epochs 1": "the loss is not finite at epoch 1, step 2: loss",
     "jrd.py --epochs 1 --out {tmp}/file": "cannot write",
-    f"jrd.py --batch {'9' * 400}": "must be finite",
+    f"jrd.py --seed {'9' * 400}": "must be >= 0 and <= 2147483648",
     "jrd.py --lr 0": "--lr: 0 must be > 0",
     "jrd.py --batch 1": "--batch: 1 must be >= 2",
     "mdr.py --levels -3,0,3": "'-3,0,3' is not a number",
