@@ -184,8 +184,8 @@ class Family(NamedTuple):
     optional: tuple = ()    # differences that are in the family only if all their runs are
 
 
-AUTHORS = ("--backbone resnet18 --weights resnet18_pqf.pth --lr 5e-5 --epochs 100 --iterations 100 "
-           "--eval-every 10")
+AUTHORS = ("--backbone resnet18 --weights resnet18_pqf.pth --precision fp32 --lr 5e-5 --epochs 100 "
+           "--iterations 100 --eval-every 10")
 FAMILIES = {        # by the label of their runs, --name
     "decides": Family("SqueezeNet 1.1 (docs/plan_cub128.md)", range(3, 11), {
         "JRD": ("jrd", "", "--lr 3e-4 --lr-proxies 3e-2", 0.8),
