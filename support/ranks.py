@@ -1,8 +1,7 @@
 """The counting behind eval.py: places of positives, nearest neighbours.
 
-Places are those of the numbers given, compared exactly.  ‖a - b‖²/2 = ‖a‖²/2 + ‖b‖²/2 - a·b comes
-from float32 if a bound shows that its rounding cannot matter, else from float64, else from whole
-numbers.  Labels are (n,) long on the host; if the gallery is None, all are queries and gallery.
+Places are exact: ‖a - b‖²/2 = ‖a‖²/2 + ‖b‖²/2 - a·b comes from float32 if a bound shows that its
+rounding cannot matter, else from float64, else from whole numbers.  Labels are on the host.
 """
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +37,7 @@ def centred(x, gallery=None, dtype=None):
     scale = min(2.0 ** min(-exponent, 1000), 1 / torch.finfo(own).tiny)
     first = sets[-1][0] * scale
     sets = [points.mul_(scale).sub_(first) for points in sets]
-    sets = [(points - sets[-1].mean(0)).to(dtype) for points in sets]
+    sets = [points.sub_(sets[-1].mean(0)).to(dtype) for points in sets]
     halves = [torch.linalg.vector_norm(points, dim=1).square() / 2 for points in sets]
     unit = (3.2 * x.shape[1] + 50) * torch.finfo(sets[0].dtype).eps
     return sets[0], sets[-1], halves[0], halves[-1], unit * (halves[0] + halves[-1].max())
@@ -52,26 +51,26 @@ def first_places(x, labels, gallery, gallery_labels, ks):
     kinds, order = labels.sort(stable=True)                             # classes become ranges
     other_kinds, other_order = (kinds, order) if alone else gallery_labels.sort(stable=True)
     a, b, half_a, half_b, error = centred(x, gallery, torch.float32)
-    a = torch.column_stack([a, half_a, torch.ones_like(half_a)])[order]
-    b = torch.column_stack([b, -torch.ones_like(half_b), -half_b])[other_order]
-    error, nearest = error[order], torch.full((len(a),), -torch.inf, device=x.device)
+    a, half_a, error = a[order], half_a[order], error[order]
+    b, half_b = (a, half_a) if alone else (b[other_order], half_b[other_order])
+    a = torch.column_stack([a, half_a, torch.ones_like(half_a)])
+    b = torch.column_stack([b, -torch.ones_like(half_b), -half_b])
+    nearest = torch.full((len(a),), -torch.inf, device=x.device)
 
     def block(rows, columns):
         """-> -‖a - b‖²/2 and which pairs are of one class, None if no pair can be"""
         here, there = kinds[rows], other_kinds[columns]
         meet = len(there) and here[0] <= there[-1] and there[0] <= here[-1]
         return a[rows] @ b[columns].T, here[:, None].eq(there).to(x.device) if meet else None
-
     def find_nearest(start):
         rows = slice(start, start + 128)
-        first = torch.searchsorted(other_kinds, kinds[rows][0])
-        last = torch.searchsorted(other_kinds, kinds[rows][-1], right=True)
+        first, last = (int(torch.searchsorted(other_kinds, kinds[rows][end], right=end < 0))
+                       for end in (0, -1))
         s, same = block(rows, slice(first, last))
         if same is not None:
             if alone:                                       # the query itself leaves, by its index
                 same.diagonal(start - first).fill_(False)
             nearest[rows] = s.masked_fill_(~same, -torch.inf).amax(1)
-
     def count(start):
         """The negatives of a block of queries; alone, each pair of blocks once, for both."""
         counts, rows = torch.zeros(2, len(a), device=x.device), slice(start, start + size)
@@ -81,14 +80,14 @@ def first_places(x, labels, gallery, gallery_labels, ks):
             if same is not None:
                 s.masked_fill_(same, -torch.inf)
             nearer = torch.empty_like(s)                    # of 0 and 1: floats are summed faster
-            for i, least in enumerate((nearest - error, nearest + error)):
+            for i, least in enumerate(bounds):
                 counts[i, rows] += torch.ge(s, least[rows, None], out=nearer).sum(1)
                 if alone and first > start:
                     counts[i, columns] += torch.ge(s, least[columns], out=nearer).sum(0)
         return counts
-
     with _side_by_side(x.device) as each:
         list(each(find_nearest, range(0, len(a), 128)))
+        bounds = nearest - error, nearest + error
         most, least = sum(each(count, range(0, len(a), size))).long().cpu()
     places, found = torch.empty_like(most), (nearest > -torch.inf).cpu()
     places[order] = torch.where(found, 1 + most, NOWHERE)
