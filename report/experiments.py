@@ -187,7 +187,7 @@ class Family(NamedTuple):
 AUTHORS = ("--backbone resnet18 --weights resnet18_pqf.pth --precision fp32 --lr 5e-5 --epochs 100 "
            "--iterations 100 --eval-every 10")
 FAMILIES = {        # by the label of their runs, --name
-    "decides": Family("SqueezeNet 1.1 (docs/plan_cub128.md)", range(3, 11), {
+    "decides": Family("SqueezeNet 1.1 (docs/plans.md)", range(3, 11), {
         "JRD": ("jrd", "", "--lr 3e-4 --lr-proxies 3e-2", 0.8),
         "AMSoftmax": ("jrd", "--alpha 0", "--lr 1e-3 --lr-proxies 1e-1", 1.0),
         "MDR": ("mdr", "", "--lr 3e-4", 0.8), "Triplet": ("mdr", "--lambda 0", "--lr 3e-4", 1.0),
@@ -202,7 +202,7 @@ FAMILIES = {        # by the label of their runs, --name
         "DML-DA triplet - triplet": 6.33, "DML-DA N-pair - N-pair": 4.15, "L2Norm - Triplet": 7.8,
         "MDR - Triplet": 11.5, "MDR - L2Norm": 3.7}),
     # The plan's "a run that fails twice counts as p = 1" is not built: its family stays undecided.
-    "networks": Family("a network of each paper (docs/plan_networks.md)", range(3, 6), {
+    "networks": Family("a network of each paper (docs/plans.md)", range(3, 6), {
         "MDR": ("mdr", "", AUTHORS, None), "Triplet": ("mdr", "--lambda 0", AUTHORS, None),
         "L2Norm": ("mdr", "--lambda 0 --l2norm", AUTHORS, None),
         "DML-DA contrastive": ("dml_da", "", None, None),               # on GoogLeNet

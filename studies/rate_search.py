@@ -35,7 +35,7 @@ REGULARIZED = {  # on cub128 alone
     "DML-DA triplet": ("dml_da", "--loss triplet"), "DML-DA N-pair": ("dml_da", "--loss npair"),
     "AMSoftmax, 50 epochs": ("jrd", "--alpha 0 --epochs 50 --drop-every 20"),
     "JRD, 50 epochs": ("jrd", "--epochs 50 --drop-every 20"),
-    "Contrastive, GoogLeNet": ("dml_da", f"{GOOGLENET} --lambda 0"),        # docs/plan_networks.md
+    "Contrastive, GoogLeNet": ("dml_da", f"{GOOGLENET} --lambda 0"),        # docs/plans.md
     "DML-DA contrastive, GoogLeNet": ("dml_da", GOOGLENET),
     "AMSoftmax, ResNet-18": ("jrd", f"{R18} --alpha 0"), "JRD, ResNet-18": ("jrd", R18)}
 SETTINGS = BASELINES | REGULARIZED

@@ -60,7 +60,7 @@ def test_the_presets_of_glyphs_are_the_choice_of_the_committed_runs(capsys):
     ("search", ["80.8 / 79.7", "81.7 / 70.2", "75.4 / 57.0", "65.7 / 39.6"]),
     ("mdr", ["64.5 / 67.8", "66.9 / 54.5", "78.6 / 62.8"])])
 def test_the_table_has_the_rates_of_the_plan(runs, taken, capsys):
-    """docs/plan_cub128.md"""
+    """docs/plans.md"""
     rate_search.table("cub128", ROOT / "results" / "cub128" / f"{runs}.tar.xz")
     table = capsys.readouterr().out
     assert all(figure in table for figure in taken)
