@@ -58,7 +58,7 @@ def paper_side(paper):
         first = place(NAME.search(told)[1])
         own = {n: place(name)
                for name, n in re.findall(NAME.pattern + r"\]\([^)]*\) \(Eq\. (\d+)", told)}
-        for paragraph in told.rstrip(" ·\n").strip().split("\n\n"):
+        for paragraph in told.rstrip(" ,\n").strip().split("\n\n"):
             number = "".join(re.findall(r"\\qquad \((\d+)\)", paragraph))
             name = own.get(number, first)
             if f"<h3>{heading}<" not in left[name]:
@@ -119,6 +119,17 @@ def parts_of(text):
 
 
 # ---------------------------------------------------------------------------- a page
+def header(doc):
+    """A script's docstring -> its paragraphs, and its columns as lists"""
+    text = re.sub(r"\n {30,}", " ", html.escape(doc, quote=False))  # a cell's second line
+    parts = re.split(r"((?:^(?:  |Equation).*\n)+)", text, flags=re.M)
+    parts[::2] = [f"<p>{part.strip()}</p>".replace("\n\n", "</p><p>") for part in parts[::2]]
+    parts[1::2] = [re.sub(r"^ *(.*\S) {2,}(.*)\n", r"<dt>\1</dt><dd>\2</dd>", part, flags=re.M)
+                   for part in parts[1::2]]
+    parts[1::2] = [f"<dl>{part}</dl>" for part in parts[1::2]]
+    return "".join(parts)
+
+
 def page(paper):
     """UserError: an equation or a function that EQUATIONS has wrong."""
     left, home = paper_side(paper)
@@ -129,8 +140,8 @@ def page(paper):
         for number in re.findall(r"\bEq\. (\d+)", doc.split("\n")[0]):
             if f"eq-{number}" not in home:
                 raise UserError(f"{paper}.py, {name}: Eq. {number} is not in {EQUATIONS}")
-        flowing = re.sub(r"(?<!\n)\n(?![\n -])", " ", doc) if name else doc
-        says = f'<div class="{"doc" if name else "page"}">{html.escape(flowing, quote=False)}</div>'
+        flowing = html.escape(re.sub(r"(?<!\n)\n(?![\n -])", " ", doc), quote=False)
+        says = f'<div class="doc">{flowing}</div>' if name else header(doc)
         name = f"{paper}.{name or numbers[0]}"
         sections.append(section(name, says + left.pop(name, ""), listing(lines, numbers)))
     sections += [section(name, says, source_of(name)) for name, says in left.items()]

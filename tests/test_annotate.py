@@ -46,6 +46,7 @@ def test_every_formula_stands_once_and_every_line_of_code(paper, folder):
     code = [i for i, line in enumerate(source.split("\n"), 1) if re.search(
         r"^\s*(def|class|return|if|for|with|[a-z_.]+ = )", line) and '"""' not in line]
     assert len(set(code) - shown) < 12, "lines of docstrings alone are left out"
+    assert page.count("<dt>") == page.count("<dd>") > 9 and "<dt>Equation</dt><dd>where</dd>" in page
     head = page.split("<body>")[0]
     assert "http" not in re.sub(r'xmlns="[^"]*"|https?://[^"<]*</span>', "", head)
 
