@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 import dml_da  # noqa: E402
 import jrd  # noqa: E402
 import mdr  # noqa: E402
-from support import glyphs, runs  # noqa: E402
+from support import glyphs  # noqa: E402
 
 
 def named(value):
@@ -46,9 +46,9 @@ def session(tmp_path_factory):
 
 @pytest.fixture
 def few_glyphs(monkeypatch):
-    """Ten classes of four images to train, ten to test."""
+    """Ten classes of four images to train, twenty of three to test."""
     monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 410), 4))
-    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 4))
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 470), 3))
 
 
 def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
@@ -76,24 +76,21 @@ def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
 
 
 @pytest.fixture
-def spy(monkeypatch, tmp_path):
-    """spy(script, *flags): a training of seconds on 20 test images -> the rows of its log, and what
-    Adam was told at every step: [[settings of each parameter group], ...]."""
-    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 2))
-    told, step = [], torch.optim.Adam.step
+def train(few_glyphs, tmp_path, capsys):
+    """train(script, *flags, dataset=...): an epoch of a second -> the run's folder, its printout"""
+    def run(script, *flags, dataset="glyphs"):
+        places = ["--dataset", dataset, "--data-root", tmp_path, "--out", tmp_path / "runs"]
+        script.train(script.parse_args([*map(str, places), "--backbone", "small", "--epochs", "1",
+                                        "--workers", "0", *flags]))
+        out = capsys.readouterr().out
+        return Path(out.splitlines()[-1].removeprefix("run ")), out
+    return run
 
-    def spied(optimizer, *args, **kwargs):
-        told.append([{k: v for k, v in group.items() if k != "params"}
-                     for group in optimizer.param_groups])
-        return step(optimizer, *args, **kwargs)
-    monkeypatch.setattr(torch.optim.Adam, "step", spied)
 
-    def train(script, *flags):
-        cfg = script.parse_args([*flags, "--out", str(tmp_path)])
-        script.train(cfg)
-        log = runs.run_folder(script.__name__, cfg) / "log.jsonl"
-        return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()], told
-    return train
+def log_and_result(folder):
+    """What a run leaves: the rows of its log, its result."""
+    log = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in log], json.loads((folder / "result.json").read_text())
 
 
 def make_folder(root, sizes, side=40, seed=0):

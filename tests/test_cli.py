@@ -36,6 +36,11 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --dataset {tmp}/lonely": "class03 has one image",
     "jrd.py --dataset {tmp}/three": "has 3 sub-folders",
     "jrd.py --dataset {tmp}/broken --weights random": "class01/0.png",
+    "jrd.py --dataset {tmp}/broken --val 0.1": "--val 0.1 of 2 training classes leaves fewer",
+    "jrd.py --dataset {tmp}/broken --val 0.9": "--val 0.9 of 2 training classes leaves fewer",
+    "mdr.py --dataset {tmp}/singles": "no training class has two images (2 images of 2 classes)",
+    "jrd.py --dataset {tmp}/singles --backbone vit_b_16 --weights random --resize 64 --size 64":
+        "vit_b_16 cannot take images of 64 × 64",
     "jrd.py --device tpu": "--device tpu",
     **{f"{script} --device {name} --dataset birds":             # refused before anything is read
        f"--device {name} is not supported: nothing here was ever run on it; use --device cpu"
@@ -103,6 +108,7 @@ def material(tmp_path_factory):
     """Folders and files that something is wrong with."""
     tmp = tmp_path_factory.mktemp("mistakes")
     make_folder(tmp / "lonely", [2, 2, 2, 1])
+    make_folder(tmp / "singles", [1, 1, 2, 2])
     make_folder(tmp / "three", [2, 2, 2])
     (make_folder(tmp / "broken", [2, 2, 2, 2]) / "class01" / "0.png").write_bytes(b"\x89PNG")
     (tmp / "empty").mkdir()

@@ -14,20 +14,6 @@ from support import runs
 
 
 @pytest.fixture
-def train(tmp_path, monkeypatch, capsys, few_glyphs):
-    """train(*flags, dataset=...): a training of a second -> the run's folder, what was printed"""
-    monkeypatch.setattr(jrd, "batches", lambda labels, cfg, epoch: [list(range(8))])
-
-    def of_a_second(*flags, dataset="glyphs"):
-        cfg = jrd.parse_args(["--dataset", str(dataset), "--backbone", "small", "--epochs", "1",
-                              "--workers", "0", "--out", str(tmp_path / "runs"), "--data-root",
-                              str(tmp_path), *flags])
-        jrd.train(cfg)
-        return runs.run_folder("jrd", cfg), capsys.readouterr().out
-    return of_a_second
-
-
-@pytest.fixture
 def photos(tmp_path):
     return make_folder(tmp_path / "photos", [3] * 6, side=20)
 
@@ -55,12 +41,12 @@ def test_a_run_is_told_by_its_scripts_code(pattern, replacement, counts, tmp_pat
 
 
 def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, capsys):
-    folder, _ = train()
-    assert "is finished" in train()[1]
+    folder, _ = train(jrd)
+    assert "is finished" in train(jrd)[1]
     commit = json.loads((folder / "config.json").read_text())["commit"]
     monkeypatch.setattr(runs, "code_of", lambda paper: "edited")
     with pytest.raises(common.UserError) as error:
-        train()
+        train(jrd)
     assert str(error.value) == (
         f"{folder} holds a run of another version of jrd.py (commit {commit}); --name LABEL "
         "puts this run beside it, --again in its place")
@@ -68,20 +54,20 @@ def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, 
     (folder / "result.json").rename(folder / "result")
     state = (folder / "last.pt").read_bytes()
     with pytest.raises(common.UserError, match="of another version of jrd.py"):
-        train()
+        train(jrd)
     assert (folder / "last.pt").read_bytes() == state
-    assert train("--name", "my-idea")[0].name == "jrd-glyphs-epochs1-my-idea-s0"
-    assert "is finished" not in train("--again")[1] and "is finished" in train()[1]
+    assert train(jrd, "--name", "my-idea")[0].name == "jrd-glyphs-epochs1-my-idea-s0"
+    assert "is finished" not in train(jrd, "--again")[1] and "is finished" in train(jrd)[1]
 
 
 def test_damaged_fields_end_in_one_line_or_are_accepted(train):
-    folder, _ = train()
+    folder, _ = train(jrd)
     config = (folder / "config.json").read_text()
     for change in ({"code": 3}, {"code": []}, {"code": None}, {"images": 3},
                    {"images": {"train": 1}}, {"images": []}, {"dataset": None}, {"splits": 7}):
         edit(folder, **change)
         try:
-            train()
+            train(jrd)
         except common.UserError as error:
             assert "\n" not in str(error)
         (folder / "config.json").write_text(config)
@@ -89,20 +75,20 @@ def test_damaged_fields_end_in_one_line_or_are_accepted(train):
 
 # ---------------------------------------------------------------------------- images
 def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, photos, tmp_path):
-    train(dataset=photos)
+    train(jrd, dataset=photos)
     moved = tmp_path / "elsewhere" / "photos"
     moved.parent.mkdir()
     photos.rename(moved)
-    assert "is finished" in train(dataset=moved)[1]
+    assert "is finished" in train(jrd, dataset=moved)[1]
     for old, new, splits in (("class05/0.png", "class05/9.png", "test"),
                              ("class00", "zebra", "train, test")):      # a class moves into test
         (moved / old).rename(moved / new)
         with pytest.raises(common.UserError, match=f"a run on other images: {splits} differ; --n"):
-            train(dataset=moved)
+            train(jrd, dataset=moved)
 
 
 def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path, capsys):
-    folder, _ = train(dataset=photos)
+    folder, _ = train(jrd, dataset=photos)
     moved = tmp_path / "elsewhere"
     photos.rename(moved)
     words = [str(folder / "last.pt"), "--dataset", str(moved), "--data-root", str(tmp_path)]
@@ -121,8 +107,8 @@ def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path,
 
 
 def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_path):
-    train(dataset=photos)
-    one, other = train()[0], train("--name", "b")[0]
+    train(jrd, dataset=photos)
+    one, other = train(jrd)[0], train(jrd, "--name", "b")[0]
 
     def compared(a, b):
         return tables.compare(tmp_path / "runs", a, b)
