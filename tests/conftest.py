@@ -3,6 +3,7 @@ import functools
 import inspect
 import json
 import os
+import runpy
 import signal
 import sys
 from pathlib import Path
@@ -73,6 +74,21 @@ def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
             slope[at] = (above - float(oracle(*moved))) / (2 * step)
         assert np.abs(slope).max() > floor, "the oracle's gradient is vacuous"
         np.testing.assert_allclose(tensor.grad.numpy(), slope, rtol=1e-5, atol=1e-7)
+
+
+@pytest.fixture
+def typed(monkeypatch, capfd):
+    """typed("jrd.py", *words): a script's own __main__, in this process, because a start of torch
+    for each would take minutes -> exit status, stdout, stderr"""
+    def run(script, *words):
+        monkeypatch.setattr(sys, "argv", [script, *map(str, words)])
+        status = 0
+        try:
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+        except SystemExit as stop:
+            status = stop.code
+        return status, *capfd.readouterr()
+    return run
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The command line as a person meets it: what they type, what they read back, the exit status."""
 import json
 import os
-import runpy
 import shutil
 import signal
 import subprocess
@@ -125,22 +124,18 @@ def material(tmp_path_factory):
     return tmp
 
 
-@pytest.mark.parametrize("typed", MISTAKES)
-def test_a_mistake_ends_in_one_line(typed, material, tmp_path, monkeypatch, capfd):
-    """The script's own __main__, in this process: a start of torch for each would take minutes."""
-    script, *arguments = typed.replace("{tmp}", str(material)).split()
-    if script in ("jrd.py", "mdr.py", "dml_da.py") and "--out" not in typed:
-        arguments += ["--out", str(tmp_path / "runs")]
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_ends_in_one_line(mistake, material, tmp_path, typed):
+    script, *words = mistake.replace("{tmp}", str(material)).split()
+    if script in ("jrd.py", "mdr.py", "dml_da.py") and "--out" not in mistake:
+        words += ["--out", tmp_path / "runs"]
     before = sorted(material.rglob("*"))
-    monkeypatch.setattr(sys, "argv", [script, *arguments])
-    with pytest.raises(SystemExit) as stop:
-        runpy.run_path(str(ROOT / script), run_name="__main__")
-    stderr = capfd.readouterr().err
-    assert stop.value.code == (1 if "--lr 1e30" in typed else 2)
+    status, _, stderr = typed(script, *words)
+    assert status == (1 if "--lr 1e30" in mistake else 2)
     assert script in stderr.partition(": ")[0] and stderr.count("\n") == 1
-    assert MISTAKES[typed] in stderr
+    assert MISTAKES[mistake] in stderr
     assert sorted(material.rglob("*")) == before
-    assert not (tmp_path / "runs").exists() or "--lr 1e30" in typed, "half-written"
+    assert not (tmp_path / "runs").exists() or "--lr 1e30" in mistake, "half-written"
 
 
 # ---------------------------------------------------------------------------- a training, told

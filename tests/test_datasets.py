@@ -224,7 +224,6 @@ LABELS, LIST, ANNOS = "image_class_labels.txt", "list_eval_partition.txt", "cars
 TEST_ANNOS, NO_FILE = "devkit/cars_test_annos_withlabels.mat", "No such file.*; wanted are .*"
 BROKEN = [  # layout, what is wrong with which of its files, what the one line must say
     ("cub", Path.unlink, "images.txt", [], "images.txt .*half-extracted"),
-    ("cub", Path.unlink, LABELS, [], LABELS),
     ("cub", replace, "images.txt", ["4 100", "4 x 100"], "line 2: '4 x 100.Bird_1/.*number text"),
     ("cub", replace, LABELS, ["1 3\n", "1 C\n"], f"{LABELS}, line 7: '1 C' is not 2 .* number$"),
     ("cub", replace, LABELS, ["4 100\n", ""], f"{LABELS} has no class for image 4"),
@@ -237,7 +236,6 @@ BROKEN = [  # layout, what is wrong with which of its files, what the one line m
     ("cars", Path.unlink, ANNOS, [], f"{ANNOS}: .*{NO_FILE}/devkit/cars_train_annos.mat and"),
     ("cars", move, "car_ims", ["cars_train"], f"cars_train_annos.mat: .*{NO_FILE}/car_ims .*dev"),
     ("cars", Path.write_text, ANNOS, ["404 not found" * 50], "cannot read 'relative_im_path' and"),
-    ("cars", cut, ANNOS, [], ANNOS),
     ("cars", scipy.io.savemat, ANNOS, [{"annotations": 3}], ANNOS),
     ("cars", Path.unlink, "car_ims/000003.jpg", [], "1 of the 7 .*000003"),
     ("cars devkit", move, "devkit/cars_test_annos.mat", [Path(TEST_ANNOS).name],
@@ -246,13 +244,10 @@ BROKEN = [  # layout, what is wrong with which of its files, what the one line m
     ("cars devkit", shutil.rmtree, "cars_test", [], "3 of the 7 images"),
     ("sop", replace, "Ebay_test.txt", [" 1 bicycle", " bicycle"],
      "Ebay_test.txt, line 2: .*number number number text"),
-    ("sop", Path.unlink, "Ebay_test.txt", [], "Ebay_test.txt"),
     ("inshop", replace, LIST, ["query", "quarry"], "has .*quarry 1 images of 1 class.*; the whole"),
     ("inshop", replace, LIST, ["query", ""], f"{LIST}, line 6: .*text text text"),
     ("inshop", move, "img", ["img_highres"],
-     "10 of the 10 .* missing, .*jpg first: known layouts: .*/img .not img_highres"),
-    ("inshop Eval Img", shutil.rmtree, "Eval", [], LIST),
-    ("inshop Eval Img", shutil.rmtree, "Img", [], "known layouts")]
+     "10 of the 10 .* missing, .*jpg first: known layouts: .*/img .not img_highres")]
 
 
 @pytest.mark.parametrize("layout, damage, file, words, message", BROKEN)
@@ -296,52 +291,76 @@ def test_prepare_downloads_what_is_missing_once(server, mini, tmp_path):
 @pytest.mark.parametrize("damage, message", [
     (cut, "bytes came, whose md5 is not "), (Path.unlink, "404"), (None, "refused"),
     (lambda archive: archive.write_bytes(b"<html>"), "6 bytes came, whose md5 is not ")])
-def test_a_broken_download_leaves_nothing(damage, message, server, tmp_path, capfd, monkeypatch):
+def test_a_broken_download_leaves_nothing(damage, message, server, tmp_path, typed, monkeypatch):
     if damage:
         damage(server.archive)
     else:
         monkeypatch.setitem(layouts.ARCHIVES, "cub", ("http://127.0.0.1:9/CUB.tgz", 0, ""))
-    args = common.parse_args(["prepare", "cub", "--data-root", str(tmp_path / "data")])
-    status, _, err = ended_with(lambda _: args.run(args), capfd, monkeypatch)
+    status, _, err = typed("common.py", "prepare", "cub", "--data-root", tmp_path / "data")
     *_, last = re.split("[\n\r]", err.strip())                        # after the progress bar
-    assert status == 2 and last.startswith("script.py: cannot download http://127.0.0.1")
+    assert status == 2 and last.startswith("common.py: cannot download http://127.0.0.1")
     assert message in last and not list((tmp_path / "data").iterdir())
 
 
-def ended_with(function, capfd, monkeypatch):
-    """-> exit status, stdout and stderr of a script's main."""
-    monkeypatch.setattr("sys.argv", ["script.py"])
-    with pytest.raises(SystemExit) as stop:
-        common.main(function, lambda: None)
-    return stop.value.code, *capfd.readouterr()
+@pytest.fixture
+def prepare(mini, typed, tmp_path, monkeypatch):
+    """prepare(*words): there is a miniature cub, no network, and squeezenet's file has the hash
+    that is expected."""
+    def download(url, path, hash_prefix=None):
+        if "squeezenet" not in url:
+            raise OSError("no route to host")
+        torch.save(common.backbone("squeezenet1_1")[0].state_dict(), path)
+    mini("cub")
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
+    monkeypatch.setattr("support.files.sha256", lambda path: path.stem.split("-")[1] + "0123")
+    return lambda *words: typed("common.py", "prepare", *words, "--data-root", tmp_path)
 
 
-def test_check_lists_every_corrupt_image(mini, tmp_path, capfd, monkeypatch):
+def test_prepare_fetches_and_builds_what_the_presets_need(prepare, tmp_path, monkeypatch):
+    status, out, err = prepare("cub128")
+    assert (status, err) == (0, "")
+    (file,) = (tmp_path / "hub" / "checkpoints").iterdir()
+    assert [line for line in out.splitlines() if line.startswith("ready: ")] == [
+        f"ready: cub128 as {paper}.py sees it, 3 images of 2 classes to train, 4 images of 2 "
+        f"classes to test, weights of squeezenet1_1 {file.stem[-8:]}0123"
+        for paper in common.PAPERS]
+    monkeypatch.setattr(images, "_build_cache", None)           # nothing is left to build
+    assert "building the cache" in out and prepare("cub128", "--paper", "mdr")[0] == 0
+
+
+@pytest.mark.parametrize("dataset, message", [
+    ("cub", "bn_inception-52deb4733.pth: no route to host"), ("birds", "unknown dataset 'birds'"),
+    ("cars", "no cars under ")])
+def test_prepare_says_in_a_line_what_it_cannot_have(dataset, message, prepare):
+    status, _, err = prepare(dataset)
+    assert status == 2 and err.count("\n") == 1 and message in err
+
+
+def test_check_lists_every_corrupt_image(mini, typed, tmp_path):
     name, folder = mini("cub")
-    args = common.parse_args(["check", name, "--data-root", str(tmp_path)])
-    args.run(args)
-    assert capfd.readouterr().out == f"{folder}: 7 images, all can be read\n"
+    words = "common.py", "check", name, "--data-root", tmp_path
+    assert typed(*words) == (0, f"{folder}: 7 images, all can be read\n", "")
     bad = sorted(folder.rglob("*.jpg"))[1:4:2]
     cut(bad[0])
     bad[1].write_bytes(b"")
-    status, out, err = ended_with(lambda _: common.check(name, tmp_path), capfd, monkeypatch)
+    status, out, err = typed(*words)
     assert all(str(path) in line for path, line in zip(bad, out.splitlines(), strict=True))
     assert (status, err) == (
-        2, f"script.py: 2 of 7 images in {folder} cannot be read: unpack it again\n")
+        2, f"common.py: 2 of 7 images in {folder} cannot be read: unpack it again\n")
 
 
 @pytest.mark.parametrize("flags", ["", "--no-cache --workers 1"])
-def test_a_corrupt_image_stops_training_in_one_line(flags, mini, tmp_path, capfd, monkeypatch):
+def test_a_corrupt_image_stops_training_in_one_line(flags, mini, tmp_path, typed, monkeypatch):
     """While the cache is built, or else in a worker of the loader."""
     # torch waits this long (5 s) for a worker that raised, when it collects the loader.
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
     name, folder = mini("cub")
     bad = sorted(folder.rglob("*.jpg"))[1]
     cut(bad)
-    cfg = jrd.parse_args(["--dataset", name, "--data-root", str(tmp_path), "--backbone",
-                          "small", "--out", str(tmp_path / "runs"), *flags.split()])
-    status, _, err = ended_with(lambda _: jrd.train(cfg), capfd, monkeypatch)
-    assert status == 2 and err.startswith(f"script.py: cannot read the image {bad}: ")
+    status, _, err = typed("jrd.py", "--dataset", name, "--data-root", tmp_path, "--backbone",
+                           "small", "--out", tmp_path / "runs", *flags.split())
+    assert status == 2 and err.startswith(f"jrd.py: cannot read the image {bad}: ")
     assert err.count("\n") == 1 and not (tmp_path / ".cache").exists() or "--no-cache" not in flags
     gc.collect()
 
@@ -403,24 +422,14 @@ def test_the_cache_of_other_images_is_replaced(change, tmp_path):
     assert len([*(tmp_path / ".cache").iterdir()]) == len(names)
 
 
-def test_images_without_a_transform_have_no_cache(tmp_path):
-    """JRD crops from the full size, of which twelve megapixels would be 36 MB."""
-    folder = make_folder(tmp_path / "photos", [2] * 4)
-    data = common.load_dataset(str(folder), tmp_path, None, HALVE)
-    assert isinstance(data.train.images, images.ImageFiles) and data.train.images[0].shape[1] == 40
-    assert len([*(tmp_path / ".cache").glob("*.npy")]) == 2                  # seen and test
-
-
-def fork(function):
-    process = multiprocessing.get_context("fork").Process(target=function)
-    process.start()
-    return process
-
-
-def ended(process):
-    """-> its exit status (negative: the signal that ended it)"""
-    process.join()
-    return process.exitcode
+def forked(function, times=1):
+    """-> the exit status of so many processes at once (negative: the signal that ended it)"""
+    children = [multiprocessing.get_context("fork").Process(target=function) for _ in range(times)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    return [child.exitcode for child in children]
 
 
 def test_a_killed_build_leaves_nothing_that_is_taken_for_a_cache(files, tmp_path, monkeypatch):
@@ -430,7 +439,7 @@ def test_a_killed_build_leaves_nothing_that_is_taken_for_a_cache(files, tmp_path
         return real(self, i) if i != 5 else os.kill(os.getpid(), signal.SIGKILL)
     with monkeypatch.context() as patch:
         patch.setattr(images.ImageFiles, "__getitem__", get)
-        assert ended(fork(lambda: cached(photos, tmp_path))) == -signal.SIGKILL
+        assert forked(lambda: cached(photos, tmp_path)) == [-signal.SIGKILL]
     assert [p.suffix for p in (tmp_path / ".cache").iterdir() if p.suffix != ".lock"] == [".part"]
     assert_same(cached(photos, tmp_path), photos)
 
@@ -449,8 +458,7 @@ def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, ca
     def build():
         for _ in range(10):
             assert_same([*cached(photos, tmp_path)], want)
-    children = [fork(build) for _ in range(3)]
-    assert [ended(child) for child in children] == [0, 0, 0]
+    assert forked(build, times=3) == [0, 0, 0]
     assert_same([*cached(photos, tmp_path)], want)
     out = capfd.readouterr().out
     assert not locks or out.count("building the cache") == 1
