@@ -1,6 +1,7 @@
 """Shared by all tests: the import path, the comparison of code with an oracle, small datasets."""
 import functools
 import inspect
+import itertools
 import json
 import os
 import runpy
@@ -23,6 +24,17 @@ from support import glyphs  # noqa: E402
 def named(value):
     """A script's name as the test's; None leaves the rest to pytest."""
     return value.__name__ if inspect.ismodule(value) else None
+
+
+LABELS = np.array([0, 0, 0, 2, 2, 5, 5, 7])             # sizes 3, 2, 2, 1, with gaps
+LONG, B = torch.tensor(LABELS), len(LABELS)
+PAIRS = [*itertools.permutations(range(B), 2)]
+POSITIVE = [(i, j) for i, j in PAIRS if LABELS[i] == LABELS[j]]
+NEGATIVE = [(i, j) for i, j in PAIRS if LABELS[i] != LABELS[j]]
+
+
+def points(d=3, seed=0, n=B, scale=1.0):
+    return scale * np.random.RandomState(seed).standard_normal((n, d))
 
 
 each_script = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=named)

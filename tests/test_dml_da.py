@@ -1,5 +1,5 @@
 """Every equation of the DML-DA paper against NumPy and SciPy, in value and gradient; samplers."""
-import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,17 +8,11 @@ from scipy.special import softmax
 from scipy.stats import entropy
 
 import dml_da
-from conftest import agrees
+import conftest
+from conftest import B, LABELS, LONG, NEGATIVE, PAIRS, POSITIVE, agrees
+from dml_da import parse_args
 
-LABELS = np.array([0, 0, 0, 2, 2, 5, 5, 7])             # sizes 3, 2, 2, 1, with gaps
-B = len(LABELS)
-PAIRS = list(itertools.combinations(range(B), 2))
-POSITIVE = [(a, p) for a, p in itertools.permutations(range(B), 2) if LABELS[a] == LABELS[p]]
-LONG = torch.tensor(LABELS)
-
-
-def points(d=3, seed=0, n=B, scale=0.6):
-    return scale * np.random.RandomState(seed).standard_normal((n, d))
+points = partial(conftest.points, scale=0.6)
 
 
 def on_sphere(x):
@@ -29,24 +23,19 @@ def square(x, i, j):
     return ((x[i] - x[j]) ** 2).sum()
 
 
-def cfg(*flags):
-    return dml_da.parse_args(list(flags))
-
-
 # ---------------------------------------------------------------------------- Eq. 1-4
 @pytest.mark.parametrize("margin", [1.0, 0.3])
 def test_contrastive_loss(margin):
     def oracle(f):
         return sum(square(f, i, j) if LABELS[i] == LABELS[j] else max(0, margin - square(f, i, j))
-                   for i, j in PAIRS) / B
-    active = sum(square(points(), i, j) < margin for i, j in PAIRS if LABELS[i] != LABELS[j])
-    assert 0 < active < len(PAIRS) - 5
+                   for i, j in PAIRS) / 2 / B
+    assert 0 < sum(square(points(), i, j) < margin for i, j in NEGATIVE) < len(NEGATIVE)
     agrees(lambda f: dml_da.contrastive_loss(f, LONG, margin), oracle, points())
 
 
 def chosen_negative(x, a, p, margin):
     """U6 by hand: the nearest in (D_ap, D_ap + margin), else the nearest of all."""
-    negatives = [n for n in range(len(x)) if LABELS[n] != LABELS[a]]
+    negatives = [n for i, n in NEGATIVE if i == a]
     semi = [n for n in negatives if square(x, a, p) < square(x, a, n) < square(x, a, p) + margin]
     return min(semi or negatives, key=lambda n: square(x, a, n)), bool(semi)
 
@@ -91,9 +80,8 @@ def test_n_pair_draws_one_of_every_other_class():
 
 # ---------------------------------------------------------------------------- Eq. 5-8
 def density(f, c):
-    rows = [f[i] for i in range(len(f)) if LABELS[i] == c]
-    mu = sum(rows) / len(rows)
-    return sum(((r - mu) ** 2).sum() for r in rows) / len(rows)
+    rows = f[LABELS == c]
+    return np.mean([((row - sum(rows) / len(rows)) ** 2).sum() for row in rows])
 
 
 def test_class_density():
@@ -177,7 +165,8 @@ def test_at_the_optimum_of_alpha_the_push_is_constant():
 def test_targets_of_absent_classes_stay_bit_for_bit():
     """U2: Adam counts the steps of each α by itself; no α moves without a batch of its class, not
     even by momentum.  The peer is an optimizer for each class."""
-    network = dml_da.Network(cfg(), classes=4).double()
+    cfg = parse_args(["--lambda", "2"])
+    network = dml_da.Network(cfg, classes=4).double()
     network.D0.fill_(1.0)
     optimizer = torch.optim.Adam(network.alpha.parameters(), lr=0.01)
     peers = torch.full((4, 1), 0.5, dtype=torch.float64).unbind()
@@ -186,7 +175,7 @@ def test_targets_of_absent_classes_stay_bit_for_bit():
         present = np.sort(draw.permutation(4)[:2])
         f, labels = torch.tensor(points(n=6, seed=step)), torch.tensor(present.repeat(3))
         network.forward = lambda images: f
-        loss, terms = dml_da.objective(network, cfg("--lambda", "2"), None, labels, None)
+        loss, terms = dml_da.objective(network, cfg, None, labels, None)
         alpha = torch.cat([peers[i] for i in present]).requires_grad_()
         assert terms["alpha"].item() == pytest.approx(alpha.mean().item())
         optimizer.zero_grad()
@@ -213,7 +202,7 @@ def test_entropy_regularizer():
 def test_global_orthogonal_regularizer(d, scale, large):
     """M2 counts above 1/d alone."""
     def oracle(f):
-        s = [f[i] @ f[j] for i, j in PAIRS if LABELS[i] != LABELS[j]]
+        s = [f[i] @ f[j] for i, j in NEGATIVE]
         assert (np.mean(np.square(s)) > 1 / d) == large
         return np.mean(s) ** 2 + max(0, np.mean(np.square(s)) - 1 / d)
     agrees(lambda f: dml_da.global_orthogonal_regularizer(f, LONG), oracle,
@@ -223,10 +212,10 @@ def test_global_orthogonal_regularizer(d, scale, large):
 # ---------------------------------------------------------------------------- samplers
 def test_batches_of_ten_by_ten_by_counting():
     labels = torch.arange(15).repeat_interleave(12)
-    c = cfg("--iterations", "300")
-    drawn = dml_da.batches(labels, c, epoch=0)
+    cfg = parse_args(["--iterations", "300"])
+    drawn = dml_da.batches(labels, cfg, epoch=0)
     assert len(drawn) == 300
-    assert drawn == dml_da.batches(labels, c, 0) != dml_da.batches(labels, c, 1)
+    assert drawn == dml_da.batches(labels, cfg, 0) != dml_da.batches(labels, cfg, 1)
     for batch in drawn:
         assert len(set(batch)) == 100
         assert sorted(np.bincount(labels[batch].numpy(), minlength=15)) == [0] * 5 + [10] * 10
@@ -239,14 +228,15 @@ def test_batches_of_ten_by_ten_by_counting():
 def test_whole_classes_until_the_batch_is_full():
     sizes = np.tile([2, 5, 9], 10)
     labels = torch.tensor(np.repeat(np.arange(30), sizes))
-    c = cfg("--images-per-class", "0", "--batch", "40", "--iterations", "200")
-    drawn = dml_da.batches(labels, c, epoch=0)
+
+    def drawn_in(batch, iterations):
+        flags = f"--images-per-class 0 --batch {batch} --iterations {iterations}"
+        return dml_da.batches(labels, parse_args(flags.split()), epoch=0)
+    drawn = drawn_in(40, 200)
     for batch in drawn:
         counts = np.bincount(labels[batch].numpy(), minlength=30)
         assert ((counts == 0) | (counts == sizes)).all()            # U11: none is cut
         assert 40 - max(sizes) < len(batch) == len(set(batch)) <= 40
     assert 40 in map(len, drawn) and np.bincount(labels[sum(drawn, [])]).min() > 0
-    small = cfg("--images-per-class", "0", "--batch", "4", "--iterations", "50")
-    assert max(map(len, dml_da.batches(labels, small, 0))) == 4     # a class larger than the batch
-    large = cfg("--images-per-class", "0", "--batch", "999", "--iterations", "1")
-    assert len(dml_da.batches(labels, large, 0)[0]) == sizes.sum()
+    assert max(map(len, drawn_in(4, 50))) == 4              # a class larger than the batch
+    assert len(drawn_in(999, 1)[0]) == sizes.sum()

@@ -7,23 +7,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-import scipy.special
 import torch
 from scipy.spatial.distance import cdist, pdist
+from scipy.special import logsumexp
 
 import jrd
-from conftest import agrees
-
-LABELS = np.array([0, 0, 1, 1, 1, 2, 3])       # class 2 and 3 have one example
-B = len(LABELS)
-
-
-def points(d, seed=0, scale=1.3):
-    return scale * np.random.RandomState(seed).standard_normal((B, d))
-
-
-def cfg(**changes):
-    return jrd.parse_args([f"--{k.replace('_', '-')}={v}" for k, v in changes.items()])
+from conftest import B, LABELS, LONG, NEGATIVE, POSITIVE, agrees, points
 
 
 # ---------------------------------------------------------------------------- kernels
@@ -73,23 +62,16 @@ def test_kernels_of_the_dot_product(kernel, of_dot):
 
 # ---------------------------------------------------------------------------- Eq. 6-11
 def test_joint_kernel_and_jrs():
-    """Eq. 10 as its four sums, with the kernels of 5.1, over N_pairs (Eq. 11)."""
+    """Eq. 10 as a loop over N_pairs (Eq. 11), with the kernels of 5.1."""
     xs = [points(5, 1), points(4, 2), points(3, 3)]
     taus = [mean_distance(x, "sqeuclidean") for x in xs]
 
     def oracle(*xs):
         k_minus, k = (gaussian(x, [0.5 * t, t, 2 * t]) for x, t in zip(xs[:2], taus))
         k_plus = gaussian(xs[2], [taus[2]])
-        total, n_pairs = 0.0, 0
-        for I, J in itertools.permutations(set(LABELS.tolist()), 2):
-            for i in np.flatnonzero(LABELS == I):
-                for j in np.flatnonzero(LABELS == J):
-                    total += k_minus[i, j] * k[i, j] * k_plus[i, j]
-                    n_pairs += 1
-        return total / n_pairs
-
-    kernels = jrd.kernels_of(cfg())
-    agrees(lambda *xs: jrd.jrs(jrd.joint_kernel(xs, kernels), torch.tensor(LABELS)), oracle, *xs)
+        return np.mean([k_minus[pair] * k[pair] * k_plus[pair] for pair in NEGATIVE])
+    kernels = jrd.kernels_of(jrd.parse_args([]))
+    agrees(lambda *xs: jrd.jrs(jrd.joint_kernel(xs, kernels), LONG), oracle, *xs)
 
 
 def test_jrs_is_the_inner_product_of_covariance_operators():
@@ -98,7 +80,7 @@ def test_jrs_is_the_inner_product_of_covariance_operators():
     def features(x):
         x = np.append(x, 1.0)
         return np.outer(x, x).ravel()
-    xs, labels = [points(3, 1), points(2, 2)], np.array([0, 0, 0, 1, 1, 1, 1])
+    xs, labels = [points(3, 1), points(2, 2)], np.array([0, 0, 0, 1, 1, 1, 1, 1])
     C = {I: np.mean([np.multiply.outer(features(a), features(b))
                      for a, b, y in zip(*xs, labels) if y == I], axis=0) for I in (0, 1)}
     kernel = jrd.joint_kernel([torch.tensor(x) for x in xs],
@@ -109,7 +91,7 @@ def test_jrs_is_the_inner_product_of_covariance_operators():
 def test_network_is_eq_9():
     """x = (Wᵀx⁻ + b)/‖·‖, x⁺ = cosines to the normalized proxies."""
     torch.manual_seed(0)
-    network = jrd.Network(cfg(dim=6), classes=5).double()
+    network = jrd.Network(jrd.parse_args(["--dim", "6"]), classes=5).double()
     images = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
     x_minus, x, x_plus = (t.detach().numpy() for t in network(images))
     assert x_minus.shape == (3, 128) and x.shape == (3, 6) and x_plus.shape == (3, 5)
@@ -125,26 +107,24 @@ def test_network_is_eq_9():
 
 def test_proxies_start_as_u4_says():
     bound = np.sqrt(6 / ((1 + 5) * 2000))                  # Kaiming-uniform, a = √5, fan-in C
-    proxies = jrd.Network(cfg(dim=64), classes=2000).proxies.detach()
+    proxies = jrd.Network(jrd.parse_args([]), classes=2000).proxies.detach()
     assert proxies.shape == (64, 2000) and proxies.abs().max() <= bound
     assert proxies.abs().max() > 0.99 * bound
     assert abs(proxies.std() - bound / 3 ** 0.5) < 0.01 * bound
 
 
-# ---------------------------------------------------------------------------- Eq. 12
 def test_amsoftmax():
+    """Eq. 12"""
     s, m = 7.0, 0.25
 
     def oracle(cos):
         total = 0.0
         for row, y in zip(cos, LABELS):
             true = s * (row[y] - m)
-            others = [s * c for j, c in enumerate(row) if j != y]
-            total += scipy.special.logsumexp([true, *others]) - true
+            total += logsumexp([true, *(s * np.delete(row, y))]) - true
         return total / B
-
-    agrees(lambda cos: jrd.amsoftmax(cos, torch.tensor(LABELS), s, m), oracle,
-           np.random.RandomState(3).uniform(-1, 1, (B, 4)))
+    agrees(lambda cos: jrd.amsoftmax(cos, LONG, s, m), oracle,
+           np.random.RandomState(3).uniform(-1, 1, (B, 8)))
 
 
 # ---------------------------------------------------------------------------- Eq. 13, E3
@@ -195,43 +175,32 @@ def test_proposition_1_fails_for_dependent_layers():
 # ---------------------------------------------------------------------------- Eq. 4, 14-16
 def test_jmmd_and_jintra():
     """The double sums of Eq. 14, <C_I, C_J> = 1/(n n') Σ_ij k_ij (biased), and U6's weights."""
-    members = [np.flatnonzero(LABELS == c) for c in range(4)]
-    pairs = list(itertools.permutations(range(4), 2))
-    n_pairs = sum(len(members[I]) * len(members[J]) for I, J in pairs)
+    members = [np.flatnonzero(LABELS == c) for c in (0, 2, 5, 7)]
 
     def oracle(x, cross):
         k, total = gaussian(x, [2.0]), 0.0
-        for I, J in pairs:
-            II, JJ, IJ = (np.mean([k[i, j] for i in a for j in b]) for a, b in (
-                (members[I], members[I]), (members[J], members[J]), (members[I], members[J])))
-            total -= len(members[I]) * len(members[J]) / n_pairs * (II + JJ - cross * IJ)
+        for I, J in itertools.permutations(members, 2):
+            II, JJ, IJ = (np.mean([k[i, j] for i in a for j in b])
+                          for a, b in ((I, I), (J, J), (I, J)))
+            total -= len(I) * len(J) / len(NEGATIVE) * (II + JJ - cross * IJ)
         return total
-
-    def gram(x):
-        return torch.exp(-jrd.squared_distances(x) / 2.0)
-
-    labels = torch.tensor(LABELS)
-    agrees(lambda x: jrd.jmmd(gram(x), labels), partial(oracle, cross=2), points(3))
-    agrees(lambda x: jrd.jintra(gram(x), labels), partial(oracle, cross=0), points(3))
+    for function, cross in ((jrd.jmmd, 2), (jrd.jintra, 0)):
+        agrees(lambda x: function(torch.exp(-jrd.squared_distances(x) / 2), LONG),
+               partial(oracle, cross=cross), points())
 
 
 def test_intra_class():
+    """Class 7 has one image, so no pair."""
     def oracle(x):
-        total = 0.0
-        for I in set(LABELS.tolist()):
-            members = np.flatnonzero(LABELS == I)
-            pairs = list(itertools.permutations(members, 2))
-            if pairs:
-                near = [np.exp(-0.5 * ((x[i] - x[j]) ** 2).sum()) for i, j in pairs]
-                total -= sum(near) / len(pairs)
-        return total
-    agrees(lambda x: jrd.intra_class(x, torch.tensor(LABELS)), oracle, points(3))
+        return -sum(np.mean([np.exp(-0.5 * ((x[i] - x[j]) ** 2).sum())
+                             for i, j in POSITIVE if LABELS[i] == c]) for c in (0, 2, 5))
+    agrees(lambda x: jrd.intra_class(x, LONG), oracle, points())
 
 
-# ---------------------------------------------------------------------------- the step
 def test_batches_are_a_plain_shuffle():
-    labels, c = torch.zeros(23), cfg(batch=5, seed=3)
-    first = jrd.batches(labels, c, epoch=0)
+    cfg, other = (jrd.parse_args(["--batch", "5", "--seed", seed]) for seed in "34")
+    first = jrd.batches(LONG.new_zeros(23), cfg, epoch=0)
     assert [len(b) for b in first] == [5, 5, 5, 5, 3] and sorted(sum(first, [])) == list(range(23))
-    assert first == jrd.batches(labels, c, epoch=0) != jrd.batches(labels, c, epoch=1)
-    assert first != jrd.batches(labels, cfg(batch=5, seed=4), epoch=0)
+    assert first == jrd.batches(LONG.new_zeros(23), cfg, epoch=0)
+    for differs in ((cfg, 1), (other, 0)):
+        assert first != jrd.batches(LONG.new_zeros(23), *differs)

@@ -7,40 +7,25 @@ import torch
 from scipy.spatial.distance import cdist, pdist
 
 import mdr
-from conftest import agrees
+from conftest import B, LABELS, LONG, NEGATIVE, PAIRS, POSITIVE, agrees, points
+from mdr import pairwise_distances as distances
 
-LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 3])
-B = len(LABELS)
-
-
-def points(d=3, seed=0, n=B):
-    return np.random.RandomState(seed).standard_normal((n, d))
-
-
-def distances(e):
-    return mdr.pairwise_distances(e)
-
-
-TRIPLETS = [(i, j, k) for i, j in itertools.permutations(range(B), 2) if LABELS[i] == LABELS[j]
-            for k in [[k for k in range(B) if LABELS[k] != LABELS[i]][(3 * i + j) % 4]]]
+TRIPLETS = [(a, p, [n for i, n in NEGATIVE if i == a][(3 * a + p) % 4]) for a, p in POSITIVE]
 INDICES = torch.tensor(TRIPLETS).T
 
 
 # ---------------------------------------------------------------------------- Eq. 1-5
-def test_pairwise_distances():
-    weights = np.random.RandomState(5).standard_normal((B, B))
-    agrees(lambda e: (distances(e) * torch.tensor(weights)).sum(),
-           lambda e: (cdist(e, e) * weights).sum(), points())
+def d(e, i, j):
+    return np.linalg.norm(e[i] - e[j])
 
 
 def momented(batches, momentum):
     """Eq. 2 over a few batches of embeddings, from the first batch's statistics (U6)."""
-    mu = sigma = None
-    for e in batches:
-        d = np.array([np.linalg.norm(a - b) for a, b in itertools.permutations(e, 2)])
-        mean, std = d.mean(), np.sqrt(((d - d.mean()) ** 2).sum() / (len(d) - 1))
-        mu = mean if mu is None else momentum * mu + (1 - momentum) * mean
-        sigma = std if sigma is None else momentum * sigma + (1 - momentum) * std
+    for t, e in enumerate(batches):
+        values = np.array([d(e, *pair) for pair in PAIRS])
+        mean, std = values.mean(), np.sqrt(((values - values.mean()) ** 2).sum() / (len(PAIRS) - 1))
+        mu = momentum * mu + (1 - momentum) * mean if t else mean
+        sigma = momentum * sigma + (1 - momentum) * std if t else std
     return mu, sigma
 
 
@@ -61,12 +46,8 @@ def test_l_mdr(levels, momentum):
         return module(distances(e))
 
     def oracle(e, s):
-        total = 0.0
-        for i, j in itertools.permutations(range(B), 2):
-            d = (np.linalg.norm(e[i] - e[j]) - mu) / sigma
-            total += min(abs(d - level) for level in s)
-        return total / (B * (B - 1))
-
+        normalized = [(d(e, i, j) - mu) / sigma for i, j in PAIRS]
+        return np.mean([min(abs(value - level) for level in s) for value in normalized])
     agrees(function, oracle, last, np.array(levels, dtype=float) + 0.05, step=1e-7)
 
 
@@ -108,10 +89,6 @@ def test_normalization_trick_has_unit_mean_and_the_gradient_of_mu():
     assert mdr.off_diagonal(scaled).mean().item() == pytest.approx(1)
 
 
-def d(e, i, j):
-    return np.linalg.norm(e[i] - e[j])
-
-
 def test_triplet_loss():
     agrees(lambda e: mdr.triplet_loss(distances(e), *INDICES, margin=0.2),
            lambda e: np.mean([max(0, d(e, a, p) - d(e, a, n) + 0.2) for a, p, n in TRIPLETS]),
@@ -125,13 +102,11 @@ def test_contrastive_loss():
 
 
 def test_margin_loss():
-    """Value and gradient, β included."""
     def function(e, beta):
         module = mdr.MarginLoss(margin=0.3)
         del module.beta
         module.beta = beta
         return module(distances(e), *INDICES)
-
     agrees(function, lambda e, beta: np.mean([
         max(0, d(e, a, p) - beta + 0.3) + max(0, beta - d(e, a, n) + 0.3) for a, p, n in TRIPLETS]),
         points(), np.array(1.7))
@@ -202,14 +177,14 @@ def test_batches_by_counting():
 
 
 def test_level_shares_have_each_ordered_pair_once():
-    module, e, labels = mdr.MDR().double(), torch.tensor(points()), torch.tensor(LABELS)
+    module, e = mdr.MDR().double(), torch.tensor(points())
     module(distances(e))
-    pairs = mdr.positive_pairs(labels), labels[:, None] != labels
+    pairs = mdr.positive_pairs(LONG), LONG[:, None] != LONG
     shares = torch.stack([module.level_shares(distances(e), of) for of in pairs])
     want = np.zeros((2, 3))
-    for i, j in itertools.permutations(range(B), 2):
-        d = (np.linalg.norm(points()[i] - points()[j]) - module.mu.item()) / module.sigma.item()
-        want[int(LABELS[i] != LABELS[j]), np.abs(d - np.array([-3, 0, 3])).argmin()] += 1
+    for i, j in PAIRS:
+        normalized = (d(points(), i, j) - module.mu.item()) / module.sigma.item()
+        want[int(LABELS[i] != LABELS[j]), np.abs(normalized - [-3, 0, 3]).argmin()] += 1
     np.testing.assert_allclose(shares, want / want.sum(1, keepdims=True), rtol=1e-6)
     assert want[:, 1].min() > 0
     none = torch.zeros(B, B, dtype=torch.bool)
