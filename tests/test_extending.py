@@ -1,6 +1,7 @@
 """docs/extending.md: its regularizer trains, its loops run, add what they say, and continue."""
-import importlib.util
+import importlib
 import re
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 import dml_da
 import jrd
 import mdr
-from conftest import ROOT, agrees
+from conftest import ROOT, agrees, log_and_result, points
 
 NEW, OWN = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").split(
     "## In your own training")
@@ -23,7 +24,7 @@ SAVE, RESTORE = BLOCKS[-2:]
 CLASSES = 6
 
 
-def test_the_example_of_a_new_regularizer_works(tmp_path):
+def test_the_example_of_a_new_regularizer_works(train, tmp_path, monkeypatch):
     """Put into a copy of dml_da.py where the page says, it trains and agrees."""
     function, names, branch, test = re.findall(r"```python\n(.*?)```", NEW, re.DOTALL)
     weight, choices = names.splitlines()
@@ -36,15 +37,12 @@ def test_the_example_of_a_new_regularizer_works(tmp_path):
         source, times = re.subn(old, new, source, flags=re.M)
         assert times == 1, old
     (tmp_path / "extended.py").write_text(source, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("extended", tmp_path / "extended.py")
-    extended = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(extended)
-    space = {"dml_da": extended, "np": np, "agrees": agrees,
-             "points": lambda: np.random.RandomState(0).standard_normal((9, 3))}
-    exec(test + "test_spread_regularizer()", space)
-    flags = ["--regularizer", "spread", "--epochs", "1", "--iterations", "1"]
-    result = extended.train(extended.parse_args([*flags, "--out", str(tmp_path)]))
-    assert 0 < result["last epoch"]["R@1"] < 1
+    monkeypatch.syspath_prepend(tmp_path)
+    extended = importlib.import_module("extended")
+    exec(test + "test_spread_regularizer()",
+         {"dml_da": extended, "np": np, "agrees": agrees, "points": points})
+    folder, _ = train(extended, "--regularizer", "spread", "--iterations", "1")
+    assert 0 < log_and_result(folder)[1]["last epoch"]["R@1"] < 1
 
 
 def setting(seed=0, batches=4):
@@ -108,14 +106,10 @@ def test_the_loss_is_mdrs():
 
 def test_the_loss_is_eq_9():
     """... by the script's own objective, on the loop's first batch"""
-    class Network(nn.Module):
-        alpha = [torch.tensor(0.5)] * CLASSES
-
-        def forward(self, images):
-            return F.normalize(space["model"](images))
-    space, network = setting(batches=1), Network()
+    space = setting(batches=1)
     (images, labels), = space["loader"]
-    network.D0 = dml_da.initial_density(space["backbone"](images), labels)
+    network = Mock(return_value=F.normalize(space["model"](images)), alpha=torch.ones(CLASSES) / 2,
+                   D0=dml_da.initial_density(space["backbone"](images), labels))
     cfg = dml_da.parse_args(["--dataset", "cub"])
     want = dml_da.objective(network, cfg, images, labels, None)[0]
     assert run("dml_da", batches=1)["loss"].item() == pytest.approx(want.item(), rel=1e-5)
