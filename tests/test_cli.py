@@ -66,6 +66,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "eval.py {tmp}/one.npz": "it holds one array",
     "eval.py {tmp}/list.pt": "is not a checkpoint of jrd, mdr, dml_da",
     "common.py prepare {tmp}/empty": "has no sub-folders",
+    "common.py prepare birds": "unknown dataset 'birds'",
     "report --out x.md": "--out does nothing without --dataset, --paper, --table or --quick",
     "report --seeds 2": "--seeds does nothing without --dataset",
     "report --list --out x.md": "--out does nothing with --list",

@@ -1,5 +1,5 @@
-"""Every equation of the DML-DA paper against NumPy and SciPy, in value and gradient; the sampler of whole
-classes (test_mdr.py has the other one)."""
+"""Every equation of the DML-DA paper against NumPy and SciPy, in value and gradient; the sampler of
+whole classes (test_mdr.py has the other one)."""
 from functools import partial
 
 import numpy as np
