@@ -102,8 +102,8 @@ def make_cars_two_lists(root):
 
 def make_sop(root):
     names = {f"bicycle_final/11{c}_{n}.JPG": (c, n) for c, n in IMAGES}
-    rows = [f"{i} {CLASSES['sop'][c]} 1 {name}" for i, (name, (c, _)) in enumerate(names.items(), 1)]
-    head = "image_id class_id super_class_id path"
+    head, rows = "image_id class_id super_class_id path", [
+        f"{i} {CLASSES['sop'][c]} 1 {name}" for i, (name, (c, _)) in enumerate(names.items(), 1)]
     return build(root / "Stanford_Online_Products", names, {
         "Ebay_train.txt": [head, *rows[:3]], "Ebay_test.txt": [head, *rows[3:]]})
 

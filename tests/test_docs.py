@@ -1,8 +1,10 @@
-"""README and docs: links, anchors and pictures are there, commands and figures are right."""
+"""README and docs: links, anchors and pictures are there, commands and figures are right, and
+docs/equations.md is true: its names exist, and no equation, U or E is left out or untested."""
 import csv
 import importlib
 import re
 import shlex
+from operator import attrgetter
 
 import pytest
 
@@ -34,31 +36,27 @@ def anchors(page):
 
 
 def targets(page):
-    """What a page links to, pictures too."""
+    """The files and headings that a page links to, pictures too -> [(file, name of a heading)]"""
     text = re.sub(r"(?<!\[)`[^`\n]+`(?!\])", "", prose(page))
-    return re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"<img\b[^>]*\bsrc=\"([^\"]+)\"", text)
+    links = re.findall(r"\]\(([^)\s]+)\)|<img\b[^>]*\bsrc=\"([^\"]+)\"", text)
+    parts = ["".join(link).partition("#") for link in links if not "".join(link).startswith("http")]
+    return [((page.parent / path).resolve() if path else page, name) for path, _, name in parts]
 
 
 @each_page
 def test_links_lead_somewhere(page):
-    for target in targets(page):
-        if re.match(r"https?://", target):
-            continue
-        path, _, name = target.partition("#")
-        file = (page.parent / path).resolve() if path else page
-        assert file.exists() and file.is_relative_to(ROOT), f"{target}: no such file"
-        assert not name or name in anchors(file), f"{target}: no such heading"
+    for file, name in targets(page):
+        assert file.exists() and file.is_relative_to(ROOT), f"{file}: no such file"
+        assert not name or name in anchors(file), f"{file}#{name}: no such heading"
 
 
 def test_every_page_is_reached_from_the_readme():
-    seen, waiting = set(), [ROOT / "README.md"]
+    seen, waiting = set(), {ROOT / "README.md"}
     while waiting:
-        page = waiting.pop()
-        seen.add(page)
-        linked = {(page.parent / target.partition("#")[0]).resolve() for target in targets(page)
-                  if not re.match(r"https?://|#", target)}
-        waiting += [file for file in linked if file.suffix == ".md" and file not in seen]
-    assert not set(PAGES) - seen
+        seen |= waiting
+        linked = {file for page in waiting for file, _ in targets(page) if file.suffix == ".md"}
+        waiting = linked - seen
+    assert not {*PAGES} - seen
 
 
 @each_page
@@ -87,7 +85,7 @@ def commands(page):
         for part in re.split(r"[;|]|\bdo\b", line.split("  # ")[0]):
             words = shlex.split(part, comments=True)
             words = words[:words.index(">")] if ">" in words else words
-            if words and words[0] in ("python", "bash", *OTHERS):
+            if words and words[0] in ("python", *OTHERS):
                 yield ["0" if word == "$seed" else word for word in words]
 
 
@@ -108,8 +106,6 @@ def accepted(words):
         source += (ROOT / "support" / "command_line.py").read_text(encoding="utf-8")
         for flag in rest:                               # some hand flags on to a paper's script
             assert not flag.startswith("--") or f'"{flag}"' in source, flag
-    else:
-        assert program in OTHERS, program
 
 
 @each_page
@@ -146,8 +142,11 @@ def test_what_was_decided_is_that_of_the_claims():
                                                            "Holm-adjusted verdict")} <= {*cells}
 
 
-@pytest.mark.parametrize("script", ["jrd", "mdr", "dml_da"])
-def test_the_lines_of_a_lecture_stand_in_the_script(script):
+each_paper = pytest.mark.parametrize("script, equations", [("jrd", 16), ("mdr", 7), ("dml_da", 9)])
+
+
+@each_paper
+def test_the_lines_of_a_lecture_stand_in_the_script(script, equations):
     """The five quoted ones, and the one that each of three exercises changes; its runs have the
     name that its --compare asks for."""
     page = (ROOT / "docs" / "lectures" / f"{script}.md").read_text(encoding="utf-8")
@@ -163,3 +162,61 @@ def test_the_lines_of_a_lecture_stand_in_the_script(script):
         compile(source.replace(f"\n{old[1:]}\n", f"\n{new[1:]}\n"), script, "exec")
         name, = set(re.findall(r"--name ([\w-]+)", exercise))
         assert f"-{name}" in re.search(r"--compare .*", exercise)[0]
+
+
+# ---------------------------------------------------------------------------- equations
+EQUATIONS = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+
+
+def part(script):
+    """A script's part of the page."""
+    return re.search(rf"^## .*\(`{script}\.py`\)\n(.*?)^## ", EQUATIONS, re.M | re.S)[1]
+
+
+def names(text):
+    """-> 'jrd.jrs', 'support.runs.Run.finish', 'test_jrd.test_gaussian_kernel', ..."""
+    return re.findall(r"`([a-z_]\w*\.[A-Za-z]\w*(?:\.\w+)*)`", text)
+
+
+def test_every_name_exists():
+    wanted = {name for name in names(EQUATIONS) if not name.endswith(".py")}
+    assert len(wanted) > 90
+    for name in wanted:
+        module, path = re.fullmatch(r"((?:support\.|report\.)?\w+)\.(.*)", name).groups()
+        attrgetter(path)(importlib.import_module(module))
+        assert path.startswith("test_") or not module.startswith("test_")
+
+
+@each_paper
+def test_every_equation_stands_here_with_code_and_a_test(script, equations):
+    """Each number once as a formula, under the heading of its number, with names below."""
+    numbers = []
+    for section in re.split(r"^### ", part(script), flags=re.M)[1:]:
+        title = re.match(r"Eq\. (\d+)(?:-(\d+))?: ", section)
+        formulas = re.findall(r"^```math\n(.*?)\n```$", section, re.M | re.DOTALL)
+        printed = [int(n) for f in formulas for n in re.findall(r"\\qquad \((\d+)\)", f)]
+        if not title:
+            assert not printed, section
+            continue
+        assert printed == list(range(int(title[1]), int(title[2] or title[1]) + 1)), title[0]
+        code, _, tests = section.rpartition("tested by")
+        assert any(not n.startswith("test_") for n in names(code)), title[0]
+        assert names(tests) and all(n.startswith("test_") for n in names(tests)), title[0]
+        numbers += printed
+    assert numbers == list(range(1, equations + 1))
+
+
+@each_paper
+def test_every_silent_point_and_erratum_is_here(script, equations):
+    """Their numbers have no gap; each of the script's is here, and each U here that names the
+    script is marked there."""
+    source = (ROOT / f"{script}.py").read_text(encoding="utf-8")
+    marked = {*re.findall(r"\b[UE]\d+\b", source)}
+    rows = dict(re.findall(r"^\| ([UE]\d+) \| .* \| (.*) \|$", part(script), re.M))
+    for letter in "UE":
+        numbers = sorted(int(n[1:]) for n in rows if n[0] == letter)
+        assert numbers == list(range(1, len(numbers) + 1))
+    assert marked <= {*rows} and len(rows) >= 9
+    for number, where in rows.items():
+        assert {name.startswith("test_") for name in names(where)} == {True, False}, number
+        assert number[0] == "E" or number in marked or f"`{script}." not in where, number

@@ -14,36 +14,27 @@ FLOORS = [  # each imports from those above it in this list, report/ from itself
     ["common"], ["eval"], PAPERS, ["report"]]
 FLOOR = {module: i for i, floor in enumerate(FLOORS) for module in floor}
 PRODUCT = sorted([*ROOT.glob("*.py"), *ROOT.glob("support/*.py"), *ROOT.glob("report/*.py")])
+each_file = pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
 
 
-def module_of(path):
-    """report's files are one floor; of support/ each file has a place."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return parts[0] if parts[0] == "report" else ".".join(parts)
+def floor_of(name):
+    """... of a module or of a name in it, None for other projects'; report's files are one floor"""
+    module, _, rest = name.partition(".")
+    return FLOOR.get(f"support.{rest.partition('.')[0]}" if module == "support" else module)
 
 
-def imported(path):
-    """The project's modules that a file imports."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {f"{node.module}.{name.name}" for name in node.names} | {node.module}
-    return {f"report.{name.partition('.')[2]}".rstrip(".") if name.startswith("report") else name
-            for name in names if name.split(".")[0] in ("report", *FLOOR) or name in FLOOR}
-
-
-@pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
+@each_file
 def test_imports_run_one_way(path):
-    own = module_of(path)
-    for name in imported(path):
-        other = "report" if name.startswith("report") else name
-        if other in FLOOR and other != own:
-            assert FLOOR[other] < FLOOR[own], f"{own} imports {other}"
+    own = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            start = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for name in (start + alias.name for alias in node.names):
+                if floor_of(name) is not None and not own.startswith("report"):
+                    assert floor_of(name) < floor_of(own), f"{own} imports {name}"
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
+@each_file
 def test_no_file_is_longer_than_a_reader_holds_in_mind(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     most = 450 if path.parent.name == "support" else 500
