@@ -31,6 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import common  # noqa: E402
 import eval as evaluation  # noqa: E402
 from support import images, layouts  # noqa: E402
+from support.command_line import SHARED  # noqa: E402
 
 TRAININGS = {"jrd": ["--epochs", "4"], "mdr": ["--epochs", "8", "--iterations", "4"],
              "dml_da": ["--epochs", "8", "--iterations", "3"]}
@@ -113,8 +114,7 @@ def damaged(content, draw):
 def command_lines(script, draw):
     """Random flags and values -> parse_args, which must answer in one line or with settings."""
     module = __import__(script)
-    words = ["--" + k.rstrip("_").replace("_", "-") for k in module.DEFAULTS | {
-        "weights": 0, "seed": 0, "device": 0, "workers": 0, "precision": 0, "dataset": 0}]
+    words = ["--" + k.rstrip("_").replace("_", "-") for k in ("dataset", *module.DEFAULTS, *SHARED)]
 
     def attempt():
         argv = []
