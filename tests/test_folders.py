@@ -277,20 +277,17 @@ def test_every_family_is_without_its_last_layer(name):
         assert network.eval()(torch.zeros(2, 3, side, side)).shape == (2, width)
 
 
-WRAPPINGS = {
-    "plain": lambda state: state, "state_dict": lambda state: {"state_dict": state, "epoch": 3},
-    "model": lambda state: {"model": state},
-    "prefix": lambda state: {f"module.{k}": v for k, v in state.items()},
-    "deep": lambda state: {"state_dict": {f"encoder.net.{k}": v for k, v in state.items()}}}
-
-
 @pytest.mark.parametrize("classifier", [True, False])
-@pytest.mark.parametrize("kind", WRAPPINGS)
-def test_own_weights_of_any_wrapping(kind, classifier, tmp_path, capsys):
+@pytest.mark.parametrize("wrapped", [
+    lambda state: state, lambda state: {"state_dict": state, "epoch": 3},
+    lambda state: {"model": state}, lambda state: {f"module.{k}": v for k, v in state.items()},
+    lambda state: {"state_dict": {f"encoder.net.{k}": v for k, v in state.items()}}],
+    ids=["plain", "state_dict", "model", "prefix", "deep"])
+def test_own_weights_of_any_wrapping(wrapped, classifier, tmp_path, capsys):
     torch.manual_seed(1)
     state = torchvision.models.squeezenet1_1().state_dict()
     state = {k: v for k, v in state.items() if classifier or not k.startswith("classifier")}
-    torch.save(WRAPPINGS[kind](state), tmp_path / "mine.pth")
+    torch.save(wrapped(state), tmp_path / "mine.pth")
     network, _ = common.backbone("squeezenet1_1")
     sha = common.load_weights(network, "squeezenet1_1", tmp_path / "mine.pth")
     assert sha == common.sha256(tmp_path / "mine.pth")
@@ -298,14 +295,12 @@ def test_own_weights_of_any_wrapping(kind, classifier, tmp_path, capsys):
     assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
 
 
-@pytest.mark.parametrize("content, message", [
-    (None, "names or shapes differ: features.0.weight, "),
-    *((content, "does not fit squeezenet1_1") for content in (
-        [1, 2], {1: torch.ones(2)}, {"state_dict": {}}, torch.ones(3)))])
-def test_weights_that_do_not_fit_are_one_line(content, message, tmp_path):
-    content = torchvision.models.squeezenet1_0().state_dict() if content is None else content
+@pytest.mark.parametrize("content", [
+    [1, 2], {1: torch.ones(2)}, {"state_dict": {}}, torch.ones(3),
+    torchvision.models.squeezenet1_0().state_dict()])
+def test_weights_that_do_not_fit_are_one_line(content, tmp_path):
     torch.save(content, tmp_path / "other.pth")
     network, _ = common.backbone("squeezenet1_1")
-    with pytest.raises(common.UserError, match=message) as error:
+    with pytest.raises(common.UserError, match="other.pth does not fit squeezenet1_1: [0-9]* names "
+                                               "or shapes differ: features.0.weight, .*$"):
         common.load_weights(network, "squeezenet1_1", tmp_path / "other.pth")
-    assert "\n" not in str(error.value)
