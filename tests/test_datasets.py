@@ -1,6 +1,5 @@
 """The real datasets in miniature copies of their layouts, broken copies of them, and the cache."""
 import contextlib
-import errno
 import functools
 import gc
 import hashlib
@@ -16,6 +15,7 @@ import tarfile
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -438,12 +438,9 @@ def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, ca
     assert not locks or out.count("building the cache") == 1
 
 
-def full(*_):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @pytest.mark.parametrize("damage, message", [
-    (lambda _, __, patch: patch.setattr(np.lib.format, "write_array_header_1_0", full), "No space"),
+    (lambda _, __, patch: patch.setattr(np.lib.format, "write_array_header_1_0", Mock(
+        side_effect=OSError("No space"))), "No space"),
     (lambda _, tmp_path, __: (tmp_path / ".cache").write_text("in the way"), "exists"),
     (lambda _, __, patch: patch.setattr(HALVE, "size", [40]), "of several shapes"),
     (lambda files, tmp_path, _: os.truncate(cached(files(), tmp_path).path, 300), "delete it, or")],
