@@ -66,8 +66,7 @@ def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
                  "test/@Recycle/a.jpg", "train/class01/Thumbs.db"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"no image")
-    odd = ("features.h5", "clip.mpg", "a.eps", "a.fits", "IMG_1.HEIC", "notes.pdf")
-    for name in odd:
+    for name in ("features.h5", "clip.mpg", "a.eps", "a.fits", "IMG_1.HEIC", "notes.pdf"):
         (folder / "test" / "class01" / name).write_bytes(b"no photo")
     (folder / "train" / "class02" / "odd.jpg").mkdir()
     data = common.load_dataset(str(folder))
