@@ -5,6 +5,8 @@ with the names of their published weights (Caffe's, / as _).  Each begins with t
 and ends with ten or nine blocks; a block concatenates its branches, and its branches are chains of
 convolutions.  A ReLU follows each convolution.  Pooling rounds up.  Input: BGR, 0-255, less a mean.
 """
+import functools
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -25,23 +27,39 @@ GOOGLENET = {  # block: width in, 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool_pr
 
 
 class Inception(nn.Module):
-    """What both share: convolutions by name, the stem, the blocks.  (B, 3, h, w) -> (B, 1024)"""
+    """What both share.  (B, 3, h, w) -> (B, 1024)"""
 
-    def __init__(self):
+    def __init__(self, blocks, batch_norm):
         super().__init__()
-        self._add("conv1_7x7_s2", 3, 64, 7, stride=2)
+        self.blocks, self.batch_norm = blocks, batch_norm
+        self.norm1 = self.norm2 = nn.Identity()
+        self._add("conv1_7x7_s2", 3, 64, 7, 2)
         self._add("conv2_3x3_reduce", 64, 64, 1)
         self._add("conv2_3x3", 64, 192, 3)
+        for block, widths in blocks.items():
+            for name, *sizes in self.convolutions(*widths):
+                self._add(f"inception_{block}_{name}", *sizes)
 
     def _add(self, name, width, out, side, stride=1):
-        self.add_module(name, nn.Conv2d(width, out, side, stride, padding=side // 2))
+        if out:
+            self.add_module(name, nn.Conv2d(width, out, side, stride, padding=side // 2))
+            if self.batch_norm:
+                self.add_module(name + "_bn", nn.BatchNorm2d(out))
 
-    def _run(self, x, *names):
+    def _run(self, x, *names, block=""):
         for name in names:
-            x = getattr(self, name)(x)
-            if hasattr(self, name + "_bn"):
-                x = getattr(self, name + "_bn")(x)
+            x = getattr(self, block + name)(x)
+            if self.batch_norm:
+                x = getattr(self, f"{block}{name}_bn")(x)
             x = F.relu(x, inplace=True)
+        return x
+
+    def features(self, x):
+        x = self.norm1(max_pool(self._run(x, "conv1_7x7_s2")))
+        x = max_pool(self.norm2(self._run(x, "conv2_3x3_reduce", "conv2_3x3")))
+        for block in self.blocks:
+            run = functools.partial(self._run, block=f"inception_{block}_")
+            x = torch.cat(self.branches(x, run, block), 1)
         return x
 
     def forward(self, x):
@@ -53,48 +71,31 @@ def max_pool(x, stride=2):
     return F.max_pool2d(x, 3, stride, padding=2 - stride, ceil_mode=True)
 
 
-# ---------------------------------------------------------------------------- BN-Inception
 class BNInception(Inception):
-    """With a batch norm between each convolution and its ReLU.  Mean of the input: 104, 117, 128.
+    """With a batch norm between convolution and ReLU.  Mean of the input: 104, 117, 128.
 
     Blocks 3c and 4e halve the image: no 1x1 branch, stride 2, a max pool that nothing projects.
     """
 
     def __init__(self):
-        super().__init__()
-        for block, (width, one, reduce3, out3, reduce5, out5, proj) in BN_INCEPTION.items():
-            name, stride = f"inception_{block}_", 1 if one else 2
-            if one:
-                self._add(name + "1x1", width, one, 1)
-                self._add(name + "pool_proj", width, proj, 1)
-            self._add(name + "3x3_reduce", width, reduce3, 1)
-            self._add(name + "3x3", reduce3, out3, 3, stride)
-            self._add(name + "double_3x3_reduce", width, reduce5, 1)
-            self._add(name + "double_3x3_1", reduce5, out5, 3)
-            self._add(name + "double_3x3_2", out5, out5, 3, stride)
+        super().__init__(BN_INCEPTION, batch_norm=True)
 
-    def _add(self, name, width, out, side, stride=1):
-        super()._add(name, width, out, side, stride)
-        self.add_module(name + "_bn", nn.BatchNorm2d(out))
+    def convolutions(self, width, one, reduce3, out3, reduce5, out5, proj):
+        stride = 1 if one else 2
+        return (("1x1", width, one, 1), ("pool_proj", width, proj, 1),
+                ("3x3_reduce", width, reduce3, 1), ("3x3", reduce3, out3, 3, stride),
+                ("double_3x3_reduce", width, reduce5, 1), ("double_3x3_1", reduce5, out5, 3),
+                ("double_3x3_2", out5, out5, 3, stride))
 
-    def features(self, x):
-        x = max_pool(self._run(x, "conv1_7x7_s2"))
-        x = max_pool(self._run(x, "conv2_3x3_reduce", "conv2_3x3"))
-        for block, (_, one, *_) in BN_INCEPTION.items():
-            name = f"inception_{block}_"
-            branches = [self._run(x, name + "3x3_reduce", name + "3x3"),
-                        self._run(x, *(f"{name}double_3x3_{i}" for i in ("reduce", 1, 2)))]
-            if one:
-                pooled = max_pool(x, 1) if block == "5b" else F.avg_pool2d(x, 3, 1, 1)
-                branches = [self._run(x, name + "1x1"), *branches,
-                            self._run(pooled, name + "pool_proj")]
-            else:
-                branches.append(max_pool(x))
-            x = torch.cat(branches, 1)
-        return x
+    def branches(self, x, run, block):
+        three = run(x, "3x3_reduce", "3x3")
+        double = run(x, "double_3x3_reduce", "double_3x3_1", "double_3x3_2")
+        if block in ("3c", "4e"):
+            return three, double, max_pool(x)
+        pooled = max_pool(x, 1) if block == "5b" else F.avg_pool2d(x, 3, 1, 1)
+        return run(x, "1x1"), three, double, run(pooled, "pool_proj")
 
 
-# ---------------------------------------------------------------------------- GoogLeNet
 class LocalResponseNorm(nn.Module):
     """b_c = a_c / (1 + 1e-4/5 Σ a²)^0.75 over the five channels nearest to c: F.local_response_norm
 
@@ -117,25 +118,15 @@ class GoogLeNet(Inception):
     """Without batch norm, with local response normalization.  Mean of the input: 104, 117, 123."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(GOOGLENET, batch_norm=False)
         self.norm1, self.norm2 = LocalResponseNorm(64), LocalResponseNorm(192)
-        for block, (width, one, reduce3, out3, reduce5, out5, proj) in GOOGLENET.items():
-            name = f"inception_{block}_"
-            self._add(name + "1x1", width, one, 1)
-            self._add(name + "3x3_reduce", width, reduce3, 1)
-            self._add(name + "3x3", reduce3, out3, 3)
-            self._add(name + "5x5_reduce", width, reduce5, 1)
-            self._add(name + "5x5", reduce5, out5, 5)
-            self._add(name + "pool_proj", width, proj, 1)
 
-    def features(self, x):
-        x = self.norm1(max_pool(self._run(x, "conv1_7x7_s2")))
-        x = max_pool(self.norm2(self._run(x, "conv2_3x3_reduce", "conv2_3x3")))
-        for block in GOOGLENET:
-            name = f"inception_{block}_"
-            x = max_pool(x) if block in ("4a", "5a") else x
-            x = torch.cat([self._run(x, name + "1x1"),
-                           self._run(x, name + "3x3_reduce", name + "3x3"),
-                           self._run(x, name + "5x5_reduce", name + "5x5"),
-                           self._run(max_pool(x, 1), name + "pool_proj")], 1)
-        return x
+    def convolutions(self, width, one, reduce3, out3, reduce5, out5, proj):
+        return (("1x1", width, one, 1), ("3x3_reduce", width, reduce3, 1),
+                ("3x3", reduce3, out3, 3), ("5x5_reduce", width, reduce5, 1),
+                ("5x5", reduce5, out5, 5), ("pool_proj", width, proj, 1))
+
+    def branches(self, x, run, block):
+        x = max_pool(x) if block in ("4a", "5a") else x
+        return (run(x, "1x1"), run(x, "3x3_reduce", "3x3"), run(x, "5x5_reduce", "5x5"),
+                run(max_pool(x, 1), "pool_proj"))
