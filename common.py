@@ -61,9 +61,8 @@ class _Augmented(torch.utils.data.Dataset):
 
 
 def _workers(cfg, images):
-    if cfg.workers is not None:
-        return cfg.workers
-    return 0 if torch.is_tensor(images) else min(8, cores())
+    default = 0 if torch.is_tensor(images) else min(8, cores())
+    return default if cfg.workers is None else cfg.workers
 
 
 def train_loader(split, augment, batches, cfg):
@@ -89,7 +88,7 @@ def embed(function, split, cfg):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
     images, where = split.images, device(cfg)
     batch = 200 if where.type == "cuda" else 25         # 25 fit into a CPU's cache
-    whole = images if torch.is_tensor(images) else images.whole
+    whole = getattr(images, "whole", images)            # a tensor is whole
     batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
         images, batch, num_workers=_workers(cfg, images), pin_memory=where.type == "cuda",
         generator=torch.Generator())
@@ -125,8 +124,7 @@ def to_device(network, cfg):
 
 
 def memory_format(device, precision):
-    """channels_last, which is faster, except for float32 on a GPU: it has such kernels for TF32 and
-    bfloat16 alone."""
+    """channels_last, which is faster; a GPU has no such kernels for float32."""
     plain = device.type == "cuda" and precision == "fp32"
     return torch.contiguous_format if plain else torch.channels_last
 
@@ -190,12 +188,10 @@ def backbone(name, size=None):
     Without dropout and stochastic depth, which the papers do not mention.
     UserError: a model that cannot take images of size × size.
     """
-    if name == "small":
-        return SmallNet(), 128
-    if name == "bn_inception":
-        return BNInception(), 1024
-    if name == "googlenet_bvlc":
-        return GoogLeNet(), 1024
+    own = {"small": (SmallNet, 128), "bn_inception": (BNInception, 1024),
+           "googlenet_bvlc": (GoogLeNet, 1024)}
+    if name in own:
+        return own[name][0](), own[name][1]
     inception = dict(aux_logits=False, init_weights=False, transform_input=True)
     network = torchvision.models.get_model(name, weights=None, **(
         inception if name in ("googlenet", "inception_v3") else {}))
@@ -331,12 +327,17 @@ def download(dataset, root):
         shutil.rmtree(part, ignore_errors=True)
 
 
+def check_all(args):
+    for dataset in args.dataset:
+        check(dataset, args.data_root)
+
+
 def prepare(args):
     """`common.py prepare`: download datasets that are missing, build the caches and fetch the
     weights, as the presets see them."""
     flags = ["--data-root", args.data_root]
     for name in ("backbone", "size", "weights"):
-        flags += [f"--{name}", str(getattr(args, name))] if getattr(args, name) else []
+        flags += [f"--{name}={value}"] if (value := getattr(args, name)) else []
     for dataset, paper in itertools.product(args.dataset, [args.paper] if args.paper else PAPERS):
         download(dataset, args.data_root)
         script = importlib.import_module(paper)
@@ -351,22 +352,21 @@ def prepare(args):
 
 def parse_args(argv=None):
     parser = Parser("common.py", __doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    checker = commands.add_parser("check")
-    checker.set_defaults(run=lambda args: check(args.dataset, args.data_root))
-    checker.add_argument("dataset", help=f"{', '.join(COUNTS)}, or a folder of images")
-    preparer = commands.add_parser("prepare")
-    preparer.set_defaults(run=prepare)
-    preparer.add_argument("dataset", nargs="+", help=f"glyphs, {', '.join(COUNTS)}, cub128, or a "
-                          "folder of images")
-    preparer.add_argument("--paper", choices=PAPERS, help="for this one alone")
-    preparer.add_argument("--backbone", type=backbone_name, help="instead of the preset's")
-    preparer.add_argument("--size", type=number(int, 1), help="instead of the preset's")
-    preparer.add_argument("--weights", metavar="FILE", help="instead of the published ones")
-    for command in (checker, preparer):
-        command.add_argument("--data-root", metavar="DIR", default=data_root(), help="folder that "
-                             "holds the datasets (default: $DML_DATA, else ./data)")
-    return parser.parse_args(argv)
+    add = parser.add_argument
+    add("command", choices=("check", "prepare"))
+    add("dataset", nargs="+", help=f"glyphs, {', '.join(COUNTS)}, cub128, or a folder of images")
+    add("--data-root", metavar="DIR", default=data_root(), help="folder that holds the datasets "
+        "(default: $DML_DATA, else ./data)")
+    add("--paper", choices=PAPERS, help="prepare for this one alone")
+    add("--backbone", type=backbone_name, help="instead of the preset's")
+    add("--size", type=number(int, 1), help="instead of the preset's")
+    add("--weights", metavar="FILE", help="instead of the published ones")
+    args = parser.parse_args(argv)
+    args.run = prepare
+    if args.command == "check":
+        refuse_idle(parser, args, [("with check", True, "paper backbone size weights")])
+        args.run = check_all
+    return args
 
 
 if __name__ == "__main__":

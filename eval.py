@@ -43,7 +43,7 @@ def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None, each=
     """
     if any(k != int(k) or k < 1 for k in ks):
         raise ValueError(f"K must be whole and at least 1, not {list(ks)}")
-    places = ranks.first_places(*_usable_pair(embeddings, labels, gallery, gallery_labels), ks)
+    places = ranks.first_places(*_usable(embeddings, labels, gallery, gallery_labels), ks)
     hits = {k: places <= k for k in ks}
     shares = {k: hit.double().mean().item() for k, hit in hits.items()}
     return (shares, hits) if each else shares
@@ -54,7 +54,7 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
 
     P(i) is the precision among the i nearest: j / i where the j-th positive stands at place i.
     """
-    x, labels, gallery, gallery_labels = _usable_pair(embeddings, labels, gallery, gallery_labels)
+    x, labels, gallery, gallery_labels = _usable(embeddings, labels, gallery, gallery_labels)
     R = _positives(labels, gallery_labels)[:, None]                     # (n, 1)
     if not R.any():
         return 0.0
@@ -69,10 +69,9 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
 def _positives(labels, gallery_labels=None):
     """How many correct answers each query has.  (n,) -> (n,) long"""
     labels, alone = torch.as_tensor(labels).cpu().long(), gallery_labels is None
-    others = labels if alone else torch.as_tensor(gallery_labels).cpu().long()
-    classes, counts = others.unique(return_counts=True)
-    at = torch.searchsorted(classes, labels).clamp(max=len(classes) - 1)
-    return torch.where(classes[at] == labels, counts[at], 0) - int(alone)
+    others = (labels if alone else torch.as_tensor(gallery_labels).cpu().long()).sort().values
+    first = torch.searchsorted(others, labels)
+    return torch.searchsorted(others, labels, right=True) - first - int(alone)
 
 
 # ---------------------------------------------------------------------------- clustering
@@ -83,7 +82,7 @@ def kmeans(x, k, seed, rounds=1000):
     Two of the k points may start in one cluster and stay there, by the seed; a cluster that loses
     all its points keeps its centre.  x (n, d), 1 <= k <= n -> assignments (n,) long on the host
     """
-    x, _ = _usable(x, torch.zeros(len(x)))
+    x = _usable(x, torch.zeros(len(x)))[0]
     if not 1 <= k <= len(x):
         raise ValueError(f"k must be between 1 and the {len(x)} points, not {k}")
     x, *_ = ranks.centred(x)
@@ -120,8 +119,7 @@ def _halves(labels, generator):
     """A labelled and an unlabelled half of every class (the labelled one takes the odd image)."""
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]                  # shuffled within each class
-    _, counts = labels.unique(return_counts=True)
-    number = torch.cat([torch.arange(c) for c in counts.tolist()])
+    number = torch.cat([torch.arange(c) for c in labels.unique(return_counts=True)[1].tolist()])
     return order[number % 2 == 0], order[number % 2 == 1]
 
 
@@ -134,7 +132,7 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     The halves are stratified by class.  seen (n, d), unseen (m, d), which share no class.
     """
     generator = torch.Generator().manual_seed(seed)
-    s, ys, u, yu = _usable_pair(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
+    s, ys, u, yu = _usable(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
     s, u, *_ = ranks.centred(s, u)
     (s_fit, s_test), (u_fit, u_test) = (_halves(y, generator) for y in (ys, yu))
     if not len(s_test) or not len(u_test):
@@ -142,11 +140,10 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     fitted = torch.cat([s[s_fit.to(s.device)], u[u_fit.to(u.device)]])
     y, is_seen = torch.cat([ys[s_fit], yu[u_fit]]), torch.arange(len(fitted)) < len(s_fit)
     lam, wrong_side = 0.0, 0
-    for points, labels, side in ((s[s_test.to(s.device)], ys[s_test], True),
-                                 (u[u_test.to(u.device)], yu[u_test], False)):
-        nearest = ranks.nearest(points, fitted)[1].cpu()
+    for points, labels, test, side in ((s, ys, s_test, True), (u, yu, u_test, False)):
+        nearest = ranks.nearest(points[test.to(s.device)], fitted)[1].cpu()
         same_side = is_seen[nearest] == side
-        lam += (~(same_side & (y[nearest] == labels))).double().mean().item()
+        lam += (~(same_side & (y[nearest] == labels[test]))).double().mean().item()
         wrong_side += (~same_side).sum().item()
     return lam, 1 - wrong_side / (len(s_test) + len(u_test))
 
@@ -159,9 +156,8 @@ def stratified_parts(labels, parts=10, seed=0):
     labels = torch.as_tensor(labels).cpu()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     order = order[labels[order].argsort(stable=True)]
-    _, counts = labels.unique(return_counts=True)
-    if counts.min() < 2 * parts:
-        raise ValueError(f"a class has {counts.min()} images: too few for {parts} parts")
+    if (least := labels.unique(return_counts=True)[1].min()) < 2 * parts:
+        raise ValueError(f"a class has {least} images: too few for {parts} parts")
     deal = torch.arange(len(labels)) % parts           # on from class to class: parts of equal size
     return [order[deal == p].sort().values for p in range(parts)]
 
@@ -179,28 +175,25 @@ def confidence_interval(values, level=0.95):
 
 
 # ---------------------------------------------------------------------------- what can be judged
-def _usable(embeddings, labels, name="embeddings"):
-    """-> x (n, d) float32 or float64, labels (n,) long on the host; ValueError if not usable."""
-    x, labels = torch.as_tensor(embeddings).detach(), torch.as_tensor(labels).cpu()
-    if x.ndim != 2 or labels.ndim != 1 or len(x) != len(labels) or not x.numel():
-        raise ValueError(f"{name} must be (n, d) and its labels (n,), n and d at least 1, "
-                         f"not {tuple(x.shape)} and {tuple(labels.shape)}")
-    x = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-    if not torch.isfinite(torch.stack(x.aminmax())).all():
-        raise ValueError(f"{name} contain values that are not finite")
-    return x, labels.long()
-
-
-def _usable_pair(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
-    """Two sets of one dtype and their labels -> a, a_labels, b, b_labels; None stays None."""
-    a, a_labels = _usable(a, a_labels, names[0])
-    if b is None:
-        return a, a_labels, None, None
-    b, b_labels = _usable(b, b_labels, names[1])
-    if a.shape[1] != b.shape[1]:
-        raise ValueError(f"{' and '.join(names)} differ in dimension: {a.shape[1]}, {b.shape[1]}")
-    dtype = torch.promote_types(a.dtype, b.dtype)
-    return a.to(dtype), a_labels, b.to(dtype), b_labels
+def _usable(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
+    """One or two sets -> of each x (n, d) float32, or float64 if either is, labels (n,) long on the
+    host; None for a set that is None.  ValueError if not usable."""
+    sets = [torch.as_tensor(x).detach() for x in (a, b) if x is not None]
+    dtype = torch.float64 if torch.float64 in [x.dtype for x in sets] else torch.float32
+    usable = []
+    for name, x, labels in zip(names, sets, (a_labels, b_labels)):
+        labels = torch.as_tensor(labels).cpu()
+        if x.ndim != 2 or labels.ndim != 1 or len(x) != len(labels) or not x.numel():
+            raise ValueError(f"{name} must be (n, d) and its labels (n,), n and d at least 1, "
+                             f"not {tuple(x.shape)} and {tuple(labels.shape)}")
+        if x.shape[1] != sets[0].shape[1]:
+            raise ValueError(f"{' and '.join(names)} differ in dimension: {sets[0].shape[1]}, "
+                             f"{x.shape[1]}")
+        x = x.to(dtype)
+        if not torch.isfinite(torch.stack(x.aminmax())).all():
+            raise ValueError(f"{name} contain values that are not finite")
+        usable += [x, labels.long()]
+    return usable if b is not None else [*usable, None, None]
 
 
 # ---------------------------------------------------------------------------- the whole judgement
@@ -212,14 +205,14 @@ def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_l
     """
     shares, hits = recall_at_k(test, labels, [1, *ks], gallery, gallery_labels, each=True)
     result = {f"R@{k}": shares[k] for k in ks}
+    labels = torch.as_tensor(labels).cpu()
     result["hits"] = {}                                     # at K = 1, query by query: "0110"
-    for label, hit in zip(torch.as_tensor(labels).tolist(), hits[1].tolist()):
+    for label, hit in zip(labels.tolist(), hits[1].tolist()):
         result["hits"][str(label)] = result["hits"].get(str(label), "") + str(int(hit))
     result["MAP@R"] = map_at_r(test, labels, gallery, gallery_labels)
     if lonely := int((_positives(labels, gallery_labels) == 0).sum()):
         result["queries without a positive"] = lonely
     if gallery is None:
-        labels = torch.as_tensor(labels).cpu()
         result["NMI"] = nmi(kmeans(test, len(labels.unique()), seed=0), labels)
         with contextlib.suppress(ValueError):
             parts = [recall_at_k(test[p], labels[p], ks) for p in stratified_parts(labels)]
@@ -309,16 +302,15 @@ def search(args):
 def main(args):
     if args.query:
         return search(args)
-    path, ks, names, where = Path(args.file), [1, 2, 4, 8], {}, common.device(args)
+    path, ks = Path(args.file), args.ks or [1, 2, 4, 8]
     if path.suffix == ".npz":
         inputs = load_npz(path)
     else:
         network, cfg, data = rebuild(path, args)
-        inputs, ks, names = common.embeddings(network.embed, data, cfg), cfg.ks, names_of(data)
+        inputs, ks = common.embeddings(network.embed, data, cfg), args.ks or cfg.ks
     for key in {*inputs} & {"test", "gallery", "seen"}:
-        x = inputs[key].to(where)
+        x = inputs[key].to(common.device(args))
         inputs[key] = F.normalize(x, dim=-1) if args.l2norm else x
-    ks = args.ks or ks
     try:
         result = judge(ks=ks, **inputs)
     except ValueError as error:
@@ -327,7 +319,8 @@ def main(args):
     print(f"{path}: {n:,} embeddings of {len(inputs['labels'].unique()):,} classes, d = {width}")
     show({"test": result}, ks)
     if args.export:
-        arrays = {"embeddings" if k == "test" else k: v.cpu() for k, v in inputs.items()} | names
+        arrays = {"embeddings" if k == "test" else k: v.cpu() for k, v in inputs.items()}
+        arrays |= names_of(data)
         with common.atomic(args.export, "wb") as file:
             np.savez(file, **arrays)
         print(f"wrote {args.export}: {', '.join(arrays)}")

@@ -27,14 +27,11 @@ class Parser(argparse.ArgumentParser):
 
     def describe(self, defaults, presets, implied_defaults):
         """Add to the help of each option its default, and who has another one."""
-        defaults = SHARED | defaults
-        others = [*presets.items()]
-        others += [(choice, values) for (_, choice), values in implied_defaults.items()]
+        sources = [("default", SHARED | defaults), *presets.items()]
+        sources += [(choice, values) for (_, choice), values in implied_defaults.items()]
         for action in self._actions:
-            values = [("default", defaults.get(action.dest))]
-            values += [(who, own[action.dest]) for who, own in others if action.dest in own]
-            words = [f"{who} {plain(value)}" for who, value in values
-                     if value is not None and value is not False]
+            words = [f"{who} {plain(value)}" for who, values in sources
+                     if (value := values.get(action.dest)) is not None and value is not False]
             if words:
                 action.help = f"{action.help or ''} ({'; '.join(words)})".strip()
 
@@ -56,9 +53,9 @@ def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
             raise argparse.ArgumentTypeError(f"'{text}' is not a {noun}")
         if not (low <= value <= high and above < value < below and abs(value) < math.inf):
             limits = ((">=", low), (">", above), ("<=", high), ("<", below))
-            limits = limits if abs(value) < math.inf else ()
             bounds = [f"{sign} {limit:.10g}" for sign, limit in limits if abs(limit) < math.inf]
-            raise argparse.ArgumentTypeError(f"{text} must be {' and '.join(bounds) or 'finite'}")
+            wanted = " and ".join(bounds) if abs(value) < math.inf else "finite"
+            raise argparse.ArgumentTypeError(f"{text} must be {wanted}")
         return value
     return parse
 
@@ -73,7 +70,7 @@ def label(text):
 def output(*suffixes):
     """An argparse type: a file that can be written, so far as can be seen before the work."""
     def parse(text):
-        if suffixes and not text.lower().endswith(suffixes):
+        if not text.lower().endswith(suffixes):
             raise argparse.ArgumentTypeError(f"'{text}' must end in {' or '.join(suffixes)}")
         if Path(text).is_dir() or not Path(text).absolute().parent.is_dir():
             raise argparse.ArgumentTypeError(f"'{text}' cannot be written: it is a folder, or in "
@@ -203,16 +200,13 @@ def keep_freed_memory():
     step is 15 to 25% faster.  Elsewhere nothing happens."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
-        trim_threshold, mmap_max = -1, -4           # <malloc.h>
-        mallopt(trim_threshold, -1)                 # never give back
-        mallopt(mmap_max, 0)                        # no block outside the heap
+        mallopt(-1, -1)                             # M_TRIM_THRESHOLD: never give back
+        mallopt(-4, 0)                              # M_MMAP_MAX: no block outside the heap
 
 
 def device(cfg):
-    """The torch.device that --device names; auto is the GPU where there is one.
-
-    UserError: no such device, or one that is neither a CPU nor CUDA's.
-    """
+    """The torch.device that --device names; auto is the GPU where there is one.  UserError: no such
+    device, or one that is neither a CPU nor CUDA's."""
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -33,10 +33,8 @@ def listed(names, most=4):
 
 @contextlib.contextmanager
 def atomic(path, mode="w"):
-    """Open a file that appears under its name only when it is whole.
-
-    Until then it has a random name, which no other process has, on this machine or another.
-    """
+    """Open a file that appears under its name only when it is whole; until then it has a random
+    name, which no other process has, on this machine or another."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
@@ -63,13 +61,7 @@ def remove_leftovers(folder):
 
 def write_json(path, value):
     with atomic(path) as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
-
-
-def read_json(path):
-    """A JSON file -> its value.  ValueError if it is damaged."""
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+        file.write(json.dumps(value, indent=1) + "\n")
 
 
 def digest(*parts):

@@ -18,8 +18,8 @@ import torchvision
 from tqdm import tqdm
 
 from support.command_line import RUNTIME_ONLY, device, plain
-from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, load_torch, read_json,
-                           reason, remove_leftovers, write_json)
+from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, load_torch, reason,
+                           remove_leftovers, write_json)
 
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
@@ -44,9 +44,8 @@ def run_folder(paper, cfg):
     """`<out>/<paper>-<dataset>-<what differs from the preset, weights aside>[-<name>]-s<seed>`"""
     changed = [name + plain(value, between="_") for name, value in cfg.changed.items()
                if name != "weights"]
-    label = [cfg.name] if cfg.name else []
-    return Path(cfg.out, "-".join([paper, Path(cfg.dataset).resolve().name, *changed, *label,
-                                   f"s{cfg.seed}"]))
+    words = [paper, Path(cfg.dataset).resolve().name, *changed, cfg.name, f"s{cfg.seed}"]
+    return Path(cfg.out, "-".join(filter(None, words)))
 
 
 def settings_of(cfg):
@@ -70,8 +69,7 @@ def other_images(old, new):
     old, new: {split: digest}.  A split without a digest in either is taken for the same.
     """
     old, new = (images if isinstance(images, dict) else {} for images in (old, new))
-    return ", ".join(split for split in new if isinstance(old.get(split), str)
-                     and old[split] != new[split])
+    return ", ".join(split for split in new if old.get(split, new[split]) != new[split])
 
 
 def versions():
@@ -81,10 +79,9 @@ def versions():
 
 def commit():
     """The commit of these files, '+' where they were changed since; None outside a git checkout."""
+    words = ["git", "-C", ROOT, "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
     with contextlib.suppress(OSError):
-        git = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--exclude=*",
-                              "--abbrev=40", "--dirty=+"], capture_output=True, text=True,
-                             encoding="utf-8", errors="replace")
+        git = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace")
         return git.stdout.strip() or None
 
 
@@ -93,9 +90,9 @@ def processor(where):
     if where.type == "cuda":
         return torch.cuda.get_device_name(where)
     name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):                                  # Linux
+    with contextlib.suppress(OSError, TypeError):                       # Linux
         info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        name = re.search(r"model name\s*:\s*(.*)", info)[1] if "model name" in info else name
+        name = re.search(r"model name\s*:\s*(.*)", info)[1]
     return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
@@ -110,30 +107,28 @@ def read_checkpoint(path):
 
 
 def _read(path, what, *keys):
-    """A JSON file of a run folder -> dict.  UserError if it is damaged or lacks one of the keys."""
+    """A JSON file of a run folder -> dict, None where there is none.  UserError if it is damaged or
+    lacks one of the keys."""
+    if not path.exists():
+        return None
     with contextlib.suppress(ValueError, TypeError):
-        values = dict(read_json(path))
+        values = dict(json.loads(path.read_text(encoding="utf-8")))
         if values.keys() >= {*keys}:
             return values
     raise UserError(f"{path} is not the {what} of a run: delete {path.parent} to train anew")
 
 
 def read_config(folder):
-    """A run folder's config.json -> dict, None where there is none.  UserError if it is damaged."""
-    path = folder / "config.json"
-    return _read(path, "settings") if path.exists() else None
+    return _read(folder / "config.json", "settings")
 
 
 def read_result(folder):
-    """A run folder's result.json -> dict, None where there is none.  UserError if it is damaged."""
-    path = folder / "result.json"
-    return _read(path, "result", "last epoch", "best on test") if path.exists() else None
+    return _read(folder / "result.json", "result", "last epoch", "best on test")
 
 
 class Run:
-    """One training: `runs/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>/`
-    with config.json, log.jsonl (a line per epoch), last.pt (after every epoch), result.json, and
-    with --val best.pt.
+    """One training: its run_folder with config.json, log.jsonl (a line per epoch), last.pt (after
+    every epoch), result.json, and with --val best.pt.
 
     A context manager around the training.  A killed run continues from last.pt by the same
     command.  UserError: the folder holds a run of other settings, images or code.
@@ -154,7 +149,6 @@ class Run:
         old = None if self.cfg.again else read_config(self.folder)
         if old is None:
             return
-        what = None
         if splits := other_images(old.get("images"), self.config["images"]):
             what = f"on other images: {splits} differ"
         elif settings := other_settings(old, self.config):
@@ -162,33 +156,34 @@ class Run:
                 f"{k} (there {there!r}, now {now!r})" for k, (there, now) in settings.items())
         elif old.get("code") != self.config["code"]:
             what = f"of another version of {self.paper}.py (commit {old.get('commit')})"
-        if what:
-            raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside "
-                            "it, --again in its place")
+        else:
+            return
+        raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside it, "
+                        "--again in its place")
 
     def _header(self, data, weights):
         cfg, shared = self.cfg, len({*data.train.classes} & {*data.test.classes})
         changed = ", ".join(f"{k} {plain(v)}" for k, v in cfg.changed.items())
         print(f"{self.paper} on {data.name} · {device(cfg)} ({self.config['processor']}, "
               f"{torch.get_num_threads()} threads) · torch {torch.__version__}")
-        print(f"train {data.train}" + (f" · held out {data.val}" if data.val else "")
-              + f" · test {data.test}, {shared or 'none'} of them in train"
-              + (" (closed-set retrieval)" if shared else "")
-              + (f" · gallery {data.gallery}" if data.gallery else ""))
+        test = f"{data.test}, {shared or 'none'} of them in train"
+        parts = {"train": data.train, "held out": data.val,
+                 "test": f"{test} (closed-set retrieval)" if shared else test,
+                 "gallery": data.gallery}
+        print(" · ".join(f"{name} {part}" for name, part in parts.items() if part))
         print(f"backbone {cfg.backbone}, weights {weights[:12]}")
         print(f"settings: the preset{changed and ', but ' + changed} · {cfg.epochs} epochs, batch "
               f"{cfg.batch}, lr {cfg.lr:g}")
 
     def __enter__(self):
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:                                        # a file in the way
-            raise UserError(f"cannot write {self.folder}: {error.strerror}")
         self.lock = filelock.FileLock(self.folder / ".lock", timeout=LOCK_WAIT)
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             self.lock.acquire()
         except filelock.Timeout:
             raise UserError(f"another process is training in {self.folder}")
+        except OSError as error:                                        # a file in the way
+            raise UserError(f"cannot write {self.folder}: {error.strerror}")
         remove_leftovers(self.folder)
         if self.cfg.again:
             for name in ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json"):
@@ -237,13 +232,12 @@ class Run:
 
     def out_of_patience(self):
         """Whether the last --patience epochs brought no better R@1 on the held-out classes."""
-        patience = self.cfg.patience
-        if not patience or not self.history or "val R@1" not in self.history[-1]:
-            return False
-        out = len(self.history) - self.best("val R@1")["epoch"] >= patience
-        if out:
-            print(f"no better R@1 on the held-out classes for {patience} epochs")
-        return out
+        patience, epochs = self.cfg.patience, len(self.history)
+        if patience and epochs and "val R@1" in self.history[-1]:
+            if epochs - self.best("val R@1")["epoch"] >= patience:
+                print(f"no better R@1 on the held-out classes for {patience} epochs")
+                return True
+        return False
 
     def progress(self, loader):
         """The batches of an epoch behind a progress bar.  NonFiniteLoss: nan or infinite."""
@@ -267,11 +261,9 @@ class Run:
         means = {}
         for name in self.steps[0]:
             values = torch.stack([step[name] for step in self.steps]).cpu()
-            bad = (~torch.isfinite(values)).nonzero()
-            if len(bad):
-                step = int(bad[0, 0])
+            if len(bad := (~values.isfinite()).nonzero()):
+                step, done = int(bad[0, 0]), len(self.history)
                 parts = ", ".join(f"{k} {v:g}" for k, v in self.steps[step].items() if not v.ndim)
-                done = len(self.history)
                 raise NonFiniteLoss(f"the loss is not finite at epoch {done + 1}, step {step + 1}: "
                                     f"{parts}; {self.folder} has the {done} epochs before")
             means[name] = values.double().mean(0).tolist()
@@ -296,12 +288,12 @@ class Run:
         if columns != self.columns:
             self.columns = columns
             print("    epoch" + "".join(f" {name:>9}" for name in columns) + "  images/s     left")
-        cells = [f"{row[k]:.4f}" if k in losses else f"{100 * row[k]:.1f}%" if k in row else "–"
-                 for k in columns]                              # –: not evaluated in this epoch
+        cells = {k: f"{row[k]:.4f}" if k in losses else f"{100 * row[k]:.1f}%" if k in row else "–"
+                 for k in columns}                              # –: not evaluated in this epoch
         seconds = (time.time() - self.started) / (row["epoch"] - self.first)
         left = int(seconds * (self.cfg.epochs - row["epoch"]))
-        cells = [f" {cell:>{max(9, len(k))}}" for cell, k in zip(cells, columns)]
-        print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}" + "".join(cells)
+        print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}"
+              + "".join(f" {cell:>{max(9, len(k))}}" for k, cell in cells.items())
               + f"{row['images/s']:>10,.0f}{left // 60:>6}:{left % 60:02}", flush=True)
 
     def _save(self, name, **changes):
@@ -330,7 +322,7 @@ class Run:
             result["best on held-out classes"] = {k: chosen[k] for k in columns}
         write_json(self.folder / "result.json", result)
         self._save("last.pt", optimizer=None)                           # two thirds of the file
-        self.result = json.loads(json.dumps(result))
+        self.result = read_result(self.folder)
 
 
 # ---------------------------------------------------------------------------- the last table
@@ -338,11 +330,11 @@ def show(rows, ks):
     """Print {name: judge(...)} in % as a table, below it the ten parts and 1-NN estimates."""
     metrics = [f"R@{k}" for k in ks] + ["MAP@R", "NMI", "seen R@1", "val R@1"]
     metrics = [m for m in metrics if any(m in row for row in rows.values())]
-    wide, widths = max(map(len, rows), default=0), [max(7, len(m) + 2) for m in metrics]
-    print(" " * wide + "".join(f"{m:>{w}}" for m, w in zip(metrics, widths)))
-    for name, row in rows.items():
-        cells = [f"{100 * row[m]:.1f}" if m in row else "–" for m in metrics]
-        print(f"{name:<{wide}}" + "".join(f"{cell:>{w}}" for cell, w in zip(cells, widths)))
+    cells = {"": metrics} | {name: [f"{100 * row[m]:.1f}" if m in row else "–" for m in metrics]
+                             for name, row in rows.items()}
+    for name, row in cells.items():
+        print(f"{name:<{max(map(len, rows))}}" + "".join(
+            f"{cell:>{max(7, len(m) + 2)}}" for m, cell in zip(metrics, row)))
     for row in rows.values():
         if "ten parts" in row:
             print("in ten stratified parts, 95%" + "".join(

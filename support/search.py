@@ -26,7 +26,7 @@ def load_npz(path):
         if isinstance(content, np.ndarray):
             raise ValueError("it holds one array, no .npz of several")
         with content:
-            arrays = {key: content[key] for key in content.files}
+            arrays = dict(content)
     except Exception as error:                  # np.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot read {path}: {reason(error)}")
     keys = ["embeddings", "labels", "gallery", "gallery_labels"]
@@ -51,9 +51,9 @@ def load_npz(path):
 def names_of(data):
     """The images' paths and their classes' names by label, which --export writes too."""
     splits = {"": data.test, "gallery_": data.gallery, "seen_": data.seen}
-    arrays = {f"{key}classes": split.classes for key, split in splits.items() if split}
-    arrays |= {f"{key}paths": split.files for key, split in splits.items() if split and split.files}
-    return {key: np.array(names) for key, names in arrays.items()}
+    return {part + what: np.array(names)
+            for what, field in (("classes", "classes"), ("paths", "files"))
+            for part, split in splits.items() if (names := getattr(split, field, None))}
 
 
 def folder_entries(folder):
@@ -82,14 +82,14 @@ def nearest_entries(x, searched, entries, top):
     differences, so that equal embeddings are at 0; of equal distances the first in the list."""
     distances = torch.cdist(x.double(), searched.double(),
                             compute_mode="donot_use_mm_for_euclid_dist")                # (q, n)
-    distances, places = (part[:, :top].tolist() for part in distances.sort(dim=1, stable=True))
-    return [[(d, entries[i]) for d, i in zip(*row)] for row in zip(distances, places)]
+    order = [part[:, :top].tolist() for part in distances.sort(dim=1, stable=True)]
+    return [[(d, entries[i]) for d, i in zip(*row)] for row in zip(*order)]
 
 
 def sheet_row(query, nearest):
     """A query and the entries nearest to it -> a row of draw_sheet, framed as right or wrong."""
     name, own, source = query
-    cells = [(source, ["query", own if own != UNKNOWN else Path(name).name], "black")]
+    cells = [(source, ["query", Path(name).name if own == UNKNOWN else own], "black")]
     for distance, (_, kind, source) in nearest:
         colour = "dimgray" if own == UNKNOWN else RIGHT if kind == own else WRONG
         cells.append((source, ["" if kind == UNKNOWN else kind, f"{distance:.4f}"], colour))

@@ -176,16 +176,12 @@ def test_nmi_by_hand():
 def bound_by_loops(seen, ys, unseen, yu, halves):
     (s_fit, s_test), (u_fit, u_test) = halves
     bank = [(seen[i], "s", ys[i]) for i in s_fit] + [(unseen[i], "u", yu[i]) for i in u_fit]
-
-    def nearest(point):
-        return min(bank, key=lambda item: ((point - item[0]) ** 2).sum())[1:]
-    errors = {"s": [], "u": []}
-    sides = []
+    errors, sides = {"s": [], "u": []}, []
     for side, points, labels, test in (("s", seen, ys, s_test), ("u", unseen, yu, u_test)):
         for i in test:
-            neighbour = nearest(points[i])
-            errors[side].append(neighbour != (side, labels[i]))
-            sides.append(neighbour[0] != side)
+            _, *nearest = min(bank, key=lambda item: ((points[i] - item[0]) ** 2).sum())
+            errors[side].append(nearest != [side, labels[i]])
+            sides.append(nearest[0] != side)
     return np.mean(errors["s"]) + np.mean(errors["u"]), 1 - np.mean(sides)
 
 
@@ -240,9 +236,9 @@ def test_the_ranking_is_that_of_the_cosine():
 # ---------------------------------------------------------------------------- intervals, parts
 def test_confidence_interval():
     values = [0.5, 0.7, 0.9, 0.8]
-    low, high = scipy.stats.t.interval(0.95, 3, np.mean(values), scipy.stats.sem(values))
-    assert confidence_interval(values) == pytest.approx(((high + low) / 2, (high - low) / 2))
-    assert confidence_interval(values, 0.9)[1] < confidence_interval(values)[1]
+    for level in (0.95, 0.9):
+        ends = scipy.stats.t.interval(level, 3, np.mean(values), scipy.stats.sem(values))
+        assert confidence_interval(values, level) == pytest.approx((sum(ends) / 2, np.ptp(ends) / 2))
     assert np.isnan(confidence_interval([0.3])[1]) and confidence_interval([1, 1]) == (1, 0)
     for bad in (([], 0.95), ([1], 1.0)):
         with pytest.raises(ValueError):
@@ -252,8 +248,7 @@ def test_confidence_interval():
 def test_stratified_parts():
     labels = np.repeat(np.arange(7), [20, 21, 25, 33, 20, 47, 60])
     parts = stratified_parts(labels)
-    assert len(parts) == 10
-    assert sorted(torch.cat(parts).tolist()) == list(range(len(labels)))
+    assert len(parts) == 10 and sorted(torch.cat(parts).tolist()) == list(range(len(labels)))
     for part in parts:
         assert abs(len(part) - len(labels) / 10) < 1
         for c in range(7):
