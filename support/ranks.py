@@ -3,28 +3,10 @@
 Places are exact: ‖a - b‖²/2 = ‖a‖²/2 + ‖b‖²/2 - a·b comes from float32 if a bound shows that its
 rounding cannot matter, else from float64, else from whole numbers.  Labels are on the host.
 """
-import contextlib
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import torch
 
 NOWHERE = torch.iinfo(torch.long).max       # the place of a positive that does not exist
-
-
-@contextlib.contextmanager
-def _side_by_side(device):
-    """A map that on a CPU runs its calls at once, each in one thread: small operations wait for no
-    other.  TF32, which a caller's program may allow, is off: it moves ranks."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(min(threads, 16) if device.type == "cpu" else 1) as pool:
-            yield pool.map
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)
 
 
 def centred(x, gallery=None, dtype=None):
@@ -54,41 +36,31 @@ def first_places(x, labels, gallery, gallery_labels, ks):
     a, half_a, error = a[order], half_a[order], error[order]
     b, half_b = (a, half_a) if alone else (b[other_order], half_b[other_order])
     a = torch.column_stack([a, half_a, torch.ones_like(half_a)])
-    b = torch.column_stack([b, -torch.ones_like(half_b), -half_b])
+    b = torch.column_stack([b, -torch.ones_like(half_b), -half_b])      # a @ b.T: -‖a - b‖²/2
     nearest = torch.full((len(a),), -torch.inf, device=x.device)
-
-    def block(rows, columns):
-        """-> -‖a - b‖²/2 and which pairs are of one class, None if no pair can be"""
-        here, there = kinds[rows], other_kinds[columns]
-        meet = len(there) and here[0] <= there[-1] and there[0] <= here[-1]
-        return a[rows] @ b[columns].T, here[:, None].eq(there).to(x.device) if meet else None
-    def find_nearest(start):
-        rows = slice(start, start + 128)
-        first, last = (int(torch.searchsorted(other_kinds, kinds[rows][end], right=end < 0))
+    for rows in torch.arange(len(a)).split(128):
+        first, last = (int(torch.searchsorted(other_kinds, kinds[rows[end]], right=end < 0))
                        for end in (0, -1))
-        s, same = block(rows, slice(first, last))
-        if same is not None:
+        if first < last:
+            s = a[rows] @ b[first:last].T
+            s.masked_fill_((kinds[rows, None] != other_kinds[first:last]).to(s.device), -torch.inf)
             if alone:                                       # the query itself leaves, by its index
-                same.diagonal(start - first).fill_(False)
-            nearest[rows] = s.masked_fill_(~same, -torch.inf).amax(1)
-    def count(start):
-        """The negatives of a block of queries; alone, each pair of blocks once, for both."""
-        counts, rows = torch.zeros(2, len(a), device=x.device), slice(start, start + size)
-        for first in range(start if alone else 0, len(b), size):
-            columns = slice(first, first + size)
-            s, same = block(rows, columns)
-            if same is not None:
-                s.masked_fill_(same, -torch.inf)
+                s.diagonal(int(rows[0]) - first).fill_(-torch.inf)
+            nearest[rows] = s.amax(1)
+    bounds, counts = (nearest - error, nearest + error), torch.zeros(2, len(a), device=x.device)
+    for start in range(0, len(a), size):
+        rows = slice(start, start + size)
+        for first in range(start if alone else 0, len(b), size):        # alone: each pair of blocks
+            columns = slice(first, first + size)                        # once, for both
+            s, here, there = a[rows] @ b[columns].T, kinds[rows], other_kinds[columns]
+            if here[0] <= there[-1] and there[0] <= here[-1]:
+                s.masked_fill_((here[:, None] == there).to(s.device), -torch.inf)
             nearer = torch.empty_like(s)                    # of 0 and 1: floats are summed faster
-            for i, least in enumerate(bounds):
-                counts[i, rows] += torch.ge(s, least[rows, None], out=nearer).sum(1)
+            for count, least in zip(counts, bounds):
+                count[rows] += torch.ge(s, least[rows, None], out=nearer).sum(1)
                 if alone and first > start:
-                    counts[i, columns] += torch.ge(s, least[columns], out=nearer).sum(0)
-        return counts
-    with _side_by_side(x.device) as each:
-        list(each(find_nearest, range(0, len(a), 128)))
-        bounds = nearest - error, nearest + error
-        most, least = sum(each(count, range(0, len(a), size))).long().cpu()
+                    count[columns] += torch.ge(s, least[columns], out=nearer).sum(0)
+    most, least = counts.long().cpu()
     places, found = torch.empty_like(most), (nearest > -torch.inf).cpu()
     places[order] = torch.where(found, 1 + most, NOWHERE)
     unclear = order[found & (sum((least < k) & (k <= most) for k in ks) > 0)]
@@ -128,23 +100,14 @@ def positive_places(x, labels, gallery, gallery_labels, R, queries=None, first=N
 
 def _exact_order(point, others):
     """point (d,), others (m, d) -> numbers (m,) that are ordered as the exact distances"""
-    points = torch.vstack([point, others]).double().cpu().numpy()
-    squares = np.square(points[1:] - points[0]).sum(1)                  # relative error < (d + 4) u
-    order = squares.argsort()
-    bound = 1e-290 + (2 * len(point) + 16) * 2.0 ** -53 * squares[order][1:]
-    group, exact = np.empty_like(order), np.zeros(len(order), object)
-    group[order] = np.append(0, (np.diff(squares[order]) > bound).cumsum())     # surely ordered
-    tied = np.bincount(group)[group] > 1
-    fraction, exponent = np.frexp(points[np.append(True, tied)])        # whole numbers of one unit:
-    whole = (fraction * 2.0 ** 53).astype(np.int64).astype(object)
+    fraction, exponent = np.frexp(torch.vstack([point, others]).double().cpu().numpy())
+    whole = (fraction * 2.0 ** 53).astype(np.int64).astype(object)      # whole numbers of one unit
     whole <<= (exponent - exponent.min()).astype(object)
-    exact[tied] = np.square(whole[1:] - whole[0]).sum(1)
-    return np.unique((group.astype(object) << 9999) + exact, return_inverse=True)[1]
+    return np.unique(np.square(whole[1:] - whole[0]).sum(1), return_inverse=True)[1]
 
 
 def nearest(points, bank):
     """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and its nearest row of
     the bank (n,), and which row that is (n,) long, the first one where several are as near"""
-    half, parts = bank.square().sum(1) / 2, points.split(1024)
-    with _side_by_side(points.device) as each:
-        return [*map(torch.cat, zip(*each(lambda part: (half - part @ bank.T).min(1), parts)))]
+    half = bank.square().sum(1) / 2
+    return [*map(torch.cat, zip(*((half - part @ bank.T).min(1) for part in points.split(1024))))]
