@@ -1,7 +1,6 @@
 """What the three paper scripts share and no paper is about: data, backbones, the run folder.
 
-    load_dataset(name, root, ...)   cub, cars, sop, inshop, glyphs, or a folder of images with one
-                                    sub-folder per class; decoded and resized once, into a cache
+    load_dataset(name, root, ...)   the papers' datasets, glyphs, or a folder of images
     train_loader, embed             batches of one epoch; the embeddings of a split
     backbone, load_weights          pretrained networks, from a file or downloaded
     to_device, features             --precision and channels_last
@@ -10,8 +9,7 @@
     python common.py check cub      reads every image of a dataset and lists those it cannot
     python common.py prepare cub    fetches the dataset (cub, sop) and weights, builds caches
 
-How each is done stands in support/.  Images are uint8 RGB tensors (3, h, w) until `Preprocess`, on
-the device, turns a batch of them into what the backbone was trained on.
+Images are uint8 RGB (3, h, w) until `Preprocess` turns a batch into what its backbone knows.
 """
 import argparse
 import importlib
@@ -60,9 +58,11 @@ class _Augmented(torch.utils.data.Dataset):
             return self.augment(self.split.images[index]), int(self.split.labels[index])
 
 
-def _workers(cfg, images):
+def _loading(cfg, images):
+    """How torch's loader reads images; its generator is not the global one."""
     default = 0 if torch.is_tensor(images) else min(8, cores())
-    return default if cfg.workers is None else cfg.workers
+    return dict(num_workers=default if cfg.workers is None else cfg.workers,
+                pin_memory=device(cfg).type == "cuda", generator=torch.Generator())
 
 
 def train_loader(split, augment, batches, cfg):
@@ -71,11 +71,9 @@ def train_loader(split, augment, batches, cfg):
     batches(labels, cfg, epoch) -> lists of indices.  What an epoch draws depends on (--seed, epoch,
     image) alone, in whichever worker and order.
     """
-    order, workers = [], _workers(cfg, split.images)    # order: refilled, so that workers live on
-    loader = torch.utils.data.DataLoader(
-        _Augmented(split, augment, cfg.seed), batch_sampler=order, num_workers=workers,
-        persistent_workers=workers > 0, pin_memory=device(cfg).type == "cuda",
-        generator=torch.Generator())                                   # not the global one
+    order, how = [], _loading(cfg, split.images)        # order: refilled; the workers live on
+    loader = torch.utils.data.DataLoader(_Augmented(split, augment, cfg.seed), batch_sampler=order,
+                                         persistent_workers=how["num_workers"] > 0, **how)
 
     def of_epoch(epoch):
         order[:] = [[(epoch, i) for i in batch] for batch in batches(split.labels, cfg, epoch)]
@@ -90,8 +88,7 @@ def embed(function, split, cfg):
     batch = 200 if where.type == "cuda" else 25         # 25 fit into a CPU's cache
     whole = getattr(images, "whole", images)            # a tensor is whole
     batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
-        images, batch, num_workers=_workers(cfg, images), pin_memory=where.type == "cuda",
-        generator=torch.Generator())
+        images, batch, **_loading(cfg, images))
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
     x = torch.cat([function(part.to(where, non_blocking=True)).float() for part in bar])
     if not torch.isfinite(x).all():
@@ -104,7 +101,7 @@ def embeddings(function, data, cfg, splits=("test", "gallery", "seen")):
     """function's embeddings of the splits and their labels, as keyword arguments of eval.judge."""
     parts = {}
     for name in splits:
-        if (split := getattr(data, name)) is not None:
+        if split := getattr(data, name):
             parts[name] = embed(function, split, cfg)
             parts["labels" if name == "test" else f"{name}_labels"] = split.labels
     return parts
@@ -112,10 +109,8 @@ def embeddings(function, data, cfg, splits=("test", "gallery", "seen")):
 
 # ---------------------------------------------------------------------------- backbones
 def to_device(network, cfg):
-    """Move a network to --device, and allow what --precision allows.
-
-    TF32 is allowed in convolutions alone: the losses, which have none, stay in float32.
-    """
+    """Move a network to --device, and allow what --precision allows: TF32 in convolutions alone,
+    so the losses, which have none, stay in float32."""
     where = device(cfg)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
@@ -155,9 +150,8 @@ class Preprocess(nn.Module):
         if backbone in self.INPUTS:
             mean, std, self.bgr = self.INPUTS[backbone]
         else:
-            wanted = _published(backbone).IMAGENET1K_V1.transforms()
+            wanted, self.bgr = _published(backbone).IMAGENET1K_V1.transforms(), False
             mean, std = ([255 * v for v in values] for values in (wanted.mean, wanted.std))
-            self.bgr = False
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
 
@@ -182,10 +176,9 @@ def _published(name):
 
 
 def backbone(name, size=None):
-    """`small`, bn_inception, googlenet_bvlc, or a model of torchvision without its 1000-way layer
-    -> module, width of its output
+    """`small`, bn_inception, googlenet_bvlc, or a model of torchvision without its 1000-way layer,
+    dropout and stochastic depth (the papers mention none) -> module, width of its output
 
-    Without dropout and stochastic depth, which the papers do not mention.
     UserError: a model that cannot take images of size × size.
     """
     own = {"small": (SmallNet, 128), "bn_inception": (BNInception, 1024),
@@ -217,20 +210,16 @@ WEIGHTS = {  # backbone: file name, SHA-256, address
                      "52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353",
                      "http://data.lip6.fr/cadene/pretrainedmodels/"),
     "googlenet_bvlc": (None, None, None)}               # Caffe's file has to be converted
-
-
 CLASSIFIERS = ("last_linear.", "loss", "fc.", "aux", "AuxLogits.", "classifier.", "head")
 
 
 def load_weights(backbone, name, source=None):
     """Load pretrained weights into a backbone without its classifier -> their SHA-256, or 'random'.
 
-    source: a file, 'random' for none, None for the published file (found in torch's hub folder or
-    downloaded there; torch.hub checks the hash and leaves no truncated file behind).
-    A file of one's own may have the classifier too, lie in a "state_dict" or "model", and have a
-    prefix common to all names.
-    UserError: no file, no network, a published file's name with another hash, names or shapes
-    that do not fit.
+    source: a file, 'random' for none, None for the published file, in torch's hub folder or
+    downloaded there.  A file of one's own may have the classifier too, lie in a "state_dict" or
+    "model", and have a prefix common to all names.
+    UserError: no file, no network, a published file's name with another hash, other names, shapes.
     """
     if source == "random":
         return "random"
@@ -244,9 +233,9 @@ def load_weights(backbone, name, source=None):
                         "(docs/running.md)")
     folder = glyphs.WEIGHTS.parent if url is None else Path(torch.hub.get_dir(), "checkpoints")
     path = Path(source or folder / file)
+    if (source or url is None) and not path.exists():
+        raise UserError(f"no weights file {path}")
     if not path.exists():
-        if source or url is None:
-            raise UserError(f"no weights file {path}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             torch.hub.download_url_to_file(url + file, str(path), hash_prefix=digest)
@@ -273,9 +262,9 @@ def load_weights(backbone, name, source=None):
 
 def unwrapped(state, name):
     """The tensors of a weights file by the names that a backbone gives them; name: one of those."""
-    for key in ("state_dict", "model"):
+    for key in ("state_dict", "model", ""):
         state = state.get(key, state) if isinstance(state, dict) else {}
-    state = {str(key): value for key, value in state.items()} if isinstance(state, dict) else {}
+    state = {str(key): value for key, value in state.items()}
     prefixes = [key.removesuffix(name) for key in state if f".{key}".endswith(f".{name}")]
     prefix = min(prefixes, key=len, default="")
     return {key[len(prefix):]: value for key, value in state.items() if key.startswith(prefix)}
@@ -284,8 +273,8 @@ def unwrapped(state, name):
 def load(checkpoint, device="cpu"):
     """A run's last.pt -> its network in eval mode on a device, and its settings.
 
-    network.embed(uint8 images (B, 3, h, w) on that device) -> embeddings (B, d).
-    UserError: no checkpoint, or one that does not fit this code.
+    network.embed(uint8 images (B, 3, h, w) on that device) -> embeddings (B, d).  UserError: no
+    checkpoint, or one that does not fit this code.
     """
     state = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**state["config"])
@@ -327,11 +316,6 @@ def download(dataset, root):
         shutil.rmtree(part, ignore_errors=True)
 
 
-def check_all(args):
-    for dataset in args.dataset:
-        check(dataset, args.data_root)
-
-
 def prepare(args):
     """`common.py prepare`: download datasets that are missing, build the caches and fetch the
     weights, as the presets see them."""
@@ -365,7 +349,7 @@ def parse_args(argv=None):
     args.run = prepare
     if args.command == "check":
         refuse_idle(parser, args, [("with check", True, "paper backbone size weights")])
-        args.run = check_all
+        args.run = lambda args: [check(dataset, args.data_root) for dataset in args.dataset]
     return args
 
 

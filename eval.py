@@ -14,8 +14,7 @@ traps of its successors.
 - Ties count against the query: a negative exactly as far as the nearest positive is nearer, so a
   collapsed embedding scores 0 and not 100%.
 - A query whose class has no second image cannot hit and counts as a miss.
-- Embeddings that are not finite are an error.
-All shares lie in [0, 1] and are printed in %.
+- Embeddings that are not finite are an error.  Shares lie in [0, 1] and are printed in %.
 """
 import contextlib
 import importlib
@@ -77,15 +76,12 @@ def _positives(labels, gallery_labels=None):
 # ---------------------------------------------------------------------------- clustering
 def kmeans(x, k, seed, rounds=1000):
     """Lloyd's algorithm from k random points until the squared error stops falling, at most
-    `rounds` rounds: as in the evaluation code that DML-DA names (its U10).
-
-    Two of the k points may start in one cluster and stay there, by the seed; a cluster that loses
-    all its points keeps its centre.  x (n, d), 1 <= k <= n -> assignments (n,) long on the host
-    """
+    `rounds` rounds, as in the evaluation code that DML-DA names (its U10).  A cluster that loses
+    all its points keeps its centre.  x (n, d), 1 <= k <= n -> assignments (n,) long on the host"""
     x = _usable(x, torch.zeros(len(x)))[0]
     if not 1 <= k <= len(x):
         raise ValueError(f"k must be between 1 and the {len(x)} points, not {k}")
-    x, *_ = ranks.centred(x)
+    x = ranks.centred(x)[0]
     first = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:k]
     centres, last = x[first.to(x.device)], torch.inf
     for _ in range(rounds):
@@ -103,15 +99,12 @@ def kmeans(x, k, seed, rounds=1000):
 def nmi(assignments, labels):
     """Normalized mutual information 2 I(Ω; C) / (H(Ω) + H(C)), natural logarithms; 1 where both are
     a single group, as in scikit-learn.  assignments (n,), labels (n,) -> share in [0, 1]"""
-    (a, n_a), (b, n_b) = (np.unique(np.asarray(v), return_inverse=True, return_counts=True)[1:]
-                          for v in (assignments, labels))
+    a, b = np.asarray(assignments), np.asarray(labels)
     if a.shape != b.shape or a.ndim != 1 or not len(a):
         raise ValueError(f"assignments {a.shape} and labels {b.shape} must be two equal (n,)")
-    n_joint = np.unique(a * len(n_b) + b, return_counts=True)[1]        # of the pairs that occur
-    h_a, h_b, h_joint = (entr(n / n.sum()).sum() for n in (n_a, n_b, n_joint))      # -Σ p ln p
-    if h_a + h_b == 0:
-        return 1.0
-    return float(max(0.0, 2 * (h_a + h_b - h_joint) / (h_a + h_b)))
+    h_a, h_b, h_joint = (entr(np.unique(v, axis=-1, return_counts=True)[1] / len(a)).sum()
+                         for v in (a, b, np.stack([a, b])))             # -Σ p ln p
+    return float(max(0.0, 2 * (h_a + h_b - h_joint) / (h_a + h_b))) if h_a + h_b else 1.0
 
 
 # ---------------------------------------------------------------------------- generalization
@@ -127,9 +120,8 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     """JRD Eq. 1-3 with 1-nearest-neighbour classifiers (Table 3, Fig. 2b) -> (lambda, d_H).
 
     Eq. 3: lambda = ε_s(h*) + ε_u(h*), the errors on the unlabelled halves of seen and of unseen
-    classes of one multi-class 1-NN fitted on both labelled halves.
-    Eq. 2: d_H = 1 - ε*, the error of the 1-NN that tells seen from unseen.
-    The halves are stratified by class.  seen (n, d), unseen (m, d), which share no class.
+    classes of one multi-class 1-NN fitted on both labelled halves, which are stratified by class.
+    Eq. 2: d_H = 1 - ε*, the error of the 1-NN that tells seen from unseen.  They share no class.
     """
     generator = torch.Generator().manual_seed(seed)
     s, ys, u, yu = _usable(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
@@ -137,7 +129,7 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     (s_fit, s_test), (u_fit, u_test) = (_halves(y, generator) for y in (ys, yu))
     if not len(s_test) or not len(u_test):
         raise ValueError("a 1-NN estimate needs classes of two images among seen and unseen")
-    fitted = torch.cat([s[s_fit.to(s.device)], u[u_fit.to(u.device)]])
+    fitted = torch.cat([s[s_fit.to(s.device)], u[u_fit.to(s.device)]])
     y, is_seen = torch.cat([ys[s_fit], yu[u_fit]]), torch.arange(len(fitted)) < len(s_fit)
     lam, wrong_side = 0.0, 0
     for points, labels, test, side in ((s, ys, s_test, True), (u, yu, u_test, False)):
@@ -149,10 +141,8 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
 
 
 def stratified_parts(labels, parts=10, seed=0):
-    """Table 2's disjoint parts, each with examples of every class.  labels (n,) -> index tensors
-
-    ValueError: a class without 2 images for each part (the paper uses all of SOP's test set).
-    """
+    """Table 2's disjoint parts, each with examples of every class.  labels (n,) -> index tensors.
+    ValueError: a class without 2 images for each part (the paper uses all of SOP's test set)."""
     labels = torch.as_tensor(labels).cpu()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     order = order[labels[order].argsort(stable=True)]
@@ -201,8 +191,7 @@ def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_l
     """Everything the tables report -> a dict that json can write; shares in [0, 1].
 
     NMI has k = the number of test classes; NMI and Table 2's parts are not defined for a separate
-    gallery.  Of ten splits or parts: [mean, half-width] of the 95% interval.
-    """
+    gallery.  Of ten splits or parts: the 95% confidence_interval."""
     shares, hits = recall_at_k(test, labels, [1, *ks], gallery, gallery_labels, each=True)
     result = {f"R@{k}": shares[k] for k in ks}
     labels = torch.as_tensor(labels).cpu()
@@ -233,7 +222,7 @@ def retrieval(parts, ks):
 
 
 def recall_on_test(function, data, cfg):
-    """Recall@K of the test images as function(images) embeds them -> {"R@K": share}"""
+    """Recall@K of the test images as function embeds them -> {"R@K": share}"""
     return retrieval(common.embeddings(function, data, cfg, ("test", "gallery")), cfg.ks)
 
 
@@ -328,21 +317,21 @@ def main(args):
 
 def parse_args(argv=None):
     parser, number = common.Parser("eval.py", __doc__), common.number(int, 1)
-    parser.add_argument("file", help="a checkpoint runs/RUN/last.pt, or an .npz of embeddings")
-    parser.add_argument("--ks", type=number, nargs="+", help="the K of Recall@K")
-    parser.add_argument("--l2norm", action="store_true", help="normalize the embeddings first")
-    parser.add_argument("--export", metavar="FILE.npz", type=common.output(".npz"),
-                        help="write the embeddings")
-    parser.add_argument("--dataset", help="where the folder of images is now, or another dataset")
-    parser.add_argument("--data-root", help="where the datasets are now")
-    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda")
-    parser.add_argument("--no-cache", action="store_const", const=True, help="decode images anew")
-    parser.add_argument("--query", metavar="PHOTO", nargs="+", help="print the nearest images")
-    parser.add_argument("--gallery", metavar="FOLDER", help="with --query: the images to search, "
-                        "in sub-folders or not (default: the run's test images)")
-    parser.add_argument("--top", type=number, help="with --query: how many (5)")
-    parser.add_argument("--to", metavar="SHEET.png", type=common.output(".png", ".jpg"),
-                        help="with --query: draw them too")
+    add = parser.add_argument
+    add("file", help="a checkpoint runs/RUN/last.pt, or an .npz of embeddings")
+    add("--ks", type=number, nargs="+", help="the K of Recall@K")
+    add("--l2norm", action="store_true", help="normalize the embeddings first")
+    add("--export", metavar="FILE.npz", type=common.output(".npz"), help="write the embeddings")
+    add("--dataset", help="where the folder of images is now, or another dataset")
+    add("--data-root", help="where the datasets are now")
+    add("--device", default="auto", help="auto (default), cpu, cuda")
+    add("--no-cache", action="store_const", const=True, help="decode images anew")
+    add("--query", metavar="PHOTO", nargs="+", help="print the nearest images")
+    add("--gallery", metavar="FOLDER", help="with --query: the images to search, in sub-folders or "
+        "not (default: the run's test images)")
+    add("--top", type=number, help="with --query: how many (5)")
+    add("--to", metavar="SHEET.png", type=common.output(".png", ".jpg"), help="with --query: draw "
+        "them too")
     args = parser.parse_args(argv)
     common.refuse_idle(parser, args, [
         ("with an .npz", args.file.endswith(".npz"), "query export dataset data_root no_cache"),

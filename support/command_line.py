@@ -27,8 +27,8 @@ class Parser(argparse.ArgumentParser):
 
     def describe(self, defaults, presets, implied_defaults):
         """Add to the help of each option its default, and who has another one."""
-        sources = [("default", SHARED | defaults), *presets.items()]
-        sources += [(choice, values) for (_, choice), values in implied_defaults.items()]
+        sources = [("default", SHARED | defaults), *presets.items(), *(
+            (choice, values) for (_, choice), values in implied_defaults.items())]
         for action in self._actions:
             words = [f"{who} {plain(value)}" for who, values in sources
                      if (value := values.get(action.dest)) is not None and value is not False]
@@ -61,7 +61,7 @@ def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
 
 
 def label(text):
-    """An argparse type: what may stand in a folder's name on any system."""
+    """An argparse type: what may stand in a folder's name on any system"""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}", text):
         raise argparse.ArgumentTypeError(f"'{text}' must be letters, digits, '.', '_' and '-'")
     return text
@@ -80,7 +80,6 @@ def output(*suffixes):
 
 
 def data_root():
-    """Where the datasets are unless --data-root says otherwise."""
     return os.environ.get("DML_DATA", "data")
 
 
@@ -129,12 +128,10 @@ def add_shared_arguments(parser, backbone_name):
 
 def settings(parser, argv, defaults, presets, implied_defaults):
     """Argument > what a choice implies > dataset preset > default -> the arguments alone, and all
-    settings, both argparse.Namespace.
+    settings with `changed`, {setting: value} of the flags that change what a run is.
 
     implied_defaults: {(setting, choice): {setting: value}}.  They hold where `choice` was made, by
-    a flag or by the preset, unless a flag says otherwise.  Later entries have the last word.
-    The settings' `changed`: {setting: value} of the flags that change what a run is.
-    UserError: a crop larger than the image.
+    a flag or by the preset.  Later entries have the last word.
     """
     parser.describe(defaults, presets, implied_defaults)
     args = parser.parse_args(argv)
@@ -170,7 +167,9 @@ def main(function, parse_args):
     """Run a script; what a user or a machine can cause ends in one line on stderr and a status."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")            # a console that has no λ shows a ?
-    keep_freed_memory()
+    with contextlib.suppress(AttributeError, OSError, TypeError):       # of another C library
+        for option, value in ((-1, -1), (-4, 0)):       # reuse freed memory instead of asking the
+            ctypes.CDLL(None).mallopt(option, value)    # kernel again: steps are 15 to 25% faster
     try:
         function(parse_args())
     except (UserError, NonFiniteLoss, OSError, MemoryError, torch.OutOfMemoryError) as error:
@@ -180,36 +179,25 @@ def main(function, parse_args):
         last_line = str(error).strip().rpartition("\n")[2]
         if re.search(r"DataLoader worker \(pid|shared memory|</torch_", last_line):
             fail(f"a process that loads images died ({last_line}): too little memory or /dev/shm?  "
-                 "--workers 0 does without; the same command continues the run", 2)
+                 "--workers 0 does without; the same command continues the run")
         if "can't allocate memory" in str(error):
-            fail("out of memory; the same command continues the run", 2)
+            fail("out of memory; the same command continues the run")
         raise
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)    # a calling shell script stops too
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def fail(message, status):
-    """End with one line on stderr; it begins with the script's name."""
+def fail(message, status=2):
     print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     sys.exit(status)
-
-
-def keep_freed_memory():
-    """Let glibc reuse freed memory; otherwise every step asks the kernel for it again.  On a CPU a
-    step is 15 to 25% faster.  Elsewhere nothing happens."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-1, -1)                             # M_TRIM_THRESHOLD: never give back
-        mallopt(-4, 0)                              # M_MMAP_MAX: no block outside the heap
 
 
 def device(cfg):
     """The torch.device that --device names; auto is the GPU where there is one.  UserError: no such
     device, or one that is neither a CPU nor CUDA's."""
-    name = cfg.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+    auto = "cuda" if torch.cuda.is_available() else "cpu"
+    name = auto if cfg.device == "auto" else cfg.device
     try:
         if torch.device(name).type in ("cpu", "cuda"):
             return torch.empty(0, device=name).device

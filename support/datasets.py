@@ -49,9 +49,9 @@ class Data:
 def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     """A dataset by name, or a folder of one's own -> Data, ready to train.
 
-    root: the folder of the datasets and their .cache (default: data_root()).  train, test: the
-    deterministic first part of the transforms, None for none; the rest belongs to the loader.
-    cache: keep what that part makes.  val: the share of the training classes to hold out.
+    root: the folder of the datasets and their .cache.  train, test: the deterministic first part of
+    the transforms, None for none.  cache: keep what that part makes.  val: the share of the
+    training classes to hold out.
     """
     papers, root = SMALLER.get(name, name) in COUNTS, Path(root or data_root())
     if name == "glyphs":
@@ -76,9 +76,8 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
 
     def split(part, prefix):
-        rows = splits[part]
-        together = ("test", "gallery") if part in ("test", "gallery") else (part,)
-        classes = sorted({c for other in together for _, c in splits.get(other, ())})
+        rows, other = splits[part], {"test": "gallery", "gallery": "test"}.get(part)
+        classes = sorted({c for _, c in [*rows, *splits.get(other, ())]})
         number_of = {c: i for i, c in enumerate(classes)}
         labels, classes = torch.tensor([number_of[c] for _, c in rows]), [*map(str, classes)]
         if not folder:
@@ -120,8 +119,9 @@ def check(name, root):
         except UserError as error:
             return str(error)
     with ThreadPoolExecutor(cores()) as pool:
-        faults = [*filter(None, tqdm(pool.map(fault, part_of), "checking images", len(part_of),
-                                     unit="image", leave=False, disable=None))]
+        bar = tqdm(pool.map(fault, part_of), "checking images", len(part_of), leave=False,
+                   unit="image", disable=None)
+        faults = [*filter(None, bar)]
     if faults:
         print(*faults, sep="\n", flush=True)
         raise UserError(f"{len(faults):,} of {len(part_of):,} images in {folder} cannot be read"
@@ -130,13 +130,13 @@ def check(name, root):
     if papers:
         return
     count = collections.Counter(c for _, c in splits["train"])
-    if single := [c for c in count if count[c] == 1]:
+    if single := [c for c, images in count.items() if images == 1]:
         print("note: training classes with a single image, so without a positive pair: "
               f"{len(single)}, {listed(single)}")
-    first, copies = {}, {False: [], True: []}           # copies: in another split, in the same one
+    first, here, across = {}, [], []                    # copies: in the same split, in another
     for path, part in part_of.items():
         if (other := first.setdefault(sha256(path), path)) != path:
-            copies[part_of[other] == part].append(f"{path} is {other}")
-    if both := copies[False] + copies[True]:
-        print(f"note: {len(both)} images are there twice, byte for byte, {len(copies[False])} of "
-              f"them in another split: {listed(both, 2)}")
+            (here if part_of[other] == part else across).append(f"{path} is {other}")
+    if here or across:
+        print(f"note: {len(across + here)} images are there twice, byte for byte, {len(across)} of "
+              f"them in another split: {listed(across + here, 2)}")

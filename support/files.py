@@ -22,7 +22,7 @@ class NonFiniteLoss(Exception):
 
 def reason(error):
     """The first line of an error's message, or its name if it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def listed(names, most=4):
@@ -34,9 +34,14 @@ def listed(names, most=4):
 @contextlib.contextmanager
 def atomic(path, mode="w"):
     """Open a file that appears under its name only when it is whole; until then it has a random
-    name, which no other process has, on this machine or another."""
+    name, which no other process has, on this machine or another.  What a killed process was writing
+    here goes after a day."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    for old in path.parent.glob(".*.part"):
+        with contextlib.suppress(OSError):                  # another process was faster
+            if time.time() - old.stat().st_mtime > 86400:
+                old.unlink()
     try:
         with open(part, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
@@ -51,26 +56,18 @@ def atomic(path, mode="w"):
         part.unlink(missing_ok=True)
 
 
-def remove_leftovers(folder):
-    """Delete what killed processes were writing.  A part that is a day old belongs to nobody."""
-    for part in folder.glob(".*.part"):
-        with contextlib.suppress(OSError):                  # another process was faster
-            if time.time() - part.stat().st_mtime > 86400:
-                part.unlink()
-
-
 def write_json(path, value):
     with atomic(path) as file:
         file.write(json.dumps(value, indent=1) + "\n")
 
 
 def digest(*parts):
-    """SHA-256 of a few values as text."""
+    """SHA-256 of values as text"""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
 
 def sha256(path):
-    """SHA-256 of a file."""
+    """SHA-256 of a file"""
     total = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(2 ** 20):

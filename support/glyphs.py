@@ -21,8 +21,7 @@ GLYPH_SIZE, HARMONICS = 36, np.arange(2, 8)
 def glyphs(split):
     """-> images (n, 3, 36, 36) uint8, labels (n,) from 0.  The same on every call."""
     classes, per_class = GLYPHS[split]
-    draw = np.random.RandomState(0)                   # RandomState: its stream is frozen by NumPy
-    n = 550
+    draw, n = np.random.RandomState(0), 550           # RandomState: its stream is frozen by NumPy
     world = dict(amplitude=draw.rayleigh(0.42, (n, 6)) / HARMONICS,
                  phase=draw.uniform(0, 2 * np.pi, (n, 6)), colour=draw.uniform(0, 1, (n, 2, 3)),
                  stripes=draw.uniform(2, 9, n), angle=draw.uniform(0, np.pi, n),
@@ -41,8 +40,8 @@ def _draw_glyph(glyph, draw, studio):
     def pixelwise(values):                            # (n,) or (n, 3) -> broadcast over pixels
         return values[..., None, None]
 
-    def uniform(low, high, *shape):
-        return pixelwise(draw.uniform(low, high, (n, *shape)))
+    def uniform(low, high):
+        return pixelwise(draw.uniform(low, high, n))
 
     axis = (np.arange(GLYPH_SIZE) + 0.5) / GLYPH_SIZE * 2 - 1
     row, column = np.meshgrid(axis, axis, indexing="ij")
@@ -86,11 +85,8 @@ class SmallNet(nn.Sequential):
 
 
 # What `small` sees, whatever the dataset: 36 × 36, of which a random or the central 32 × 32.
-SMALL_TRANSFORMS = (v2.Resize((GLYPH_SIZE, GLYPH_SIZE), antialias=True),
-                    v2.Compose([v2.RandomCrop(32), v2.RandomHorizontalFlip()]),
-                    v2.Compose([v2.Resize((GLYPH_SIZE, GLYPH_SIZE), antialias=True),
-                                v2.CenterCrop(32)]))
-
-
+RESIZE = v2.Resize((GLYPH_SIZE, GLYPH_SIZE), antialias=True)
+SMALL_TRANSFORMS = (RESIZE, v2.Compose([v2.RandomCrop(32), v2.RandomHorizontalFlip()]),
+                    v2.Compose([RESIZE, v2.CenterCrop(32)]))
 WEIGHTS = ROOT / "support" / "glyphs_backbone.pth"
 SHA256 = "a2d35efeb963d00da00eb25a3cb02c123ce8129421c8d1072b9456e4d7a83086"         # of that file

@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 from support.command_line import cores
-from support.files import UserError, atomic, digest, remove_leftovers
+from support.files import UserError, atomic, digest
 
 
 def decode(path, as_stored=False):
@@ -96,7 +96,6 @@ def cache_images(files, place, sources):
 
 def _build_cache(files, path):
     n, shape = len(files), files[0].shape                               # (3, h, w)
-    remove_leftovers(path.parent)
     print(f"building the cache {path}: {n:,} images", flush=True)
     bar = tqdm(total=n, desc="decoding", unit="image", leave=False, disable=None)
     with ThreadPoolExecutor(cores()) as pool, atomic(path, "wb") as file, bar:

@@ -1,11 +1,11 @@
 """The papers' networks that torchvision lacks, without their classifiers, as two tables.
 
 BN-Inception (Ioffe & Szegedy 2015) and GoogLeNet (Szegedy et al. 2015) as BVLC's Caffe has it, both
-with the names of their published weights (Caffe's, / as _).  Each begins with three convolutions
-and ends with ten or nine blocks; a block concatenates its branches, and its branches are chains of
-convolutions.  A ReLU follows each convolution.  Pooling rounds up.  Input: BGR, 0-255, less a mean.
+with the names of their published weights (Caffe's, / as _).  Three convolutions, then ten or nine
+blocks; a block concatenates its branches, which are chains of convolutions.  A ReLU follows each
+convolution.  Pooling rounds up.  Input: BGR, 0-255, less a mean.
 """
-import functools
+from functools import partial
 
 import torch
 import torch.nn as nn
@@ -49,8 +49,7 @@ class Inception(nn.Module):
     def _run(self, x, *names, block=""):
         for name in names:
             x = getattr(self, block + name)(x)
-            if self.batch_norm:
-                x = getattr(self, f"{block}{name}_bn")(x)
+            x = getattr(self, f"{block}{name}_bn")(x) if self.batch_norm else x
             x = F.relu(x, inplace=True)
         return x
 
@@ -58,7 +57,7 @@ class Inception(nn.Module):
         x = self.norm1(max_pool(self._run(x, "conv1_7x7_s2")))
         x = max_pool(self.norm2(self._run(x, "conv2_3x3_reduce", "conv2_3x3")))
         for block in self.blocks:
-            run = functools.partial(self._run, block=f"inception_{block}_")
+            run = partial(self._run, block=f"inception_{block}_")
             x = torch.cat(self.branches(x, run, block), 1)
         return x
 
@@ -72,10 +71,8 @@ def max_pool(x, stride=2):
 
 
 class BNInception(Inception):
-    """With a batch norm between convolution and ReLU.  Mean of the input: 104, 117, 128.
-
-    Blocks 3c and 4e halve the image: no 1x1 branch, stride 2, a max pool that nothing projects.
-    """
+    """With a batch norm between convolution and ReLU.  Mean of the input: 104, 117, 128.  Blocks 3c
+    and 4e halve the image: no 1x1 branch, stride 2, a max pool that nothing projects."""
 
     def __init__(self):
         super().__init__(BN_INCEPTION, batch_norm=True)
@@ -97,11 +94,8 @@ class BNInception(Inception):
 
 
 class LocalResponseNorm(nn.Module):
-    """b_c = a_c / (1 + 1e-4/5 Σ a²)^0.75 over the five channels nearest to c: F.local_response_norm
-
-    The sums are one 1 × 1 convolution by a banded matrix, which makes the network twice as fast on
-    a CPU.
-    """
+    """F.local_response_norm: b_c = a_c / (1 + 1e-4/5 Σ a²)^0.75 over the five channels around c.
+    The sums are one 1 × 1 convolution by a banded matrix: a CPU runs the network twice as fast."""
 
     def __init__(self, channels):
         super().__init__()

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from support.command_line import RUNTIME_ONLY, device, plain
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, load_torch, reason,
-                           remove_leftovers, write_json)
+                           write_json)
 
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
@@ -34,9 +34,8 @@ def code_of(paper):
     other files the commit in config.json tells."""
     tree = ast.parse((ROOT / f"{paper}.py").read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
-        if documented and ast.get_docstring(node):
-            node.body = node.body[1:]
+        with contextlib.suppress(TypeError):            # a node that can have no docstring
+            node.body = node.body[1:] if ast.get_docstring(node) else node.body
     return digest(ast.unparse(tree))[:12]
 
 
@@ -54,20 +53,16 @@ def settings_of(cfg):
 
 
 def other_settings(old, new):
-    """{setting: (in the old config, in the new)} where they differ.
-
-    What was computed counts, not where, and of a weights file its hash, not its path.
-    """
+    """{setting: (in the old config, in the new)} where they differ.  What was computed counts, not
+    where, and of a weights file its hash, not its path."""
     old, new = ({k: v for k, v in json.loads(json.dumps(config)).items() if k not in NOT_SETTINGS}
                 for config in (old, new))
     return {k: (old.get(k), new.get(k)) for k in sorted({*old, *new}) if old.get(k) != new.get(k)}
 
 
 def other_images(old, new):
-    """The splits whose images differ between two runs, in words; "" if none do.
-
-    old, new: {split: digest}.  A split without a digest in either is taken for the same.
-    """
+    """The splits whose images differ between two runs, in words; "" if none do.  old, new: {split:
+    digest}.  A split without a digest in either is taken for the same."""
     old, new = (images if isinstance(images, dict) else {} for images in (old, new))
     return ", ".join(split for split in new if old.get(split, new[split]) != new[split])
 
@@ -127,12 +122,9 @@ def read_result(folder):
 
 
 class Run:
-    """One training: its run_folder with config.json, log.jsonl (a line per epoch), last.pt (after
-    every epoch), result.json, and with --val best.pt.
-
-    A context manager around the training.  A killed run continues from last.pt by the same
-    command.  UserError: the folder holds a run of other settings, images or code.
-    """
+    """One training, a context manager around it: its run_folder with config.json, log.jsonl (a
+    line per epoch), last.pt (after every epoch), result.json, and with --val best.pt.  A killed run
+    continues from last.pt.  UserError: the folder holds a run of other settings, images or code."""
 
     def __init__(self, paper, cfg, data, weights):
         self.cfg, self.paper, self.ks = cfg, paper, [f"R@{k}" for k in cfg.ks]
@@ -142,34 +134,29 @@ class Run:
                        "versions": versions(), "commit": commit(),
                        "processor": processor(device(cfg))}
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
-        self._check_folder()
+        old = None if cfg.again else read_config(self.folder)
+        if what := old and self._what_differs(old):
+            raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside "
+                            "it, --again in its place")
         self._header(data, weights)
 
-    def _check_folder(self):
-        old = None if self.cfg.again else read_config(self.folder)
-        if old is None:
-            return
+    def _what_differs(self, old):
         if splits := other_images(old.get("images"), self.config["images"]):
-            what = f"on other images: {splits} differ"
-        elif settings := other_settings(old, self.config):
-            what = "with other settings: " + ", ".join(
+            return f"on other images: {splits} differ"
+        if settings := other_settings(old, self.config):
+            return "with other settings: " + ", ".join(
                 f"{k} (there {there!r}, now {now!r})" for k, (there, now) in settings.items())
-        elif old.get("code") != self.config["code"]:
-            what = f"of another version of {self.paper}.py (commit {old.get('commit')})"
-        else:
-            return
-        raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside it, "
-                        "--again in its place")
+        if old.get("code") != self.config["code"]:
+            return f"of another version of {self.paper}.py (commit {old.get('commit')})"
 
     def _header(self, data, weights):
         cfg, shared = self.cfg, len({*data.train.classes} & {*data.test.classes})
         changed = ", ".join(f"{k} {plain(v)}" for k, v in cfg.changed.items())
         print(f"{self.paper} on {data.name} · {device(cfg)} ({self.config['processor']}, "
               f"{torch.get_num_threads()} threads) · torch {torch.__version__}")
-        test = f"{data.test}, {shared or 'none'} of them in train"
-        parts = {"train": data.train, "held out": data.val,
-                 "test": f"{test} (closed-set retrieval)" if shared else test,
-                 "gallery": data.gallery}
+        closed = f"{shared} of them in train (closed-set retrieval)"
+        test = f"{data.test}, {closed if shared else 'none of them in train'}"
+        parts = {"train": data.train, "held out": data.val, "test": test, "gallery": data.gallery}
         print(" · ".join(f"{name} {part}" for name, part in parts.items() if part))
         print(f"backbone {cfg.backbone}, weights {weights[:12]}")
         print(f"settings: the preset{changed and ', but ' + changed} · {cfg.epochs} epochs, batch "
@@ -184,7 +171,6 @@ class Run:
             raise UserError(f"another process is training in {self.folder}")
         except OSError as error:                                        # a file in the way
             raise UserError(f"cannot write {self.folder}: {error.strerror}")
-        remove_leftovers(self.folder)
         if self.cfg.again:
             for name in ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json"):
                 (self.folder / name).unlink(missing_ok=True)
@@ -194,7 +180,7 @@ class Run:
 
     def __exit__(self, kind, error, traceback):
         self.lock.release()
-        command = shlex.join(["python", *(word for word in sys.argv if word != "--again")])
+        command = shlex.join(word for word in ["python", *sys.argv] if word != "--again")
         advice = f"{self.folder} keeps its last whole epoch; to continue: {command}"
         if kind is KeyboardInterrupt:
             print(f"\nstopped: {advice}", file=sys.stderr)
@@ -206,8 +192,8 @@ class Run:
                             "paper's") from error
 
     def restore(self, **parts):
-        """Load the last checkpoint, if there is one, into parts (anything with load_state_dict)
-        -> how many epochs need no training: those of the checkpoint, all of a finished run."""
+        """Load last.pt, if there is one, into parts (anything with load_state_dict) -> how many
+        epochs need no training: those of the checkpoint, all of a finished run."""
         self.parts, path, self.result = parts, self.folder / "last.pt", read_result(self.folder)
         if path.exists():
             state = read_checkpoint(path)
@@ -232,12 +218,11 @@ class Run:
 
     def out_of_patience(self):
         """Whether the last --patience epochs brought no better R@1 on the held-out classes."""
-        patience, epochs = self.cfg.patience, len(self.history)
-        if patience and epochs and "val R@1" in self.history[-1]:
-            if epochs - self.best("val R@1")["epoch"] >= patience:
-                print(f"no better R@1 on the held-out classes for {patience} epochs")
-                return True
-        return False
+        patience, best = self.cfg.patience, self.best("val R@1")
+        out = patience and best and len(self.history) - best["epoch"] >= patience
+        if out := out and "val R@1" in self.history[-1]:
+            print(f"no better R@1 on the held-out classes for {patience} epochs")
+        return out
 
     def progress(self, loader):
         """The batches of an epoch behind a progress bar.  NonFiniteLoss: nan or infinite."""

@@ -37,14 +37,13 @@ def load_npz(path):
         what = "whole numbers or texts, one a class" if "labels" in key else "numbers"
         if arrays[key].dtype.kind not in ("iuU" if "labels" in key else "iuf"):
             raise UserError(f"{path}: {key} must be {what}, not {arrays[key].dtype}")
-    labels = keys[1::2]
-    if any(arrays[key].dtype.kind == "U" for key in labels):            # texts become numbers
-        names = np.unique(np.concatenate([arrays[key].ravel().astype(str) for key in labels]))
-        arrays |= {key: np.searchsorted(names, arrays[key].astype(str)) for key in labels}
+    labels = [arrays[key] for key in keys[1::2]]
+    if any(values.dtype.kind == "U" for values in labels):              # texts become numbers
+        names = np.unique(np.concatenate([values.ravel().astype(str) for values in labels]))
+        arrays |= {key: np.searchsorted(names, arrays[key].astype(str)) for key in keys[1::2]}
     for key in keys:
-        single = np.int64 if "labels" in key else np.float32
-        kind = np.float64 if arrays[key].dtype == np.float64 else single
-        arrays[key] = torch.from_numpy(arrays[key].astype(kind))
+        floats = np.float64 if arrays[key].dtype == np.float64 else np.float32
+        arrays[key] = torch.from_numpy(arrays[key].astype(np.int64 if "labels" in key else floats))
     return {"test" if key == "embeddings" else key: arrays[key] for key in keys}
 
 

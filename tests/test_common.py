@@ -14,14 +14,13 @@ import common
 import jrd
 from conftest import each_script, make_folder
 from report import experiments
-from support import files, glyphs, images, runs
+from support import files, glyphs, runs
 
 
 # ---------------------------------------------------------------------------- glyphs
 def test_glyphs_are_the_same_everywhere():
     """A mean over many pixels, so that a last bit of a sine on another machine does not matter."""
     data = common.load_dataset("glyphs")
-    assert data.counts() == {"train": [750, 50], "test": [2000, 100]}
     assert data.train.images.shape == (750, 3, 36, 36) and data.train.images.dtype == torch.uint8
     assert torch.bincount(data.test.labels).tolist() == [20] * 100
     classes = [set(r) for r, _ in glyphs.GLYPHS.values()]
@@ -39,22 +38,14 @@ def test_the_shipped_backbone_is_what_its_hash_says():
 
 # ---------------------------------------------------------------------------- folders of images
 def test_folder_first_half_trains_second_half_tests(tmp_path):
-    make_folder(tmp_path / "photos", [3, 1, 2, 4, 2])
-    (tmp_path / "photos" / "notes").mkdir()                      # a folder without images: no class
-    data = common.load_dataset(str(tmp_path / "photos"))
+    folder = make_folder(tmp_path / "photos", [3, 1, 2, 4, 2])
+    (folder / "notes").mkdir()                                   # a folder without images: no class
+    data = common.load_dataset(str(folder))
     assert data.name == "photos" and data.counts() == {"train": [4, 2], "test": [8, 3]}
     assert data.test.classes == ["class02", "class03", "class04"]
     assert data.test.labels.tolist() == [0, 0, 1, 1, 1, 1, 2, 2]
-    want = np.array(Image.open(tmp_path / "photos" / "class03" / "0.png"))
-    assert torch.equal(data.test.images[2], torch.tensor(want).permute(2, 0, 1))
-
-
-@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1", "LA"])
-def test_images_of_every_kind_become_rgb(tmp_path, mode):
-    path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
-    Image.fromarray(np.full((5, 7, 3), 200, np.uint8)).convert(mode).save(path)
-    image = images.to_tensor(None, images.decode(path))
-    assert image.shape == (3, 5, 7) and image.dtype == torch.uint8 and image.float().mean() > 150
+    want = torch.tensor(np.array(Image.open(folder / "class03" / "0.png"))).permute(2, 0, 1)
+    assert torch.equal(data.test.images[2], want)
 
 
 # ---------------------------------------------------------------------------- the loader
@@ -67,8 +58,8 @@ def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
     """Any number of workers, any epoch first: the same crops and mirrors."""
     def same(a, b):
         return len(a) == len(b) and all(map(torch.equal, sum(a, []), sum(b, [])))
-    make_folder(tmp_path / "d", [6, 6, 6, 6])
-    split = common.load_dataset(str(tmp_path / "d"), train=common.SMALL_TRANSFORMS[0]).train
+    folder = make_folder(tmp_path / "d", [6, 6, 6, 6])
+    split = common.load_dataset(str(folder), train=common.SMALL_TRANSFORMS[0]).train
     alone, two = loader(split, 0), loader(split, 2)
     first, second = list(alone(0)), list(alone(1))
     torch.manual_seed(99)
@@ -123,13 +114,6 @@ def test_a_backbone_sees_what_its_weights_were_trained_on(backbone, want):
 
 
 # ---------------------------------------------------------------------------- precision
-def test_channels_last_where_the_precision_profits():
-    gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert common.memory_format(gpu, "fp32") == torch.contiguous_format
-    for device, precision in ((gpu, "tf32"), (gpu, "bf16"), (cpu, "fp32"), (cpu, "tf32")):
-        assert common.memory_format(device, precision) == torch.channels_last
-
-
 @pytest.mark.parametrize("precision, tf32", [("fp32", False), ("tf32", True), ("bf16", False)])
 def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
     """bf16 rounds the features a little; TF32 is a matter of convolutions, never of the losses."""
@@ -147,23 +131,17 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
 
 
 @each_script
-def test_all_scripts_train_in_bf16_with_losses_in_float32(script, few_glyphs, tmp_path,
-                                                          monkeypatch):
+def test_all_scripts_train_in_bf16_with_losses_in_float32(script, few_glyphs, tmp_path):
     """The backbone's convolutions see bfloat16, whatever comes after them float32.  What a finished
     run leaves has no optimizer."""
     seen = set()
-    for kind in (torch.nn.Conv2d, torch.nn.Linear):
-        def spied(self, x, real=kind.forward):
-            out = real(self, x)
-            seen.add((type(self), out.dtype))
-            return out
-        monkeypatch.setattr(kind, "forward", spied)
-    result = script.train(script.parse_args(["--precision", "bf16", "--epochs", "1", "--val", "0.2",
-                                            "--out", str(tmp_path)]))
-    assert seen == {(torch.nn.Conv2d, torch.bfloat16), (torch.nn.Linear, torch.float32)}
-    assert 0 < result["last epoch"]["R@1"] <= 1
-    (folder,) = tmp_path.iterdir()
-    assert folder.name == f"{script.__name__}-glyphs-val0.2-precisionbf16-epochs1-s0"
+    with torch.nn.modules.module.register_module_forward_hook(
+            lambda module, _, out: seen.add((type(module), getattr(out, "dtype", None)))):
+        script.train(script.parse_args(["--precision", "bf16", "--epochs", "1", "--val", "0.2",
+                                        "--out", str(tmp_path)]))
+    assert {(kind, dtype) for kind, dtype in seen if kind in (torch.nn.Conv2d, torch.nn.Linear)} == {
+        (torch.nn.Conv2d, torch.bfloat16), (torch.nn.Linear, torch.float32)}
+    folder = tmp_path / f"{script.__name__}-glyphs-val0.2-precisionbf16-epochs1-s0"
     for name in ("last.pt", "best.pt"):
         state = common.read_checkpoint(folder / name)
         assert state["optimizer"] is None and state["network"]
@@ -185,15 +163,14 @@ def published(tmp_path, monkeypatch):
 
 def test_a_weights_file_is_the_published_one_or_refused(published, tmp_path):
     path, accept = published
-    backbone, whole, state = common.backbone("bn_inception")[0], path.read_bytes(), torch.load(path)
+    backbone, state = common.backbone("bn_inception")[0], torch.load(path)
     assert common.load_weights(backbone, "bn_inception", path) == common.sha256(path)
-    assert all(torch.equal(v, state[k]) for k, v in backbone.state_dict().items())
 
     def refused(message):
         with pytest.raises(common.UserError, match=message):
             common.load_weights(backbone, "bn_inception", path)
         assert all(torch.equal(v, state[k]) for k, v in backbone.state_dict().items())
-    path.write_bytes(whole[:-100])
+    os.truncate(path, 5000)
     refused("SHA-256 .* expected")
     accept()
     refused("cannot load")
@@ -230,6 +207,15 @@ def test_atomic_leaves_the_old_file_when_writing_fails(tmp_path):
         file.write("half")
         raise KeyError
     assert json.loads(path.read_text()) == [1] and os.listdir(tmp_path) == ["x.json"]
+
+
+def test_what_a_killed_process_was_writing_goes_when_it_is_a_day_old(tmp_path):
+    old, new = tmp_path / ".last.pt.1.part", tmp_path / ".last.pt.2.part"
+    for part in (old, new):
+        part.write_text("half")
+    os.utime(old, (0, 0))
+    files.write_json(tmp_path / "x.json", [1])
+    assert not old.exists() and new.exists(), "another process may be writing it"
 
 
 @pytest.mark.parametrize("write", [
@@ -303,13 +289,3 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "LOCK_WAIT", 0.1)
     with run_of(tmp_path), pytest.raises(common.UserError, match="another process"):
         run_of(tmp_path).__enter__()
-
-
-def test_what_a_killed_process_was_writing_goes_when_it_is_a_day_old(tmp_path):
-    with run_of(tmp_path) as run:
-        old, new = run.folder / ".last.pt.1.part", run.folder / ".last.pt.2.part"
-        for part in (old, new):
-            part.write_text("half")
-        os.utime(old, (0, 0))
-    with run_of(tmp_path):
-        assert not old.exists() and new.exists(), "another process may be writing it"

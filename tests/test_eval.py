@@ -19,11 +19,6 @@ def recall_by_definition(x, y, ks, g=None, gy=None):
     return {k: np.mean([len(p) > 0 and p[0] <= k for p in places]) for k in ks}
 
 
-def map_by_definition(x, y):
-    return np.mean([sum((j / i) for j, i in enumerate(p, 1) if i <= len(p)) / max(1, len(p))
-                    for p in exact_places(torch.tensor(x), y)])
-
-
 def random_set(n, d, classes, seed=0, spread=1.0):
     draw = np.random.RandomState(seed)
     y = draw.randint(0, classes, n)
@@ -34,8 +29,8 @@ def random_set(n, d, classes, seed=0, spread=1.0):
 # ---------------------------------------------------------------------------- Recall@K
 def test_recall_against_a_gallery():
     """In-Shop's form: nothing is left out by index, and a class may be missing in the gallery."""
-    x, y = random_set(150, 6, 20, seed=1)
-    g, gy = random_set(201, 6, 25, seed=2)
+    x, y = random_set(50, 6, 20, seed=1)
+    g, gy = random_set(81, 6, 25, seed=2)
     want = recall_by_definition(x, y, [1, 3, 10], g, gy)
     assert recall_at_k(x, y, [1, 3, 10], g, gy) == pytest.approx(want)
     assert recall_at_k(x[:7], y[:7], [1], x, y)[1] == 1           # the same image is in the gallery
@@ -55,7 +50,7 @@ def test_recall_by_hand(x, y, places, recall):
     assert recall_at_k(x, y, [*recall]) == pytest.approx(recall)
 
 
-@pytest.mark.parametrize("n, d", [(10, 4), (1000, 64), (2500, 33), (5924, 512)])
+@pytest.mark.parametrize("n, d", [(10, 4), (1000, 64), (2500, 33)])
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e6])
 def test_a_collapsed_embedding_scores_zero(n, d, value):
     x, y = torch.full((n, d), value) * torch.linspace(0.3, 1, d), torch.arange(n) % 5
@@ -65,11 +60,9 @@ def test_a_collapsed_embedding_scores_zero(n, d, value):
 
 
 def test_half_precision_is_cast():
-    x, y = random_set(200, 8, 10, seed=5)
-    for dtype in (torch.float16, torch.bfloat16):
-        small = torch.tensor(x).to(dtype)
-        want = recall_by_definition(small.double().numpy(), y, [1])
-        assert recall_at_k(small, y, [1]) == pytest.approx(want)
+    x, y = random_set(90, 8, 10, seed=5)
+    small = torch.tensor(x).bfloat16()
+    assert recall_at_k(small, y, [1]) == recall_by_definition(small.double().numpy(), y, [1])
 
 
 @pytest.mark.parametrize("arguments, message", [
@@ -87,7 +80,9 @@ def test_what_cannot_be_evaluated_is_refused(arguments, message):
 @pytest.mark.parametrize("n, classes", [(120, 6), (60, 59), (40, 1)])
 def test_map_at_r_equals_recall_by_definition(n, classes):
     x, y = random_set(n, 4, classes, seed=6, spread=1.5)
-    assert map_at_r(x, y) == pytest.approx(map_by_definition(x, y))
+    want = np.mean([sum((j / i) for j, i in enumerate(p, 1) if i <= len(p)) / max(1, len(p))
+                    for p in exact_places(torch.tensor(x), y)])
+    assert map_at_r(x, y) == pytest.approx(want)
 
 
 def test_map_at_r_by_hand():
@@ -115,17 +110,12 @@ def test_a_cluster_that_loses_all_its_points_keeps_its_centre():
 
 def test_kmeans_goes_on_until_the_error_stops_falling():
     """Lloyd's rounds as a loop; these points need more than 40 of them."""
-    draw = np.random.RandomState(5)
-    x = draw.rand(3000, 1)
+    x = np.random.RandomState(5).rand(3000, 1)
     start = torch.randperm(3000, generator=torch.Generator().manual_seed(0))[:20].numpy()
-    centres, rounds, last = x[start], 0, np.inf
-    while True:
-        distances = (x - centres[:, 0]) ** 2
-        nearest, error = distances.argmin(1), distances.min(1).sum()
-        if not error < last:
-            break
-        last, rounds, kept = error, rounds + 1, nearest
-        centres = np.array([x[nearest == c].mean(0) for c in range(20)])
+    distances, last, rounds = (x - x[start][:, 0]) ** 2, np.inf, 0
+    while distances.min(1).sum() < last:
+        last, rounds, kept = distances.min(1).sum(), rounds + 1, distances.argmin(1)
+        distances = (x - [x[kept == c].mean() for c in range(20)]) ** 2
     assert rounds > 40 and kmeans(torch.tensor(x), 20, 0).tolist() == kept.tolist()
     assert kmeans(torch.tensor(x), 20, 1).tolist() != kept.tolist()
 
@@ -196,8 +186,7 @@ def test_generalization_bound(monkeypatch):
     assert 0.05 < got[0] < 1.95 and 0.05 < got[1] < 0.95
     for labels, (fit, test) in zip((ys, yu), drawn):
         assert sorted([*fit.tolist(), *test.tolist()]) == list(range(len(labels)))
-        for c in set(labels):
-            assert 0 <= (labels[fit] == c).sum() - (labels[test] == c).sum() <= 1
+        assert {*(np.bincount(labels[fit]) - np.bincount(labels[test]))} <= {0, 1}
     assert generalization_bound(seen, ys, unseen, yu, seed=1) != got
 
 
@@ -251,8 +240,7 @@ def test_stratified_parts():
     assert len(parts) == 10 and sorted(torch.cat(parts).tolist()) == list(range(len(labels)))
     for part in parts:
         assert abs(len(part) - len(labels) / 10) < 1
-        for c in range(7):
-            assert abs((labels[part] == c).sum() - (labels == c).sum() / 10) < 1
+        assert (abs(np.bincount(labels[part]) - np.bincount(labels) / 10) < 1).all()
     with pytest.raises(ValueError, match="too few"):
         stratified_parts(np.repeat(np.arange(3), 19))
 
@@ -262,22 +250,18 @@ def test_judge_reports_everything():
     seen, ys = random_set(100, 6, 5, seed=12)
     result = judge(torch.tensor(x), torch.tensor(y), [1, 2], seen=torch.tensor(seen),
                    seen_labels=torch.tensor(ys))
-    assert set(result) == {"R@1", "R@2", "hits", "MAP@R", "NMI", "ten parts", "seen R@1", "lambda",
-                           "d_H"}
-    for k in (1, 2):
-        assert result[f"R@{k}"] == recall_at_k(x, y, [k])[k]
-        assert result["ten parts"][f"R@{k}"] == confidence_interval(
-            recall_at_k(x[p], y[p], [k])[k] for p in stratified_parts(y))
+    parts = [recall_at_k(x[p], y[p], [1, 2]) for p in stratified_parts(y)]
+    bounds = zip(*(generalization_bound(seen, ys, x, y, s) for s in range(10)))
     distances = cdist(x, x)
     np.fill_diagonal(distances, np.inf)
-    for label, hits in result["hits"].items():
-        own = np.flatnonzero(y == int(label))
-        assert hits == "".join(str(int(y[distances[i].argmin()] == y[i])) for i in own)
-    assert result["MAP@R"] == map_at_r(x, y)
-    assert result["NMI"] == nmi(kmeans(torch.tensor(x), 8, 0), y)
-    assert result["seen R@1"] == recall_at_k(seen, ys, [1])[1] != recall_at_k(seen, ys, [2])[2]
-    bounds = [generalization_bound(seen, ys, x, y, s) for s in range(10)]
-    assert [result["lambda"], result["d_H"]] == [confidence_interval(b) for b in zip(*bounds)]
+    hit = y[distances.argmin(1)] == y
+    assert result == {
+        **{f"R@{k}": share for k, share in recall_at_k(x, y, [1, 2]).items()},
+        "hits": {str(c): "".join(map(str, hit[y == c].astype(int))) for c in range(8)},
+        "MAP@R": map_at_r(x, y), "NMI": nmi(kmeans(torch.tensor(x), 8, 0), y),
+        "ten parts": {f"R@{k}": confidence_interval(p[k] for p in parts) for k in (1, 2)},
+        "seen R@1": recall_at_k(seen, ys, [1])[1],
+        **dict(zip(("lambda", "d_H"), map(confidence_interval, bounds)))}
     searched = judge(x, y, [1], gallery=seen, gallery_labels=ys)
     assert searched["MAP@R"] == map_at_r(x, y, seen, ys) and "NMI" not in searched
     lonely = judge(torch.tensor(x), torch.arange(400) // 2 * (torch.arange(400) > 5), [1])
@@ -287,14 +271,14 @@ def test_judge_reports_everything():
 
 # ---------------------------------------------------------------------------- what is read
 def test_labels_may_be_texts(tmp_path):
-    x, names = np.random.RandomState(0).rand(6, 3), ["wren", "owl", "wren", "owl", "jay", "jay"]
-    np.savez(tmp_path / "a.npz", embeddings=x, labels=np.array(names))
-    assert load_npz(tmp_path / "a.npz")["labels"].tolist() == [2, 1, 2, 1, 0, 0]
-    np.savez(tmp_path / "b.npz", embeddings=x, labels=np.array(names), gallery=x,
-             gallery_labels=np.array(["owl", "emu"] * 3))
+    x, names = np.random.RandomState(0).rand(4, 3), np.array(["wren", "owl", "jay", "jay"])
+    np.savez(tmp_path / "a.npz", embeddings=x, labels=names)
+    assert load_npz(tmp_path / "a.npz")["labels"].tolist() == [2, 1, 0, 0]
+    np.savez(tmp_path / "b.npz", embeddings=x, labels=names, gallery=x,
+             gallery_labels=np.array(["owl", "emu"] * 2))
     arrays = load_npz(tmp_path / "b.npz")
-    assert arrays["labels"].tolist() == [3, 2, 3, 2, 1, 1]
-    assert arrays["gallery_labels"].tolist() == [2, 0] * 3
+    assert arrays["labels"].tolist() == [3, 2, 1, 1]
+    assert arrays["gallery_labels"].tolist() == [2, 0] * 2
 
 
 @pytest.mark.parametrize("change", [{"network": {"w": torch.ones(2)}}, {"config": {"K": 1}}])

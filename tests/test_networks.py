@@ -24,7 +24,7 @@ def test_names_shapes_and_parameter_count(network, digest, parameters):
 
 
 def reference(network, x):
-    """Both as lists of steps, with torch's layers"""
+    """Both networks by torch's layers"""
     bn = isinstance(network, BNInception)
 
     def unit(name, x, stride=1):

@@ -57,13 +57,12 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ca
     answers = table(text)
     assert [*answers] == asked and f"{checkpoint}: 8 images are searched" in text
     network, cfg = common.load(checkpoint)
-    _, _, transform = jrd.transforms(cfg)
-    paths = [str(path) for path in sorted(folder.rglob("*.png"))]
+    transform = jrd.transforms(cfg)[2]
     with torch.inference_mode():
-        x = {path: network.embed(to_tensor(transform, decode(path))[None])[0].double()
-             for path in paths}                                         # each alone in its batch
+        x = {str(path): network.embed(to_tensor(transform, decode(path))[None])[0].double()
+             for path in folder.rglob("*.png")}                         # each alone in its batch
     for path in asked:
-        distances = {other: (x[path] - x[other]).square().sum().sqrt().item() for other in paths}
+        distances = {other: (x[path] - x[other]).square().sum().sqrt().item() for other in x}
         want = sorted(distances, key=distances.get)[:3]
         got, _, found = zip(*answers[path])
         assert [*found] == want and got == pytest.approx([distances[p] for p in want], abs=2e-4)
@@ -78,8 +77,7 @@ def test_the_runs_own_test_images_are_searched(checkpoint, tmp_path, capsys):
     text = capsys.readouterr().out
     rows = table(text)[str(tmp_path / "photo.png")]
     assert "40 images are searched" in text and len(rows) == 5 and rows[0][0] < 1e-3
-    assert rows[0][1:] == (f"glyph {450 + labels[13]}", "image 13")
-    assert [row[0] for row in rows] == sorted(row[0] for row in rows)
+    assert rows[0][1:] == (f"glyph {450 + labels[13]}", "image 13") and rows == sorted(rows)
 
 
 def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, capsys):
@@ -103,7 +101,6 @@ def test_the_nearest_by_hand():
     searched = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
     nearest = search.nearest_entries(torch.zeros(1, 2), searched, entries, 3)
     assert nearest == [[(0.0, entries[1]), (0.0, entries[2]), (5.0, entries[0])]]  # in order
-    assert len(search.nearest_entries(torch.zeros(2, 2), searched, entries, 2)[1]) == 2
 
 
 def test_a_class_is_the_first_sub_folder(tmp_path):
@@ -119,8 +116,7 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
 
 # ---------------------------------------------------------------------------- the sheet
 def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
-    """A wide image as wide as the space, a tall one as tall, framed; a name that is too long is
-    cut."""
+    """A wide image as wide as the space, a tall one as tall, framed; a long name is cut."""
     PIL.Image.new("RGB", (256, 128), "blue").save(tmp_path / "wide.png")
     tall = torch.zeros(3, 60, 30, dtype=torch.uint8)
     row = [(tmp_path / "wide.png", ["a name by far too long to stand below it"], "red"),
@@ -154,22 +150,16 @@ def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, capsys):
     ("{run} --query {tmp}/p.png --gallery {tmp}/empty", "{tmp}/empty has no images"),
     ("{run} --query {tmp}/p.png --gallery {tmp}", "cannot read the image {tmp}/broken.png"),
     ("{tmp}/none.pt --query {tmp}/p.png", "no file {tmp}/none.pt"),
-    ("{tmp}/none.pt --query {tmp}/p.png --gallery {tmp}/good", "no file {tmp}/none.pt"),
+    ("{tmp}/none.pt --query {tmp}/p.png --gallery {tmp}", "no file {tmp}/none.pt"),
     ("{tmp}/p.png --query {tmp}/p.png", "it is damaged, or no file of tensors"),
-    ("{run} --query", "expected at least one argument"),
-    ("{run} --query {tmp}/p.png --top 0", "--top: 0 must be >= 1"),
     ("{run} --query {tmp}/p.png --to {tmp}/sheet.txt", "must end in .png or .jpg"),
     ("{run} --query {tmp}/p.png --to {tmp}/no/sheet.png", "sheet.png' cannot be written: it is"),
-    ("{run} --gallery {tmp}", "--gallery does nothing without --query"),
-    ("{run} --to a.png", "--to does nothing without --query"),
     ("{run} --top 3", "--top does nothing without --query"),
     ("e.npz --query {tmp}/p.png", "--query does nothing with an .npz"),
     ("{run} --query {tmp}/p.png --ks 1", "--ks does nothing with --query"),
-    ("{run} --query {tmp}/p.png --export e.npz", "--export does nothing with --query"),
-    ("{run} --query {tmp}/p.png --gallery {tmp}/good --data-root {tmp}",
+    ("{run} --query {tmp}/p.png --gallery {tmp} --data-root {tmp}",
      "--data-root does nothing with --gallery")])
 def test_a_mistake_is_one_line(words, message, checkpoint, tmp_path, monkeypatch, capsys):
-    make_folder(tmp_path / "good", [1])
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.png").write_bytes(b"\x89PNG")
     PIL.Image.new("RGB", (40, 40)).save(tmp_path / "p.png")
@@ -208,7 +198,6 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capsys):
         torch.testing.assert_close(exported(images), names["network"].embed(images))
     exec(pretrained.replace("cub128", "glyphs"), names)
     data = common.load_dataset("glyphs", test=names["transform"])
-    r1 = evaluation.recall_at_k(common.embed(names["network"].embed, data.test, names["cfg"]),
-                                data.test.labels, [1])[1]
-    assert r1 == json.loads((checkpoint.parent / "result.json").read_text())[
-        "pretrained backbone"]["R@1"]
+    shares = evaluation.recall_on_test(names["network"].embed, data, names["cfg"])
+    result = json.loads((checkpoint.parent / "result.json").read_text())
+    assert shares.items() <= result["pretrained backbone"].items()

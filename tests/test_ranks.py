@@ -65,19 +65,10 @@ KINDS = ["whole", "offset", "duplicates", "one ulp", "near", "permuted", "tiny",
 LARGER = ["smaller than float32", "larger than float32"]
 
 
-@pytest.fixture(params=[1, 3], ids="{} threads".format)
-def threads(request):
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    assert torch.get_num_threads() == request.param
-    torch.set_num_threads(before)
-
-
 # ---------------------------------------------------------------------------- places
 @pytest.mark.parametrize("kind, dtype", [*((kind, torch.float32) for kind in KINDS),
                                          *((kind, torch.float64) for kind in KINDS + LARGER)])
-def test_places_are_those_of_the_exact_distances(kind, dtype, threads):
+def test_places_are_those_of_the_exact_distances(kind, dtype):
     draw = np.random.RandomState(len(kind))
     for n, d, classes in ((40, 5, 6), (33, 12, 30), (25, 3, 1)):
         x, y = points(kind, n, d, draw), draw.randint(0, classes, n)
@@ -104,7 +95,7 @@ def test_small_sets(n, classes):
 
 
 @pytest.mark.parametrize("n, classes", [(1300, 9), (1300, 400), (1100, 1)])
-def test_many_blocks(n, classes, threads):
+def test_many_blocks(n, classes):
     """Classes that end within a block of 512, and ones that span several."""
     draw = np.random.RandomState(classes)
     x, y = (torch.tensor(draw.randint(0, *size)) for size in ((5, (n, 4)), (classes, n)))
@@ -114,10 +105,9 @@ def test_many_blocks(n, classes, threads):
     same = (y[:, None] == y).numpy()
     nearest = np.where(same, d, np.inf).min(1, keepdims=True)
     want = np.where(nearest[:, 0] < np.inf, 1 + ((d <= nearest) & ~same).sum(1), ranks.NOWHERE)
+    places = ranks.first_places(x, y, None, None, [1, 2, 8, 100])
     for k in (1, 2, 8, 100):
-        places = ranks.first_places(x, y, None, None, [1, k])
         np.testing.assert_array_equal(places <= k, want <= k)
-        np.testing.assert_array_equal(places <= 1, want <= 1)
 
 
 def test_an_image_twice_under_two_classes_is_a_tie():
@@ -129,37 +119,12 @@ def test_an_image_twice_under_two_classes_is_a_tie():
         assert map_at_r(x, [0, 1, 2], g, gy) == 0
 
 
-def test_embeddings_nearer_to_each_other_than_to_0():
-    """20 groups on the unit sphere, ten classes in each 5e-4 apart: exactly compared, all hit."""
-    draw = torch.Generator().manual_seed(0)
-    groups = torch.nn.functional.normalize(torch.randn(20, 1, 1, 128, generator=draw))
-    centres = groups + 5e-4 * torch.randn(20, 10, 1, 128, generator=draw) / 128 ** 0.5
-    x = centres + 2e-5 * torch.randn(20, 10, 5, 128, generator=draw) / 128 ** 0.5
-    x, y = torch.nn.functional.normalize(x, dim=-1).reshape(-1, 128), torch.arange(1000) // 5
-    assert recall_at_k(x, y, [1]) == {1: 1} and map_at_r(x, y) == 1
-    distances = torch.cdist(x.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist")
-    distances.fill_diagonal_(torch.inf)
-    assert (y[distances.argmin(1)] == y).all()              # as --query sees it
-
-
 # ---------------------------------------------------------------------------- neighbours
 @pytest.mark.parametrize("n, m", [(400, 60), (2500, 7), (1, 1)])
-def test_nearest_is_the_first_of_the_nearest(n, m, threads):
+def test_nearest_is_the_first_of_the_nearest(n, m):
     draw = np.random.RandomState(m)
     a, b = (torch.tensor(draw.randint(-3, 4, (size, 2))).float() for size in (n, m))
     d = cdist(a, b)
     values, which = ranks.nearest(a, b)
     assert which.tolist() == d.argmin(1).tolist()
     np.testing.assert_allclose(2 * values + a.square().sum(1), d.min(1) ** 2, atol=1e-6)
-
-
-@pytest.mark.parametrize("scale, offset", [(1, 0), (1e-38, 0), (1e-20, 3e-20), (1e20, 0), (1e37, 0),
-                                           (1, 1000)])
-def test_centring_keeps_the_ranking(scale, offset):
-    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)) * scale + offset
-    a, b, half, _, error = ranks.centred(x, x[:20])
-    assert a.abs().max() < 10 and b.mean(0).abs().max() < 1e-3 * b.abs().max()
-    d, want = cdist(a, b), cdist(x, x[:20])
-    np.testing.assert_allclose(d / d.max(), want / want.max(), atol=1e-5)
-    np.testing.assert_allclose(2 * half, a.square().sum(1), rtol=1e-5)
-    assert (error > 0).all() and ranks.centred(torch.full((4, 3), 0.1))[4].tolist() == [0] * 4
