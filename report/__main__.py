@@ -23,10 +23,10 @@ from pathlib import Path
 
 import common
 from report.claims import decided, ledger
-from report.experiments import (EXPERIMENTS, FAMILIES, NAMES, add_selection, all_runs, plan,
-                                runs_of, selected)
+from report.experiments import EXPERIMENTS, FAMILIES, NAMES, SCRIPTS, all_runs, plan, selected
 from report.figures import draw_nearest, draw_picture, draw_runs, for_figures
 from report.tables import CHOSEN, compare, paper_table, table, unpacked, write_csv
+from support.command_line import number
 from support.runs import commit, versions
 
 NOT_THE_PAPERS = """\
@@ -92,14 +92,15 @@ def write_report(rows, args, folder):
             for name in FAMILIES:
                 decided_lines, decided_rows = decided(args, name)
                 lines, claim_rows = lines + decided_lines, decided_rows + claim_rows
-        lines, table_rows, pictures = lines + claim_lines, [], []
+        lines, table_rows = lines + claim_lines, []
+        written += ["tables.csv", "claims.csv"]
         if (folder / "README.md").exists():                     # by a person
             lines += ["What was seen in them: [README.md](README.md).", ""]
         for key in dict.fromkeys(row.key for row in rows):
             of_key = [row for row in rows if row.key == key]
             lines += [f"## {heading(key)}", ""]
-            if picture := draw(folder, of_key, args, most):
-                pictures.append(picture)
+            if picture := draw_picture(folder, of_key, args, most):
+                written.append(picture)
                 lines += [f"![{heading(key)}]({picture})", ""]
             for dataset in dict.fromkeys(row.dataset for row in of_key):
                 text, csv_rows = paper_table([row for row in of_key if row.dataset == dataset],
@@ -108,24 +109,9 @@ def write_report(rows, args, folder):
                 table_rows += csv_rows
         write_csv(folder / "tables.csv", table_rows)
         write_csv(folder / "claims.csv", claim_rows)
-        written += ["tables.csv", "claims.csv", *pictures]
     with common.atomic(folder / "report.md") as file:
         file.write("\n".join(lines).rstrip() + "\n")
     return "\n".join(lines), written
-
-
-def draw(folder, rows, args, most):
-    """Draw an experiment's picture anew -> its name, None if there is none"""
-    path = folder / f"{'-'.join(rows[0].key)}.png"
-    path.unlink(missing_ok=True)
-    runs_of_rows = [(row, [run for run in runs_of(row, args, most) if run.result]) for row in rows]
-    if not EXPERIMENTS[rows[0].key].picture or not any(runs for _, runs in runs_of_rows):
-        return None
-    try:
-        draw_picture(path, runs_of_rows)
-        return path.name
-    except common.UserError as error:
-        print(f"skipped {path.name}: {error}", file=sys.stderr)
 
 
 def main(args):
@@ -162,8 +148,20 @@ def main(args):
 
 def parse_args(argv=None):
     parser = common.Parser("python -m report", __doc__)
-    add_selection(parser)
-    add, one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    add = parser.add_argument
+    add("--dataset", choices=("glyphs", "cub128", "real", "cub", "cars", "sop", "inshop"),
+        help="glyphs: in miniature; cub128: CUB at 128 × 128; real: all of the papers' (default "
+        "of --list, --plan)")
+    add("--paper", choices=list(SCRIPTS))
+    add("--table", type=str.lower, help="1, 2a, I, fig4, ...")
+    add("--seeds", type=number(int, 1), help="runs per row (5; on glyphs 10 for the "
+        "headline claims, 3 in sweeps; on cub128 3)")
+    add("--quick", action="store_const", const=True, help="three methods, their baselines, on "
+        "glyphs, two seeds")
+    add("--weights", metavar="FILE", help="pretrained weights that every command is to have")
+    add("--runs", metavar="PATH", nargs="+", help="folder that holds the runs (default: runs), or "
+        "archives of such folders: results/cub128/runs.tar.xz ...")
+    one = parser.add_mutually_exclusive_group().add_argument
     one("--list", action="store_true", help="print the commands, one per line")
     one("--plan", action="store_true", help="print what there is to do")
     one("--compare", metavar="RUN", nargs=2, help="folders in --runs, without -s0, -s1, ...")

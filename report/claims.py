@@ -16,23 +16,10 @@ PAPER_OF = {"J": "jrd", "M": "mdr", "D": "dml_da"}
 
 
 # ---------------------------------------------------------------------------- inequalities
-# Each is a function of v that must be above 0.  v(flags, metric): what one seed of a setting has.
+# Each is a function of v that must be above 0.  v(flags, metric="R@1"): one seed of a setting.
 def less(flags, other, *metrics):
     """One setting minus another, in R@1 or in the sum of some metrics"""
     return lambda v: sum(v(flags, m) - v(other, m) for m in metrics or ("R@1",))
-
-
-def cost_of_norm(flags):
-    """MDR: R@1 that is lost by dividing by the norm at inference."""
-    return lambda v: v(flags, "R@1") - v(flags, "R@1, l2-normalized")
-
-
-def mean_of(*parts):
-    return lambda v: statistics.mean(part(v) for part in parts)
-
-
-def difference(one, other):
-    return lambda v: one(v) - other(v)
 
 
 def rise_minus_range(loss):
@@ -44,7 +31,7 @@ def rise_minus_range(loss):
 
 
 INTRA, JMMD = "--regularizer intra --alpha 1", "--regularizer jmmd"
-WIDTH_64, WIDTH_512 = (less(f"--dim {d}", f"--lambda 0 --dim {d}") for d in (64, 512))
+BASE, NORM = "--lambda 0", "R@1, l2-normalized"
 # id: (sentence, datasets, {inequality: function}).  A claim holds if all its inequalities hold.
 CLAIMS = {
     "J1": ("JRD beats AMSoftmax.", "cub cars sop", {"JRD - AMSoftmax": less("", "--alpha 0")}),
@@ -80,23 +67,25 @@ CLAIMS = {
         for loss in ("contrastive", "margin")}),
     "M4": ("Levels {-3, 0, 3} beat {-1, 0, 1}; learnable ones beat fixed ones.", "cub", {
         "{-3, 0, 3} - {-1, 0, 1}": less("", "--levels -1 0 1"),
-        "learnable - fixed, mean of 7": mean_of(*(
-            less(f"--levels {levels}", f"--levels {levels} --fixed-levels")
-            for levels in LEVELS))}),
+        "learnable - fixed, mean of 7": lambda v: statistics.mean(
+            v(f"--levels {levels}") - v(f"--levels {levels} --fixed-levels")
+            for levels in LEVELS)}),
     "M5": ("l2 norm at inference costs Triplet much, Triplet+MDR little.", "cub", {
-        "cost to Triplet": cost_of_norm("--lambda 0"),
-        "cost to Triplet - to Triplet+MDR": difference(
-            cost_of_norm("--lambda 0"), cost_of_norm(""))}),
+        "cost to Triplet": lambda v: v(BASE) - v(BASE, NORM),
+        "cost to Triplet - to Triplet+MDR": lambda v: v(BASE) - v(BASE, NORM) - (
+            v("") - v("", NORM))}),
     "M6": ("MDR's gain over Triplet is larger at the smallest width than at the largest.",
            "cub cars", {
-        "gain at smallest d - at largest d": difference(WIDTH_64, WIDTH_512)}),
+        "gain at smallest d - at largest d": lambda v: (
+            v("--dim 64") - v("--lambda 0 --dim 64")
+            - (v("--dim 512") - v("--lambda 0 --dim 512")))}),
     "M7": ("With MDR train recall is lower, and test recall the highest.", "cub", {
         "train, Triplet - MDR": less("--lambda 0", "", "seen R@1"),
         "train, L2Norm - MDR": less("--lambda 0 --l2norm", "", "seen R@1"),
         "test, MDR - Triplet": less("", "--lambda 0"),
         "test, MDR - L2Norm": less("", "--lambda 0 --l2norm")}),
     "M8": ("With MDR the norms' coefficient of variation is less than half of Triplet's.", "cub", {
-        "half of Triplet's - MDR's": lambda v: v("--lambda 0", "norm cv") / 2 - v("", "norm cv")}),
+        "half of Triplet's - MDR's": lambda v: v(BASE, "norm cv") / 2 - v("", "norm cv")}),
     **{f"D{i}": (f"DA improves {name}, in R@1 and NMI.", "cars cub sop", {
         f"{metric}, DML-DA {name} - {name}": less(loss, f"{loss} --lambda 0", metric)
         for metric in ("R@1", "NMI")}) for i, (name, loss) in enumerate(LOSSES.items(), 1)},
@@ -114,8 +103,8 @@ CLAIMS = {
         f"NMI, {name}, rise from 0.5 to 10 - range from 7 to 25": rise_minus_range(loss)
         for name, loss in LOSSES.items()}),
     "D7": ("The gap between train and test R@1 is smaller with DA (contrastive).", "cars", {
-        "gap without - with DA": difference(
-            less("--lambda 0", "", "seen R@1"), less("--lambda 0", ""))}),
+        "gap without - with DA": lambda v: (
+            v(BASE, "seen R@1") - v("", "seen R@1") - (v(BASE) - v("")))}),
     "D8": ("Without DA contrastive beats N-pair, and that beats triplet.", "cars cub sop", {
         "contrastive - N-pair": less("--lambda 0", "--loss npair --lambda 0"),
         "N-pair - triplet": less("--loss npair --lambda 0", "--loss triplet --lambda 0")})}
@@ -124,7 +113,7 @@ CLAIMS = {
 def at_three_times(paper, inequality):
     """The inequality of settings that have three times the preset's rate"""
     return lambda v: inequality(
-        lambda flags, metric: v(f"{flags} {THREE_TIMES_IS[paper]}".strip(), metric))
+        lambda flags, *metric: v(f"{flags} {THREE_TIMES_IS[paper]}".strip(), *metric))
 
 
 AT_THREE_TIMES = {      # on glyphs: the claims that need headline settings alone
@@ -141,20 +130,17 @@ class NotRun(Exception):
 
 def in_each_seed(paper, inequality, dataset, args, seeds):
     """What must be above 0 -> its value in each seed that has its runs"""
-    def value(seed):
-        def v(flags, metric):
-            flags = flags_on(dataset, paper, flags)
-            run = flags is not None and training(paper, dataset, flags, seed, args.runs,
-                                                 args.weights)
-            if not run or not run.result:
-                raise NotRun
-            return reading(run, metric)
-        return inequality(v)
+    def v(flags, metric="R@1"):                     # of the loop's seed
+        flags = flags_on(dataset, paper, flags)
+        run = flags is not None and training(paper, dataset, flags, seed, args.runs, args.weights)
+        if not run or not run.result:
+            raise NotRun
+        return reading(run, metric)
 
     values = []
     for seed in seeds:
         with contextlib.suppress(NotRun):
-            values.append(value(seed))
+            values.append(inequality(v))
     return values
 
 
@@ -300,7 +286,7 @@ def decided(args, name):
         done = min(sum(run.result is not None for run in side) for side in sides)
         if text in family.optional and done < len(family.seeds):
             continue
-        members.append((sides, [family.settings[setting][3] for setting in pair]))
+        members.append((sides, [family.settings[setting][1] for setting in pair]))
         rows.append({"claim": name, "must be above 0": text, "on": "cub128",
                      "seeds": f"{done} of {len(family.seeds)}",
                      "paper's": f"{papers:+g}" if papers else "–"})

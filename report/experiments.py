@@ -15,7 +15,6 @@ from typing import NamedTuple
 import dml_da
 import jrd
 import mdr
-from support import command_line
 from support.files import UserError
 from support.layouts import read_dataset
 from support.runs import other_settings, read_config, read_result, run_folder, settings_of
@@ -42,7 +41,7 @@ class Experiment(NamedTuple):
     beside: tuple = ()          # metrics that glyphs and cub128 have besides; no figure draws them
     ten_parts: bool = False     # R@K within ten parts of the test images (JRD's Table 2)
     last_alone: bool = False    # nothing of the epoch that is best on test
-    picture: str = None         # who draws it: PICTURES of report/__main__.py
+    picture: str = None         # what draws it, a function of report/figures.py
 
 
 VARIANTS = {"JRD": "", "MRD": "--variant mrd", "JRD-C": "--variant jrd-c",
@@ -178,36 +177,35 @@ class Family(NamedTuple):
     """Differences that new seeds decide on cub128, with Holm's correction over these alone."""
     title: str
     seeds: range
-    settings: dict          # {name: (paper, flags, more flags: None while a rate is searched, share
-    #                         of the schedule after which its search was best, if there was one)}
-    differences: dict       # {name - name: the paper's, in points}
+    settings: dict          # {method: (flags, None while a rate is searched; share of the schedule
+    #                         after which its search was best, None without one)}
+    differences: dict       # {method - method: the paper's, in points; None: in no table}
     optional: tuple = ()    # differences that are in the family only if all their runs are
 
 
+METHODS = {         # in families: paper, flags
+    "JRD": ("jrd", ""), "AMSoftmax": ("jrd", "--alpha 0"), "MDR": ("mdr", ""),
+    "Triplet": ("mdr", "--lambda 0"), "L2Norm": ("mdr", "--lambda 0 --l2norm"),
+    **{name: ("dml_da", flags) for name, flags in ADAPTIVE.items()},
+    **{name: ("dml_da", flags) for name, flags in zip(LOSSES, PLAIN.values())}}
 AUTHORS = ("--backbone resnet18 --weights resnet18_pqf.pth --precision fp32 --lr 5e-5 --epochs 100 "
            "--iterations 100 --eval-every 10")
 FAMILIES = {        # by the label of their runs, --name
     "decides": Family("SqueezeNet 1.1 (docs/plans.md)", range(3, 11), {
-        "JRD": ("jrd", "", "--lr 3e-4 --lr-proxies 3e-2", 0.8),
-        "AMSoftmax": ("jrd", "--alpha 0", "--lr 1e-3 --lr-proxies 1e-1", 1.0),
-        "MDR": ("mdr", "", "--lr 3e-4", 0.8), "Triplet": ("mdr", "--lambda 0", "--lr 3e-4", 1.0),
-        "L2Norm": ("mdr", "--lambda 0 --l2norm", "--lr 3e-5", 0.4),
-        "DML-DA contrastive": ("dml_da", "", "--lr 3e-5", 1.0),
-        "contrastive": ("dml_da", "--lambda 0", "--lr 3e-5", 1.0),
-        "DML-DA triplet": ("dml_da", "--loss triplet", "--lr 3e-5", 0.5),
-        "triplet": ("dml_da", "--loss triplet --lambda 0", "--lr 3e-5", 0.5),
-        "DML-DA N-pair": ("dml_da", "--loss npair", "--lr 3e-5", 0.75),
-        "N-pair": ("dml_da", "--loss npair --lambda 0", "--lr 3e-6", 0.75)}, {
-        "JRD - AMSoftmax": None, "DML-DA contrastive - contrastive": 3.63,      # in no table: None
+        "JRD": ("--lr 3e-4 --lr-proxies 3e-2", 0.8),
+        "AMSoftmax": ("--lr 1e-3 --lr-proxies 1e-1", 1.0),
+        "MDR": ("--lr 3e-4", 0.8), "Triplet": ("--lr 3e-4", 1.0), "L2Norm": ("--lr 3e-5", 0.4),
+        "DML-DA contrastive": ("--lr 3e-5", 1.0), "contrastive": ("--lr 3e-5", 1.0),
+        "DML-DA triplet": ("--lr 3e-5", 0.5), "triplet": ("--lr 3e-5", 0.5),
+        "DML-DA N-pair": ("--lr 3e-5", 0.75), "N-pair": ("--lr 3e-6", 0.75)}, {
+        "JRD - AMSoftmax": None, "DML-DA contrastive - contrastive": 3.63,
         "DML-DA triplet - triplet": 6.33, "DML-DA N-pair - N-pair": 4.15, "L2Norm - Triplet": 7.8,
         "MDR - Triplet": 11.5, "MDR - L2Norm": 3.7}),
     # The plan's "a run that fails twice counts as p = 1" is not built: its family stays undecided.
     "networks": Family("a network of each paper (docs/plans.md)", range(3, 6), {
-        "MDR": ("mdr", "", AUTHORS, None), "Triplet": ("mdr", "--lambda 0", AUTHORS, None),
-        "L2Norm": ("mdr", "--lambda 0 --l2norm", AUTHORS, None),
-        "DML-DA contrastive": ("dml_da", "", None, None),               # on GoogLeNet
-        "contrastive": ("dml_da", "--lambda 0", None, None),
-        "JRD": ("jrd", "", None, None), "AMSoftmax": ("jrd", "--alpha 0", None, None)}, {
+        "MDR": (AUTHORS, None), "Triplet": (AUTHORS, None), "L2Norm": (AUTHORS, None),
+        "DML-DA contrastive": (None, None), "contrastive": (None, None),        # on GoogLeNet
+        "JRD": (None, None), "AMSoftmax": (None, None)}, {
         "MDR - Triplet": 12.4, "DML-DA contrastive - contrastive": 3.63, "JRD - AMSoftmax": None,
         "MDR - L2Norm": None}, optional=("MDR - L2Norm",))}             # 12.4: Table 2a, R18
 
@@ -232,23 +230,6 @@ def datasets_asked(datasets, asked):
 
 
 Row = namedtuple("Row", "key name dataset flags seeds")     # key: (paper, table)
-
-
-def add_selection(parser):
-    """The flags that say which runs are meant; those that are not given are None."""
-    add = parser.add_argument
-    add("--dataset", choices=("glyphs", "cub128", "real", "cub", "cars", "sop", "inshop"),
-        help="glyphs: in miniature; cub128: CUB at 128 × 128; real: all of the papers' (default "
-        "of --list, --plan)")
-    add("--paper", choices=list(SCRIPTS))
-    add("--table", type=str.lower, help="1, 2a, I, fig4, ...")
-    add("--seeds", type=command_line.number(int, 1), help="runs per row (5; on glyphs 10 for the "
-        "headline claims, 3 in sweeps; on cub128 3)")
-    add("--quick", action="store_const", const=True, help="three methods, their baselines, on "
-        "glyphs, two seeds")
-    add("--weights", metavar="FILE", help="pretrained weights that every command is to have")
-    add("--runs", metavar="PATH", nargs="+", help="folder that holds the runs (default: runs), or "
-        "archives of such folders: results/cub128/runs.tar.xz ...")
 
 
 def rows_on(dataset, key, args):
@@ -337,22 +318,19 @@ def runs_of(row, args, seeds=None):
 
 def deciding_runs(family, setting, args):
     """The runs of a family's setting, one per seed; none before its rate is known."""
-    paper, flags, more, _ = FAMILIES[family].settings[setting]
+    (paper, flags), (more, _) = METHODS[setting], FAMILIES[family].settings[setting]
     return [training(paper, "cub128", f"{flags} {more} --name {family}", seed, args.runs,
                      args.weights) for seed in FAMILIES[family].seeds if more]
 
 
 def all_runs(rows, args):
     """Each training of the rows once: the headlines', then others'; seed 0 of all, 1, ..."""
-    wanted = [(row.key not in HEADLINES, run.cfg.seed, run)
-              for row in rows for run in runs_of(row, args)]
+    wanted = [(row.key not in HEADLINES, run) for row in rows for run in runs_of(row, args)]
     if args.dataset == "cub128" and not (args.seeds or args.quick or args.table):
-        wanted += [(False, run.cfg.seed, run) for family in FAMILIES
-                   for setting in FAMILIES[family].settings
-                   for run in deciding_runs(family, setting, args)
-                   if args.paper in (None, run.paper)]
+        wanted += [(False, run) for name, family in FAMILIES.items() for setting in family.settings
+                   for run in deciding_runs(name, setting, args) if args.paper in (None, run.paper)]
     runs = {}
-    for _, _, run in sorted(wanted, key=lambda entry: entry[:2]):
+    for _, run in sorted(wanted, key=lambda entry: (entry[0], entry[1].cfg.seed)):
         runs.setdefault(run.folder, run)
     return list(runs.values())
 

@@ -1,13 +1,15 @@
 """Curves of a figure's runs, with intervals over seeds (matplotlib); sheets (Pillow)."""
 import argparse
 import contextlib
+import itertools
+import sys
 from pathlib import Path
 
 import numpy as np
 
 import common
 from eval import confidence_interval, rebuild
-from report.experiments import EXPERIMENTS, NAMES, read_log
+from report.experiments import EXPERIMENTS, NAMES, read_log, runs_of
 from report.tables import PERCENT, readings, seeds_of
 from support.search import draw_sheet, nearest_entries, sheet_row, split_entries
 
@@ -81,52 +83,54 @@ def draw_curves(path, curves_in, sweep=False):
 
 
 # ---------------------------------------------------------------------------- of an experiment
-def draw_picture(path, runs_of_rows):
-    """runs_of_rows: an experiment's [(row, its finished runs)].  UserError: a point of a sweep has
-    none."""
-    experiment = EXPERIMENTS[runs_of_rows[0][0].key]
-    curves = {"sweep": sweep, "epochs": epochs, "levels": levels}[experiment.picture]
-    draw_curves(path, curves(runs_of_rows, experiment.columns), experiment.picture != "epochs")
-
-
+# Each function yields the panel, the series and some points of a curve.
 def sweep(runs_of_rows, metrics):
     """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
     seeds = set.intersection(*({run.cfg.seed for run in runs} for _, runs in runs_of_rows))
     if not seeds:
         raise common.UserError("not every value has run")
-    curves_in = {}
-    for metric in metrics:
-        for row, runs in runs_of_rows:
-            series, symbol, x = row.name
-            panel = (NAMES[row.dataset], symbol, AXES.get(metric, metric))
-            curve = curves_in.setdefault(panel, {}).setdefault(series, [])
-            curve.append((x, readings([run for run in runs if run.cfg.seed in seeds], metric)))
-    return curves_in
+    for metric, (row, runs) in itertools.product(metrics, runs_of_rows):
+        series, symbol, x = row.name
+        values = readings([run for run in runs if run.cfg.seed in seeds], metric)
+        yield (NAMES[row.dataset], symbol, AXES.get(metric, metric)), series, [(x, values)]
 
 
 def epochs(runs_of_rows, metrics):
     """A panel per dataset, rate and metric, a curve per row over the epochs of its logs."""
-    curves_in = {}
-    for row, runs in runs_of_rows:
+    for (row, runs), metric in itertools.product(runs_of_rows, metrics):
         name, _, rate = row.name.partition(", ")
-        title = ", ".join(filter(None, [NAMES[row.dataset], rate]))
-        for metric in metrics if runs else ():
-            panel = (title, "epoch", AXES[metric])
-            curves_in.setdefault(panel, {})[name] = by_epoch([run.log for run in runs], metric)
-    return curves_in
+        panel = (", ".join(filter(None, [NAMES[row.dataset], rate])), "epoch", AXES[metric])
+        if runs:
+            yield panel, name, by_epoch([run.log for run in runs], metric)
 
 
 def levels(runs_of_rows, metrics):
     """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch."""
-    curves_in = {}
     for row, runs in runs_of_rows:
-        if logs := [run.log[-1] for run in runs]:
-            places = np.mean([log["levels"] for log in logs], 0)
-            curves_in[NAMES[row.dataset], "level (learned value, in σ* from μ*)",
-                      "share of the pairs (%)"] = {
-                kind: [*zip(places, 100 * np.array([log[f"{kind} by level"] for log in logs]).T)]
-                for kind in ("positive pairs", "negative pairs")}
-    return curves_in
+        panel = (NAMES[row.dataset], "level (learned value, in σ* from μ*)",
+                 "share of the pairs (%)")
+        logs = [run.log[-1] for run in runs]
+        for kind in ("positive pairs", "negative pairs") if runs else ():
+            shares = 100 * np.array([log[f"{kind} by level"] for log in logs])
+            yield panel, kind, [*zip(np.mean([log["levels"] for log in logs], 0), shares.T)]
+
+
+def draw_picture(folder, rows, args, most):
+    """Draw an experiment's picture anew -> its name, None if there is none"""
+    experiment, path = EXPERIMENTS[rows[0].key], folder / f"{'-'.join(rows[0].key)}.png"
+    path.unlink(missing_ok=True)
+    runs_of_rows = [(row, [run for run in runs_of(row, args, most) if run.result]) for row in rows]
+    if not experiment.picture or not any(runs for _, runs in runs_of_rows):
+        return None
+    curves = {"sweep": sweep, "epochs": epochs, "levels": levels}[experiment.picture]
+    curves_in = {}
+    try:
+        for panel, series, points in curves(runs_of_rows, experiment.columns):
+            curves_in.setdefault(panel, {}).setdefault(series, []).extend(points)
+        draw_curves(path, curves_in, experiment.picture != "epochs")
+        return path.name
+    except common.UserError as error:
+        print(f"skipped {path.name}: {error}", file=sys.stderr)
 
 
 # ---------------------------------------------------------------------------- of any runs
@@ -144,15 +148,14 @@ def draw_runs(path, runs, names):
     seeds, a run's a curve of its own."""
     if path.suffix not in (".png", ".svg"):
         raise common.UserError(f"--out {path} must end in .png or .svg")
-    curves_in = {("", "epoch", AXES[metric]): {} for metric in ("loss", "R@1", "seen R@1")}
+    logs, curves_in = {}, {}
     for name in names:
         folders = seeds_of(runs, name, "log.jsonl").values()
         own = [folder for folder in folders if folder.name == Path(name).name]
-        logs = [read_log(folder / "log.jsonl") for folder in own or folders]
-        for metric, curves in zip(("loss", "R@1", "seen R@1"), curves_in.values()):
-            if points := by_epoch(logs, metric):
-                curves[name] = points
-    curves_in = {panel: curves for panel, curves in curves_in.items() if curves}
+        logs[name] = [read_log(folder / "log.jsonl") for folder in own or folders]
+    for metric, name in itertools.product(("loss", "R@1", "seen R@1"), names):
+        if points := by_epoch(logs[name], metric):
+            curves_in.setdefault(("", "epoch", AXES[metric]), {})[name] = points
     if not curves_in:
         raise common.UserError(f"no epoch is logged yet in {', '.join(names)}")
     draw_curves(path, curves_in)

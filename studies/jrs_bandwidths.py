@@ -113,21 +113,16 @@ def free_points(png):
             rows.append([name, variant, f"{bound:.4f}", f"{first:.4f}", f"{last:.4f}",
                          f"{tau:.2f}", f"{same:.4f}"])
         if name == "free, 16-d":
-            draw(axes, flows, bound)
+            for (variant, steps), colour, line in zip(flows.items(), COLOURS, LINES):
+                for axis, values in zip(axes, steps.T):
+                    axis.plot(range(1, STEPS + 2), values, color=colour, ls=line, lw=2,
+                              label=f"τ {variant}")
+            axes[0].axhline(bound, color="0.6", lw=1, label="lower bound")
+    for axis, title in zip(axes, ("F, JRS's value", "τ / first τ", "same-class distance² / τ")):
+        axis.set(title=title, xlabel="step + 1", xscale="log")
+    axes[1].set_yscale("log")
     print(*markdown(rows), sep="\n")
     save(figure, png, figure.axes)
-
-
-def draw(axes, flows, bound):
-    """Three panels of the free points; flows: {variant: what flow returns}"""
-    for column, title in enumerate(["F, JRS's value", "τ / first τ", "same-class distance² / τ"]):
-        axis = axes[column]
-        for (variant, steps), colour, line in zip(flows.items(), COLOURS, LINES):
-            axis.plot(range(1, STEPS + 2), steps[:, column], color=colour, ls=line, lw=2,
-                      label=f"τ {variant}")
-        axis.set(title=title, xlabel="step + 1", xscale="log")
-    axes[0].axhline(bound, color="0.6", lw=1, label="lower bound")
-    axes[1].set_yscale("log")
 
 
 # ---------------------------------------------------------------------------- trainings
