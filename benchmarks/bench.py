@@ -13,28 +13,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))      # jrd, mdr, dm
 
 import datetime
 import importlib.metadata
-import platform
 
 import torch
+
+from report.tables import markdown
+from support.runs import processor, versions
 
 torch.set_num_threads(THREADS)
 
 
 def header(title, *packages, threads=THREADS, device="cpu"):
     """Print what is measured, on what and with what."""
-    cpuinfo = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines()
-             if line.startswith("model name")] if cpuinfo.exists() else [platform.processor()]
-    gpu = f" · {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else ""
-    print(f"{title}\n{names[0]}, {os.cpu_count()} cores, {threads} threads, load average "
-          f"{os.getloadavg()[0]:.1f} at the start{gpu} · {datetime.date.today()}")
-    versions = [f"{p} {importlib.metadata.version(p)}" for p in ("torch", *packages)]
-    print(" · ".join([f"python {platform.python_version()}", *versions]) + "\n", flush=True)
+    print(f"{title}\n{processor(torch.device(device))}, {os.cpu_count()} cores, {threads} threads, "
+          f"load average {os.getloadavg()[0]:.1f} at the start · {datetime.date.today()}")
+    used = versions() | {package: importlib.metadata.version(package) for package in packages}
+    print(" · ".join(f"{name} {version}" for name, version in used.items()) + "\n", flush=True)
 
 
 def table(rows):
     """Print lists of cells, the heads first, as Markdown."""
-    for number, row in enumerate(rows):
-        print("| " + " | ".join(row) + " |")
-        if number == 0:
-            print("|---" + "|--:" * (len(row) - 1) + "|")
+    print(*markdown(rows), sep="\n")

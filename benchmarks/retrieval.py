@@ -5,27 +5,21 @@
     OPENBLAS_CORETYPE=SkylakeX python ...           if faiss's OpenBLAS does not know the processor:
                                                     OPENBLAS_VERBOSE=2 says `Core: Prescott` then
 
-It needs `pip install faiss-cpu`.  The sizes are those of two test sets: CUB-200-2011 (5,924 × 512,
-100 classes) and Stanford Online Products (60,502 × 512, 11,316 classes), and a quarter of that.
-faiss is its exact IndexFlatL2 and its Kmeans.  Both run in turn in one process with the same number
-of threads.
-
-Of eval.py the clock sees all of recall_at_k, of faiss only the search.  k-means runs a fixed number
-of Lloyd rounds; the table has the time of one.  Ratios are medians over the turns.  CPU seconds are
-of all threads; other jobs disturb their ratio less.
-
-The embeddings are class centre plus noise, rounded to whole numbers so small that every sum is
-exact in float32.  So an evaluator that disagrees is wrong, not differently rounded.
+The sizes are those of two test sets, CUB-200-2011 and Stanford Online Products, and a quarter of
+that.  faiss is its exact IndexFlatL2 and its Kmeans; both run in turn in one process.  Of eval.py
+the clock sees all of recall_at_k, of faiss only the search.  k-means runs a fixed number of Lloyd
+rounds; the table has the time of one.  The embeddings are class centre plus noise, rounded to whole
+numbers so small that every sum is exact in float32.
 """
 import bench  # noqa: I001  first: sets the threads
 
-import argparse
 import sys
 import time
 
 import numpy as np
 import torch
 
+import common
 from eval import kmeans, recall_at_k
 
 try:
@@ -56,11 +50,6 @@ def search_faiss(x, ks):
     index = faiss.IndexFlatL2(WIDTH)
     index.add(x)
     return index.search(x, max(ks) + 1)[1]
-
-
-def kmeans_faiss(x, k, rounds):
-    faiss.Kmeans(WIDTH, k, niter=rounds, seed=1, min_points_per_centroid=1,
-                 max_points_per_centroid=len(x)).train(x)               # every point, no sampling
 
 
 def recall_of(neighbours, labels, ks):
@@ -109,16 +98,17 @@ def main(args):
         same = "the same" if recall_of(neighbours, labels, ks) == recall else "DIFFERENT"
         shares = "  ".join(f"R@{k} {100 * share:.3f}%" for k, share in recall.items())
         checks.append(f"{size}: {shares}; of faiss {same}")
-        _, seconds = in_turn([lambda: kmeans(x, classes, seed=0, rounds=rounds),
-                              lambda: kmeans_faiss(x, classes, rounds)], turns)
+        every_point = dict(min_points_per_centroid=1, max_points_per_centroid=n)
+        _, seconds = in_turn([
+            lambda: kmeans(x, classes, seed=0, rounds=rounds), lambda: faiss.Kmeans(
+                WIDTH, classes, niter=rounds, seed=1, **every_point).train(x)], turns)
         rows.append(row(f"k-means, k = {classes:,}, one round", size, seconds / rounds))
     bench.table(rows)
     print("", *checks, sep="\n")
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.Parser("benchmarks/retrieval.py", __doc__)
     parser.add_argument("--sizes", nargs="+", choices=tuple(SIZES), default=list(SIZES))
     parser.add_argument("--threads", type=int, default=bench.THREADS)
     parser.add_argument("--turns", type=int, help="default: 9 at CUB size, 3 at SOP size")

@@ -12,23 +12,19 @@ network   forward and backward, images to the device and preprocessing included
 loss      objective(): loss, regularizer, negatives and their gradient to the network's outputs
 sampler   one epoch of batches() over its number of batches
 optimizer Adam
-Outside is the sum of all but the network, by the clock and, on a CPU, by CPU seconds.  Loading of
+Outside is the share of all but the network, by the clock and, on a CPU, by CPU seconds.  Loading of
 images and evaluation are not in it.  On a GPU the table has the peak of allocated memory too.
 """
 import bench  # noqa: I001  first: sets the threads
 
-import argparse
-import statistics
 import time
 
+import numpy as np
 import torch
 
 import common
-import dml_da
-import jrd
-import mdr
+from report.experiments import SCRIPTS
 
-PAPERS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 PARTS = ("network", "loss", "sampler", "optimizer")
 
 
@@ -36,18 +32,15 @@ class Clock:
     """Adds up seconds and CPU seconds between laps by part, waiting for a GPU at each."""
 
     def __init__(self, device):
-        self.device = device
-        self.spent = {part: torch.zeros(2, dtype=torch.float64) for part in PARTS}
-        self.last = self.now()
-
-    def now(self):
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return torch.tensor([time.perf_counter(), time.process_time()], dtype=torch.float64)
+        self.device, self.spent = device, dict.fromkeys(PARTS, 0)
+        self.lap(None)
 
     def lap(self, part):
-        now = self.now()
-        self.spent[part] += now - self.last
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = np.array([time.perf_counter(), time.process_time()])
+        if part:
+            self.spent[part] = self.spent[part] + now - self.last
         self.last = now
 
 
@@ -57,7 +50,7 @@ def measure(paper, cfg, args):
     torch.manual_seed(0)
     network = common.to_device(paper.Network(cfg, 100), cfg).train()
     optimizer = torch.optim.Adam(network.parameters(), lr=cfg.lr)
-    generator = [] if paper is jrd else [torch.Generator(device).manual_seed(0)]
+    generator = [] if paper is SCRIPTS["jrd"] else [torch.Generator(device).manual_seed(0)]
     all_labels, forward, steps = torch.arange(5864) % 100, network.forward, []
     for i in range(2 + args.steps):                                     # two to warm up
         clock = Clock(device)
@@ -66,7 +59,7 @@ def measure(paper, cfg, args):
         clock.spent["sampler"] /= len(batches)
         labels = all_labels[batches[0]]
         images = torch.randint(0, 256, (len(labels), 3, 224, 224), dtype=torch.uint8)
-        clock.last = clock.now()
+        clock.lap(None)                                                 # images are not timed
         labels, outputs = labels.to(device), forward(images.to(device))
         clock.lap("network")
         single = torch.is_tensor(outputs)
@@ -81,24 +74,22 @@ def measure(paper, cfg, args):
         optimizer.step()
         clock.lap("optimizer")
         steps.append(clock.spent)
-    return {part: [statistics.median(step[part][i].item() for step in steps[2:]) for i in (0, 1)]
-            for part in PARTS}
+    return {part: np.median([step[part] for step in steps[2:]], 0) for part in PARTS}
 
 
 def main(args):
     args.device = str(common.device(args))
     torch.set_num_threads(args.threads)
     bench.header(f"A training step, {args.precision}, median of {args.steps} after 2",
-                 "torchvision", threads=args.threads, device=args.device)
+                 threads=args.threads, device=args.device)
     last = "in CPU s" if args.device == "cpu" else "peak GiB"
     rows = [["step", "batch", *(f"{part}, ms" for part in PARTS), "outside", last]]
     for name in args.papers:
         flags = ["--dataset", "cub", "--weights", "random", "--device", args.device,
                  "--precision", args.precision]
-        cfg = PAPERS[name].parse_args(flags + (["--batch", str(args.batch)] if args.batch else []))
-        spent = measure(PAPERS[name], cfg, args)
-        total = [sum(spent[part][i] for part in PARTS) for i in (0, 1)]
-        outside = [f"{1 - spent['network'][i] / total[i]:.2%}" for i in (0, 1)]
+        cfg = SCRIPTS[name].parse_args(flags + (["--batch", str(args.batch)] if args.batch else []))
+        spent = measure(SCRIPTS[name], cfg, args)
+        outside = [f"{share:.2%}" for share in 1 - spent["network"] / sum(spent.values())]
         if args.device != "cpu":
             outside[1] = f"{torch.cuda.max_memory_allocated() / 2 ** 30:.1f}"
             torch.cuda.reset_peak_memory_stats()
@@ -108,10 +99,9 @@ def main(args):
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.Parser("benchmarks/step.py", __doc__)
     add = parser.add_argument
-    add("--papers", nargs="+", choices=tuple(PAPERS), default=list(PAPERS))
+    add("--papers", nargs="+", choices=tuple(SCRIPTS), default=list(SCRIPTS))
     add("--batch", type=int, help="default: the paper's (100, 128, 100)")
     add("--steps", type=int, default=5, help="steps measured (5)")
     add("--threads", type=int, default=bench.THREADS, help="CPU threads (2)")
