@@ -196,10 +196,9 @@ def trainings(out):
                 directions(network, data)
     rows = [["", *(f"{variant}, α = {alpha}" for variant, alpha in RUNS)]]
     for name in figures[RUNS[0]][0]:
-        rows.append([name])
-        for run in RUNS:
-            values = [seed[name] for seed in figures[run]]
-            rows[-1].append(f"{statistics.mean(values):.4g} ± {statistics.stdev(values):.2g}")
+        of_runs = [[seed[name] for seed in figures[run]] for run in RUNS]
+        rows.append([name, *(f"{statistics.mean(values):.4g} ± {statistics.stdev(values):.2g}"
+                             for values in of_runs)])
     rows.append(["MAP@R less that of α = 0, 95%"])
     for run in RUNS:
         mean, half = confidence_interval([seed["MAP@R"] - base["MAP@R"] for seed, base in

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
+from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -19,7 +20,7 @@ import common  # noqa: E402
 import dml_da  # noqa: E402
 import jrd  # noqa: E402
 import mdr  # noqa: E402
-from report.figures import COLOURS, for_figures  # noqa: E402
+from report.figures import COLOURS  # noqa: E402
 
 BLUE, RED, GREEN = COLOURS[:3]
 MATRICES = ("kernel of x⁻:\npooled features", "kernel of x:\nembedding", "kernel of x⁺:\ncosines",
@@ -36,7 +37,7 @@ def glyphs(script):
     return cfg, network.eval(), seen.images, seen.labels
 
 
-def draw_jrd(plt):
+def draw_jrd():
     cfg, network, images, labels = glyphs(jrd)
     optimizer = torch.optim.Adam([network.proxies, *network.embedding.parameters()], lr=0.01)
     for batch in torch.randint(len(labels), (20, cfg.batch)):
@@ -62,7 +63,7 @@ def draw_jrd(plt):
     figure.colorbar(matrix, ax=axes, shrink=0.75, pad=0.03)
 
 
-def draw_mdr(plt):
+def draw_mdr():
     cfg, network, images, labels = glyphs(mdr)
     regularizer = mdr.MDR(cfg.levels).requires_grad_(False)
     distances = mdr.unit_mean(mdr.pairwise_distances(network(images).detach()))
@@ -86,7 +87,7 @@ def draw_mdr(plt):
     pairs.legend(loc="center right")
 
 
-def draw_dml_da(plt):
+def draw_dml_da():
     def push(D_avg, alpha):         # minus the gradient of 10 L_DA of one class
         at = torch.tensor([[D_avg], [alpha]], requires_grad=True)
         (-10 * dml_da.density_regularizer(*at)).backward()
@@ -116,12 +117,10 @@ def draw_dml_da(plt):
 
 
 def draw(folder):
-    with for_figures():
-        from matplotlib import pyplot as plt
     for name, function in (("jrd", draw_jrd), ("mdr", draw_mdr), ("dml_da", draw_dml_da)):
-        function(plt)
+        function()
         plt.savefig(Path(folder, f"{name}_mechanism.png"), dpi=115, bbox_inches="tight")
 
 
 if __name__ == "__main__":
-    common.main(draw, lambda: ROOT / "docs" / "lectures")
+    draw(ROOT / "docs" / "lectures")

@@ -31,8 +31,7 @@ def main(words):
              "σ, if the mean is 1", "positive pairs, in σ"]]
     for name, file in (word.split("=") for word in words):
         cfg = mdr.parse_args(["--dataset", "cub128", "--backbone", name, "--weights", file])
-        train, _, test = mdr.transforms(cfg)
-        data = common.load_dataset(cfg.dataset, cfg.data_root, train, test)
+        data = common.load_dataset(cfg.dataset, cfg.data_root, *mdr.transforms(cfg)[::2])
         torch.manual_seed(cfg.seed)
         network = mdr.Network(cfg, len(data.train.classes)).eval()
         common.load_weights(network.backbone, name, file)

@@ -8,7 +8,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
-from tqdm import tqdm  # noqa: E402
 
 from support import files, glyphs  # noqa: E402
 from common import augmented, shuffled  # noqa: E402
@@ -24,7 +23,7 @@ def pretrain(path):
     optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, 2e-3, total_steps=epochs * len(labels) // batch)
-    for epoch in tqdm(range(epochs), "pretraining", disable=None):
+    for epoch in range(epochs):
         for chosen in shuffled(len(labels), batch, 0, epoch):
             x = torch.stack([augmented(images[i], glyphs.SMALL_TRANSFORMS[1], 0, epoch, i)
                              for i in chosen])

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from matplotlib import animation
+from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-import common  # noqa: E402
 import dml_da  # noqa: E402
 import jrd  # noqa: E402
 import mdr  # noqa: E402
-from report.figures import COLOURS, MARKS, for_figures  # noqa: E402
+from report.figures import COLOURS, MARKS  # noqa: E402
 
 LABELS = torch.arange(4).repeat_interleave(8)
 PANELS = (  # title, scale of the arrows, text
@@ -75,10 +76,6 @@ def draw_points(axis, points, size):
 
 
 def draw(to, steps=1600, frames=48):
-    with for_figures():
-        from matplotlib import animation
-        from matplotlib import pyplot as plt
-    plt.switch_backend("agg")
     figure, axes = plt.subplots(1, 4, figsize=(10.4, 3.5), dpi=100)
     figure.subplots_adjust(0.005, 0.2, 0.995, 0.92, wspace=0.02)
     *panels, inner = paths(steps)
@@ -105,4 +102,4 @@ def draw(to, steps=1600, frames=48):
 
 
 if __name__ == "__main__":
-    common.main(draw, lambda: ROOT / "docs" / "toy.gif")
+    draw(ROOT / "docs" / "toy.gif")
