@@ -82,29 +82,30 @@ def write_report(rows, args, folder):
     written.  Without any run report.md alone, which says how to start them."""
     folder.mkdir(parents=True, exist_ok=True)
     runs, most = all_runs(rows, args), max(row.seeds for row in rows)
+    rows = [row._replace(seeds=most) for row in rows]           # read, if there are as many
     done = [run for run in runs if run.result]
     lines = [f"# Report on {NAMES[args.dataset]}", "", header(args, runs, done)]
-    written = ["report.md"]
+    written, table_rows, claim_rows = ["report.md"], [], []
     if done:
-        claim_lines, claim_rows = ledger(args, range(most))
         if args.dataset == "cub128" and not args.partial:       # Holm's families are whole
             lines += ["## Decided", ""]
             for name in FAMILIES:
-                decided_lines, decided_rows = decided(args, name)
-                lines, claim_rows = lines + decided_lines, decided_rows + claim_rows
-        lines, table_rows = lines + claim_lines, []
+                text, csv_rows = decided(args, name)
+                lines, claim_rows = lines + text, csv_rows + claim_rows
+        text, csv_rows = ledger(args, range(most))
+        lines, claim_rows = lines + text, claim_rows + csv_rows
         written += ["tables.csv", "claims.csv"]
         if (folder / "README.md").exists():                     # by a person
             lines += ["What was seen in them: [README.md](README.md).", ""]
         for key in dict.fromkeys(row.key for row in rows):
             of_key = [row for row in rows if row.key == key]
             lines += [f"## {heading(key)}", ""]
-            if picture := draw_picture(folder, of_key, args, most):
+            if picture := draw_picture(folder, of_key, args):
                 written.append(picture)
                 lines += [f"![{heading(key)}]({picture})", ""]
             for dataset in dict.fromkeys(row.dataset for row in of_key):
-                text, csv_rows = paper_table([row for row in of_key if row.dataset == dataset],
-                                             args, most)
+                text, csv_rows = paper_table(
+                    [row for row in of_key if row.dataset == dataset], args)
                 lines += [f"**{NAMES[dataset]}**", "", *text, ""]
                 table_rows += csv_rows
         write_csv(folder / "tables.csv", table_rows)
@@ -117,17 +118,13 @@ def write_report(rows, args, folder):
 def main(args):
     with unpacked(args.runs) as args.runs:
         if args.sheet:
-            path = Path(args.out or Path(args.sheet).with_name("sheet.png"))
-            draw_nearest(path, Path(args.sheet))
-            print(f"wrote {path}")
+            draw_nearest(Path(args.out or Path(args.sheet).with_name("sheet.png")), args.sheet)
         elif args.annotate:
             with for_figures():
                 from report.annotate import annotate
             annotate(Path(args.out or "annotated"))
         elif args.curves:
-            path = Path(args.out or "curves.png")
-            draw_runs(path, args.runs, args.curves)
-            print(f"wrote {path}")
+            draw_runs(Path(args.out or "curves.png"), args.runs, args.curves)
         elif args.compare:
             print(compare(args.runs, *args.compare))
         elif args.list:
@@ -148,7 +145,7 @@ def main(args):
 
 def parse_args(argv=None):
     parser = common.Parser("python -m report", __doc__)
-    add = parser.add_argument
+    add, one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("--dataset", choices=("glyphs", "cub128", "real", "cub", "cars", "sop", "inshop"),
         help="glyphs: in miniature; cub128: CUB at 128 × 128; real: all of the papers' (default "
         "of --list, --plan)")
@@ -161,7 +158,6 @@ def parse_args(argv=None):
     add("--weights", metavar="FILE", help="pretrained weights that every command is to have")
     add("--runs", metavar="PATH", nargs="+", help="folder that holds the runs (default: runs), or "
         "archives of such folders: results/cub128/runs.tar.xz ...")
-    one = parser.add_mutually_exclusive_group().add_argument
     one("--list", action="store_true", help="print the commands, one per line")
     one("--plan", action="store_true", help="print what there is to do")
     one("--compare", metavar="RUN", nargs=2, help="folders in --runs, without -s0, -s1, ...")
@@ -181,11 +177,10 @@ def parse_args(argv=None):
         ("without --dataset, --paper, --table or --quick", not args.partial and not args.dataset
          and not any(getattr(args, mode) for mode in idle), "seeds weights out")])
     args.runs = args.runs or ["runs"]
-    args.beside = Path(args.runs[0])                # of an archive, its folder
-    if args.beside.suffix == ".xz":
-        args.beside = args.beside.parent
-        if args.list or args.plan:
-            parser.error(f"--runs {args.runs[0]}: an archive is read; runs are trained in a folder")
+    first = Path(args.runs[0])
+    args.beside = first.parent if first.suffix == ".xz" else first
+    if first.suffix == ".xz" and (args.list or args.plan):
+        parser.error(f"--runs {first}: an archive is read; runs are trained in a folder")
     return args
 
 

@@ -1,5 +1,5 @@
 """What the papers claim, as inequalities between runs: the ledger, and what new seeds decided."""
-import contextlib
+import functools
 import math
 import statistics
 
@@ -110,38 +110,19 @@ CLAIMS = {
         "N-pair - triplet": less("--loss npair --lambda 0", "--loss triplet --lambda 0")})}
 
 
-def at_three_times(paper, inequality):
-    """The inequality of settings that have three times the preset's rate"""
-    return lambda v: inequality(
-        lambda flags, *metric: v(f"{flags} {THREE_TIMES_IS[paper]}".strip(), *metric))
-
-
-AT_THREE_TIMES = {      # on glyphs: the claims that need headline settings alone
-    f"{claim}, {THREE_TIMES}": (CLAIMS[claim][0], "cub cars", {
-        text: at_three_times(PAPER_OF[claim[0]], inequality)
-        for text, inequality in CLAIMS[claim][2].items()})
-    for claim in ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")}
+HEADLINE_CLAIMS = ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")   # at both rates
 
 
 # ---------------------------------------------------------------------------- verdicts
-class NotRun(Exception):
-    """A setting that an inequality needs has no finished run."""
-
-
-def in_each_seed(paper, inequality, dataset, args, seeds):
-    """What must be above 0 -> its value in each seed that has its runs"""
-    def v(flags, metric="R@1"):                     # of the loop's seed
-        flags = flags_on(dataset, paper, flags)
+def in_each_seed(paper, inequality, dataset, args, seeds, rate=""):
+    """What must be above 0 -> its value in each seed that has its runs.  rate: flags of another"""
+    def v(seed, flags, metric="R@1"):               # nan, as its inequality then: not run
+        flags = flags_on(dataset, paper, f"{flags} {rate}".strip())
         run = flags is not None and training(paper, dataset, flags, seed, args.runs, args.weights)
-        if not run or not run.result:
-            raise NotRun
-        return reading(run, metric)
+        return reading(run, metric) if run and run.result else math.nan
 
-    values = []
-    for seed in seeds:
-        with contextlib.suppress(NotRun):
-            values.append(inequality(v))
-    return values
+    values = [inequality(functools.partial(v, seed)) for seed in seeds]
+    return [value for value in values if not math.isnan(value)]
 
 
 def judged(values):
@@ -158,12 +139,12 @@ def holm(rows):
     """Rows of claims.csv get the verdict and the p of Holm (1979), whose family is all that have a
     p -> their number.  What was decided alone and is not at a family-wise level of 0.05 is
     undecided."""
-    tested, adjusted = [row for row in rows if not math.isnan(row.get("p", math.nan))], 0.0
+    tested = sorted((row for row in rows if row.get("p", math.nan) >= 0), key=lambda row: row["p"])
+    adjusted = 0.0
     for row in rows:
         row["Holm-adjusted verdict"] = row["verdict"]
-    for rank, row in enumerate(sorted(tested, key=lambda row: row["p"])):
-        adjusted = row["Holm-adjusted p"] = max(
-            adjusted, min(1.0, (len(tested) - rank) * row["p"]))
+    for left, row in zip(range(len(tested), 0, -1), tested):
+        adjusted = row["Holm-adjusted p"] = max(adjusted, min(1.0, left * row["p"]))
         if adjusted >= 0.05:
             row["Holm-adjusted verdict"] = "undecided"
     return len(tested)
@@ -187,36 +168,40 @@ the search's grid, for every claim that needs headline settings alone."""
 VERDICTS = ("does not hold", "not run", "undecided", "holds")           # the worst first
 
 
-def judged_claim(claim, sentence, datasets, inequalities, args, seeds):
-    """A claim's inequalities on each dataset -> rows of claims.csv"""
+def judged_claim(claim, at, args, seeds):
+    """A claim, at THREE_TIMES or "" -> rows of claims.csv, one per inequality and dataset"""
+    (sentence, datasets, inequalities), paper = CLAIMS[claim], PAPER_OF[claim[0]]
     rows = []
     for dataset in datasets_asked(datasets, args.dataset):
         for text, inequality in inequalities.items():
-            values = in_each_seed(PAPER_OF[claim[0]], inequality, dataset, args, seeds)
-            rows.append({"claim": claim, "sentence": sentence, "must be above 0": text,
-                         "on": dataset, "seeds": len(values)}
+            values = in_each_seed(paper, inequality, dataset, args, seeds,
+                                  THREE_TIMES_IS[paper] if at else "")
+            rows.append({"claim": ", ".join(filter(None, [claim, at])), "sentence": sentence,
+                         "must be above 0": text, "on": dataset, "seeds": len(values)}
                         | (judged(values) if values else {"verdict": "not run"}))
     return rows
 
 
 def ledger(args, seeds):
     """-> Markdown lines, CSV rows.  The tables have what has run; other claims are named below."""
-    asked = CLAIMS | (AT_THREE_TIMES if args.dataset == "glyphs" else {})
-    by_claim = {claim: judged_claim(claim, *parts, args, seeds) for claim, parts in asked.items()
-                if args.paper in (None, PAPER_OF[claim[0]])}
-    csv_rows = sum(by_claim.values(), [])
+    asked = [(claim, "") for claim in CLAIMS]
+    asked += [(claim, THREE_TIMES) for claim in HEADLINE_CLAIMS if args.dataset == "glyphs"]
+    by_claim = [judged_claim(claim, at, args, seeds) for claim, at in asked
+                if args.paper in (None, PAPER_OF[claim[0]])]
+    csv_rows = sum(by_claim, [])
     lines = ["## Claims", "", LEDGER.format(family=holm(csv_rows)), ""]
     lines += [LEDGER_ON_GLYPHS, ""] if args.dataset == "glyphs" else []
     short, not_run = [["claim", "", "verdict", "Holm-adjusted"]], []
     long = [["claim", "must be above 0", "on", "estimate", "95% interval", "seeds", "verdict",
              "Holm-adjusted"]]
-    for claim, rows in by_claim.items():
+    for rows in filter(None, by_claim):
+        claim = rows[0]["claim"]
         if any(row["seeds"] for row in rows):       # a claim's verdict is its worst inequality's
             alone, adjusted = (min((row[of] for row in rows), key=VERDICTS.index)
                                for of in ("verdict", "Holm-adjusted verdict"))
             short.append([claim, rows[0]["sentence"], f"**{alone}**", adjusted])
             long += [cells_of(row) for row in rows]
-        elif rows:
+        else:
             not_run.append(claim)
     lines += [*markdown(short), "", *markdown(long), ""] if len(short) > 1 else []
     if not_run:
@@ -227,9 +212,9 @@ def ledger(args, seeds):
 def cells_of(row):
     """A row of claims.csv -> cells"""
     numbers = ["–", "–"]
-    if row["seeds"]:
-        mean, half = row["estimate"], row["half-width"]
-        numbers = [f"{round(mean, 3) + 0:+.3f}", interval(mean, half, 3)]       # + 0: not -0.000
+    if row["seeds"]:                                # + 0: not -0.000
+        numbers = [f"{round(row['estimate'], 3) + 0:+.3f}",
+                   interval(row["estimate"], row["half-width"], 3)]
     return [row["claim"], row["must be above 0"], NAMES[row["on"]], *numbers, str(row["seeds"]),
             row["verdict"], row["Holm-adjusted verdict"]]
 
@@ -241,14 +226,14 @@ TABLES = (("R@1 of each", "paired", "correlation", "unpaired", "over classes", "
            "Holm-adjusted verdict"), ("R@1 of each, L2-normalized", *METRICS, EARLY))
 
 
-def over_classes(one, other, resamples=10_000):
+def over_classes(one, other):
     """95% bootstrap interval over test classes: classes are resampled with all their queries, the
     gallery stays, seeds are averaged.  one, other: the hits of each seed -> its ends, in points"""
     classes = list(one[0])
     gain = np.array([sum(a[c].count("1") - b[c].count("1") for a, b in zip(one, other))
                      for c in classes])
     size = len(one) * np.array([len(one[0][c]) for c in classes])
-    drawn = np.random.RandomState(0).randint(0, len(classes), (resamples, len(classes)))
+    drawn = np.random.RandomState(0).randint(0, len(classes), (10_000, len(classes)))
     return np.percentile(100 * gain[drawn].sum(1) / size[drawn].sum(1), (2.5, 97.5))
 
 
@@ -279,18 +264,18 @@ def figures(sides, shares):
 def decided(args, name):
     """A family of FAMILIES -> Markdown lines, CSV rows.  No figure before all of its runs are in,
     by one code on one kind of processor."""
-    family, rows, members = FAMILIES[name], [], []
+    family, rows, members, runs = FAMILIES[name], [], [], {}
     for text, papers in family.differences.items():
         pair = text.split(" - ")
         sides = [deciding_runs(name, setting, args) for setting in pair]
         done = min(sum(run.result is not None for run in side) for side in sides)
         if text in family.optional and done < len(family.seeds):
             continue
+        runs |= dict.fromkeys(sum(sides, []))
         members.append((sides, [family.settings[setting][1] for setting in pair]))
         rows.append({"claim": name, "must be above 0": text, "on": "cub128",
                      "seeds": f"{done} of {len(family.seeds)}",
                      "paper's": f"{papers:+g}" if papers else "–"})
-    runs = dict.fromkeys(run for sides, _ in members for side in sides for run in side)
     missing = [run.folder.name for run in runs if not run.result]
     configs = [(run.paper, run.config) for run in runs if run.result]
     word = ", ".join(

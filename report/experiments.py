@@ -272,8 +272,19 @@ def read_log(path):
         raise UserError(f"{path} is damaged, or not there")
 
 
-class Training:
-    """One run: its command, settings and folder, and what stands in the folder."""
+class Folder:
+    """A run's folder, of which each file is read once."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    config = functools.cached_property(lambda self: read_config(self.folder))
+    log = functools.cached_property(lambda self: read_log(self.folder / "log.jsonl"))
+    result = functools.cached_property(lambda self: read_result(self.folder))
+
+
+class Training(Folder):
+    """One run of the list: its command, settings and folder."""
 
     def __init__(self, paper, dataset, flags, seed, runs="runs", weights=None):
         words = ["--dataset", dataset, *flags.split(), "--seed", str(seed)]
@@ -282,10 +293,6 @@ class Training:
         self.paper, self.command = paper, shlex.join(["python", f"{paper}.py", *words])
         self.cfg = SCRIPTS[paper].parse_args(words)
         self.folder = run_folder(paper, self.cfg)
-
-    @functools.cached_property
-    def config(self):
-        return read_config(self.folder)
 
     @functools.cached_property
     def state(self):
@@ -302,18 +309,14 @@ class Training:
         """None of a run that is not finished"""
         return read_result(self.folder) if self.state == "finished" else None
 
-    @functools.cached_property
-    def log(self):
-        return read_log(self.folder / "log.jsonl")
-
 
 training = functools.cache(Training)        # of the same arguments the same one
 
 
-def runs_of(row, args, seeds=None):
+def runs_of(row, args):
     """A row's runs under --runs, one per seed; none if it has no counterpart."""
     return [training(row.key[0], row.dataset, row.flags, seed, args.runs, args.weights)
-            for seed in range(seeds or row.seeds) if row.flags is not None]
+            for seed in range(row.seeds) if row.flags is not None]
 
 
 def deciding_runs(family, setting, args):

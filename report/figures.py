@@ -9,7 +9,7 @@ import numpy as np
 
 import common
 from eval import confidence_interval, rebuild
-from report.experiments import EXPERIMENTS, NAMES, read_log, runs_of
+from report.experiments import EXPERIMENTS, NAMES, runs_of
 from report.tables import PERCENT, readings, seeds_of
 from support.search import draw_sheet, nearest_entries, sheet_row, split_entries
 
@@ -31,23 +31,17 @@ def for_figures():
         raise common.UserError(f"{error}; figures need: pip install -r report/requirements.txt")
 
 
-def panels(n, width=4.4, height=3.4, columns=3):
-    """-> figure, n axes in rows of `columns`"""
+def panels(n, width=4.4, height=3.4):
+    """-> figure, n axes, at most three in a row"""
     with for_figures():
-        import matplotlib
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    plt.close("all")
-    plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-                         "grid.alpha": 0.3, "legend.frameon": False, "figure.dpi": 130,
-                         "axes.titlesize": 10, "axes.axisbelow": True})
-    across = 2 if n == 4 else min(n, columns)
+        import matplotlib.figure
+    matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False,
+                                "axes.grid": True, "grid.alpha": 0.3, "legend.frameon": False,
+                                "figure.dpi": 130, "axes.titlesize": 10, "axes.axisbelow": True})
+    across = 2 if n == 4 else min(n, 3)
     down = -(-n // across)
-    figure, axes = plt.subplots(down, across, squeeze=False, layout="constrained",
-                                figsize=(width * across, height * down + 0.5))
-    for axis in axes.flat[n:]:
-        axis.axis("off")
-    return figure, axes.flat[:n]
+    figure = matplotlib.figure.Figure((width * across, height * down + 0.5), layout="constrained")
+    return figure, [figure.add_subplot(down, across, i) for i in range(1, n + 1)]
 
 
 def save(figure, path, axes):
@@ -62,18 +56,18 @@ def draw_curves(path, curves_in, sweep=False):
     """curves_in: {(title, x label, y label): {series: [(x, values of the seeds)]}}; a panel each
     with the means and, as bands, their 95% intervals; of a sweep with the seeds' std as bars."""
     figure, axes = panels(len(curves_in))
-    series = list(dict.fromkeys(name for curves in curves_in.values() for name in curves))
+    series = [*dict.fromkeys(name for curves in curves_in.values() for name in curves)]
     for axis, ((title, x_label, y_label), curves) in zip(axes, curves_in.items()):
         for name, points in curves.items():
-            i, x = series.index(name), [x for x, _ in points]
-            mean = np.array([np.mean(values) for _, values in points])
+            i, (x, seeds) = series.index(name), zip(*points)
+            mean = np.array([np.mean(values) for values in seeds])
             style = dict(color=COLOURS[i % 7], ls=LINES[i % 4], lw=1.8, ms=5, label=name)
             if sweep:
-                std = [np.std(values, ddof=1) if len(values) > 1 else 0 for _, values in points]
+                std = [np.std(values, ddof=1) if len(values) > 1 else 0 for values in seeds]
                 axis.errorbar(x, mean, std, marker=MARKS[i], elinewidth=0.8, capsize=2, **style)
                 continue
-            half = np.array([confidence_interval(values)[1] if len(values) > 2 else np.nan
-                             for _, values in points])
+            half = [confidence_interval(values)[1] if len(values) > 2 else np.nan
+                    for values in seeds]
             axis.plot(x, mean, marker=None if len(x) > 1 else "o", **style)     # a line has two
             axis.fill_between(x, mean - half, mean + half, color=COLOURS[i % 7], alpha=0.18, lw=0)
         axis.set(title=title, xlabel=x_label, ylabel=y_label)
@@ -115,11 +109,11 @@ def levels(runs_of_rows, metrics):
             yield panel, kind, [*zip(np.mean([log["levels"] for log in logs], 0), shares.T)]
 
 
-def draw_picture(folder, rows, args, most):
+def draw_picture(folder, rows, args):
     """Draw an experiment's picture anew -> its name, None if there is none"""
     experiment, path = EXPERIMENTS[rows[0].key], folder / f"{'-'.join(rows[0].key)}.png"
     path.unlink(missing_ok=True)
-    runs_of_rows = [(row, [run for run in runs_of(row, args, most) if run.result]) for row in rows]
+    runs_of_rows = [(row, [run for run in runs_of(row, args) if run.result]) for row in rows]
     if not experiment.picture or not any(runs for _, runs in runs_of_rows):
         return None
     curves = {"sweep": sweep, "epochs": epochs, "levels": levels}[experiment.picture]
@@ -150,15 +144,16 @@ def draw_runs(path, runs, names):
         raise common.UserError(f"--out {path} must end in .png or .svg")
     logs, curves_in = {}, {}
     for name in names:
-        folders = seeds_of(runs, name, "log.jsonl").values()
-        own = [folder for folder in folders if folder.name == Path(name).name]
-        logs[name] = [read_log(folder / "log.jsonl") for folder in own or folders]
+        of_seed = seeds_of(runs, name, "log.jsonl").values()
+        own = [run for run in of_seed if run.folder.name == Path(name).name]
+        logs[name] = [run.log for run in own or of_seed]
     for metric, name in itertools.product(("loss", "R@1", "seen R@1"), names):
         if points := by_epoch(logs[name], metric):
             curves_in.setdefault(("", "epoch", AXES[metric]), {})[name] = points
     if not curves_in:
         raise common.UserError(f"no epoch is logged yet in {', '.join(names)}")
     draw_curves(path, curves_in)
+    print(f"wrote {path}")
 
 
 # ---------------------------------------------------------------------------- images
@@ -168,7 +163,7 @@ def draw_nearest(path, checkpoint, queries=6):
     if path.suffix not in (".png", ".jpg"):
         raise common.UserError(f"--out {path} must end in .png or .jpg")
     where = argparse.Namespace(data_root=None, dataset=None, device="auto", no_cache=False)
-    network, cfg, data = rebuild(checkpoint, where)
+    network, cfg, data = rebuild(Path(checkpoint), where)
     parts = common.embeddings(network.embed, data, cfg, ("test", "gallery"))
     split, x = (data.gallery, parts["gallery"]) if data.gallery else (data.test, parts["test"])
     entries, searched = (split_entries(part, data.folder) for part in (data.test, split))
@@ -180,3 +175,4 @@ def draw_nearest(path, checkpoint, queries=6):
             nearest = [pair for pair in nearest if pair[1] is not searched[i]]      # not itself
         rows.append(sheet_row(entries[i], nearest[:5]))
     draw_sheet(path, rows)
+    print(f"wrote {path}")

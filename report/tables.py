@@ -15,9 +15,9 @@ from pathlib import Path
 
 import common
 from eval import confidence_interval
-from report.experiments import EXPERIMENTS, NAMES, STAND_INS, read_log, runs_of
+from report.experiments import EXPERIMENTS, NAMES, STAND_INS, Folder, runs_of
 from support.layouts import SMALLER
-from support.runs import other_images, other_settings, read_config, read_result
+from support.runs import other_images, other_settings
 
 NUMBERS = Path(__file__).with_name("paper_numbers.jsonl")
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
@@ -47,11 +47,6 @@ def interval(mean, half, digits):
     return "–" if math.isnan(half) else ends
 
 
-def digits_of(metric):
-    """Decimals: one of a share in %, else three."""
-    return 1 if PERCENT.fullmatch(metric) else 3
-
-
 def label(row):
     """A row's name as text."""
     return row.name if isinstance(row.name, str) else "{}, {} = {:g}".format(*row.name)
@@ -76,27 +71,22 @@ def write_csv(path, rows):
 # ---------------------------------------------------------------------------- single figures
 @functools.cache
 def paper_numbers():
-    """paper_numbers.jsonl as {(paper, table): {dataset: {row: {metric: entry}}}}"""
-    tables = {}
-    for entry in map(json.loads, NUMBERS.read_text(encoding="utf-8").splitlines()):
-        table = tables.setdefault((entry["paper"], entry["table"]), {})
-        row = table.setdefault(entry["dataset"], {}).setdefault(entry["row"], {})
-        row[entry["metric"]] = entry
-    return tables
+    """The entries of paper_numbers.jsonl"""
+    return [json.loads(line) for line in NUMBERS.read_text(encoding="utf-8").splitlines()]
 
 
-def papers_rows(key, dataset):
-    """A paper's table: {dataset: {row: {metric: entry}}}, on this dataset alone (cub128: on CUB);
-    on glyphs on all of the paper's."""
-    table, own = paper_numbers().get(key, {}), SMALLER.get(dataset, dataset)
-    return table if dataset == "glyphs" else {own: table.get(own, {})}
+def papers(key, dataset, row=None):
+    """The entries of a paper's table or of one of its rows, on this dataset alone (cub128: on
+    CUB); on glyphs on all of the paper's."""
+    return [entry for entry in paper_numbers() if (entry["paper"], entry["table"]) == key
+            and (dataset == "glyphs" or entry["dataset"] == SMALLER.get(dataset, dataset))
+            and row in (None, entry["row"])]
 
 
 def metrics_of(key, dataset):
     """A table's columns: the paper's (on glyphs without R@10 and above), or the experiment's; on
     glyphs and cub128 those beside them too."""
-    columns = [metric for rows in papers_rows(key, dataset).values()
-               for entries in rows.values() for metric in entries] or EXPERIMENTS[key].columns
+    columns = [entry["metric"] for entry in papers(key, dataset)] or EXPERIMENTS[key].columns
     columns = [metric for metric in dict.fromkeys(columns)
                if dataset != "glyphs" or not re.search(r"R@\d\d", metric)]
     return [*columns, *(EXPERIMENTS[key].beside if dataset in STAND_INS else ())]
@@ -108,22 +98,21 @@ def reading(run, metric, row=None, part="last epoch"):
     metric: a name of paper_numbers.jsonl, of result.json or of the last log row; or a share of the
     epochs, for R@1 after it.  row: those "at inference" read l2-normalized embeddings.
     """
-    evaluated = [line for line in run.log if "R@1" in line]
     if metric == "last four R@1":                   # the mean of the last four evaluations
-        return 100 * statistics.mean(line["R@1"] for line in evaluated[-4:])
+        return 100 * statistics.mean([line["R@1"] for line in run.log if "R@1" in line][-4:])
     if isinstance(metric, float):                   # R@1 after about this share of the schedule
-        return 100 * min(evaluated, key=lambda line: abs(
+        return 100 * min((line for line in run.log if "R@1" in line), key=lambda line: abs(
             line["epoch"] - metric * run.cfg.epochs))["R@1"]
     figures, name = run.result[part], IN_RUNS.get(metric, metric)
-    if part == "last epoch":
-        figures = run.log[-1] | figures
-        if row and EXPERIMENTS[row.key].ten_parts:
-            figures |= figures.get("ten parts", {})
-        if row and "at inference" in row.name:
+    if row and part == "last epoch":
+        if EXPERIMENTS[row.key].ten_parts:
+            figures = figures | figures.get("ten parts", {})
+        if "at inference" in row.name:
             name += ", l2-normalized"
-    elif EXPERIMENTS[row.key].last_alone:
+    elif row and EXPERIMENTS[row.key].last_alone:
         return None
-    value = figures.get(name)
+    log = run.log[-1] if part == "last epoch" and name not in figures else {}
+    value = (log | figures).get(name)
     value = value[0] if isinstance(value, list) else value          # of [mean, half-width]
     return 100 * value if value is not None and PERCENT.fullmatch(metric) else value
 
@@ -135,11 +124,11 @@ def readings(runs, *args):
 
 
 # ---------------------------------------------------------------------------- a paper's table
-def cells(row, args, most):
+def cells(row, args):
     """A row's figures -> a row of tables.csv per metric"""
-    runs = runs_of(row, args, most)
-    own = papers_rows(row.key, row.dataset).get(SMALLER.get(row.dataset, row.dataset), {})
-    rows = []
+    runs, rows = runs_of(row, args), []
+    own = {entry["metric"]: entry["value"] for entry in papers(row.key, row.dataset, label(row))
+           if row.dataset != "glyphs"}
     for metric in metrics_of(row.key, row.dataset):
         values = readings(runs, metric, row)
         mean, std = mean_and_std(values)
@@ -148,10 +137,9 @@ def cells(row, args, most):
         best, best_std = mean_and_std(readings(runs, metric, row, "best on test"))
         before, _ = mean_and_std(readings(runs, metric, row, "pretrained backbone"))
         rows.append({
-            "paper": row.key[0], "table": row.key[1], "row": label(row),
-            "dataset": row.dataset, "metric": metric,
-            "paper's figure": own.get(label(row), {}).get(metric, {}).get("value"),
-            "ours": mean, "our std": std, "seeds": len(values),
+            "paper": row.key[0], "table": row.key[1], "row": label(row), "dataset": row.dataset,
+            "metric": metric, "paper's figure": own.get(metric), "ours": mean, "our std": std,
+            "seeds": len(values),
             "best on test, not to report": best, "best on test's std": best_std,
             "before training": before,
             "command": re.sub(r" --seed 0| --out \S+", "", runs[0].command) if runs else None,
@@ -160,29 +148,28 @@ def cells(row, args, most):
 
 
 def published(entry):
-    """A paper's figure as printed, with ± std or [its 95% interval]; – for none."""
+    """A paper's figure as printed, with ± std or [its 95% interval]"""
     text = " ± ".join(str(entry[k]) for k in ("value", "std") if k in entry)
     if "ci95" in entry:
         ends = interval(entry["value"], entry["ci95"], len(text.partition(".")[2]))
         text += f" {ends.replace('+', '')}"
-    return text or "–"
+    return text
 
 
-def paper_table(rows, args, most):
-    """A table on one dataset, metrics across as in the paper -> Markdown lines, CSV rows.
-
-    Below a row's figures in the paper, on each of its datasets, stand ours.
-    """
+def paper_table(rows, args):
+    """A table on one dataset, metrics across as in the paper -> Markdown lines, CSV rows.  Below a
+    row's figures in the paper, on each of its datasets, stand ours."""
     metrics = metrics_of(rows[0].key, rows[0].dataset)
     lines, csv_rows = [["", "", *metrics]], []
     for row in rows:
-        below = [[f"paper, {NAMES[dataset]}" if row.dataset in STAND_INS else "paper",
-                  *(published(of_paper[label(row)].get(metric, {})) for metric in metrics)]
-                 for dataset, of_paper in papers_rows(row.key, row.dataset).items()
-                 if label(row) in of_paper]
-        csv_rows += (figures := cells(row, args, most))
-        below += our_lines(row, figures)
+        below, figures = {}, cells(row, args)
+        for entry in papers(row.key, row.dataset, label(row)):
+            head = f"paper, {NAMES[entry['dataset']]}" if row.dataset in STAND_INS else "paper"
+            below.setdefault(head, {})[entry["metric"]] = published(entry)
+        below = [[head, *(texts.get(metric, "–") for metric in metrics)]
+                 for head, texts in below.items()] + our_lines(row, figures)
         lines += [[f"**{label(row)}**", *below[0]], *(["", *line] for line in below[1:])]
+        csv_rows += figures
     return markdown(lines), csv_rows
 
 
@@ -192,17 +179,16 @@ def our_lines(row, figures):
     n = max(cell["seeds"] for cell in figures)
     if not n:
         return [[figures[0]["ours"], *("–" for _ in figures)]]
-    ours, differences, best = [], [], []
+    columns = [(f"**ours**, last epoch, n = {n}", "difference", "best on test*")]
     for cell in figures:
-        mean, papers, digits = cell["ours"], cell["paper's figure"], digits_of(cell["metric"])
-        ours.append(f"**{plus_minus(mean, cell['our std'], digits)}**")
-        comparable = row.dataset not in STAND_INS and None not in (mean, papers)
-        differences.append(f"{mean - papers:+.{digits}f}" if comparable else "–")
-        best.append(plus_minus(cell["best on test, not to report"], cell["best on test's std"],
-                               digits))
-    lines = [[f"**ours**, last epoch, n = {n}", *ours], ["difference", *differences],
-             ["best on test*", *best]]
-    return [line for line in lines if {*line[1:]} != {"–"}]
+        mean, paper = cell["ours"], cell["paper's figure"]
+        digits = 1 if PERCENT.fullmatch(cell["metric"]) else 3
+        comparable = row.dataset not in STAND_INS and None not in (mean, paper)
+        columns.append((f"**{plus_minus(mean, cell['our std'], digits)}**",
+                        f"{mean - paper:+.{digits}f}" if comparable else "–",
+                        plus_minus(cell["best on test, not to report"],
+                                   cell["best on test's std"], digits)))
+    return [line for line in zip(*columns) if {*line[1:]} != {"–"}]
 
 
 # ---------------------------------------------------------------------------- whatever was run
@@ -222,82 +208,83 @@ def unpacked(paths):
 
 
 def folders_of(runs, file="result.json"):
-    """{setting: {seed: run folder}} of those that have a file, whatever the experiment list"""
+    """{setting: {seed: Folder}} of those that have a file, whatever the experiment list"""
     settings = {}
     for path in sorted(Path(runs).glob(f"*-s*/{file}")):
         if name := re.fullmatch(r"(.*)-s(\d+)", path.parent.name):      # no copy of a run's folder
-            settings.setdefault(name[1], {})[name[2]] = path.parent
+            settings.setdefault(name[1], {})[name[2]] = Folder(path.parent)
     return settings
 
 
+def finished(path):
+    """The finished runs of a folder or of an archive, Folders, one by one"""
+    with unpacked([path]) as folder:
+        for of_seed in folders_of(folder).values():
+            yield from of_seed.values()
+
+
 def seeds_of(runs, name, file="result.json"):
-    """name: a setting, one of its runs, or that run's folder -> {seed: run folder} of all its runs
+    """name: a setting, one of its runs, or that run's folder -> {seed: Folder} of all its runs
     that have the file.  UserError: there are none."""
     settings, name = folders_of(runs, file), Path(name).name
     setting, _, seed = name.rpartition("-s")
     if seed in settings.get(setting, {}):
         return settings[setting]
-    if name not in settings:
-        kind, known = "run" if file == "log.jsonl" else "finished run", ", ".join(settings)
-        raise common.UserError(f"no {kind} {name} under {runs}: there are {known or 'none'}")
-    return settings[name]
+    if name in settings:
+        return settings[name]
+    kind, known = "run" if file == "log.jsonl" else "finished run", ", ".join(settings) or "none"
+    raise common.UserError(f"no {kind} {name} under {runs}: there are {known}")
 
 
 def table(runs):
     """Every finished run of a folder as Markdown, a row per setting."""
-    columns = {"unseen R@1, last epoch": ("last epoch", "R@1"),
-               "best on test*": ("best on test", "R@1"),
-               "pretrained": ("pretrained backbone", "R@1"), **{
-                   metric: ("last epoch", metric) for metric in ("seen R@1", "MAP@R", "NMI")}}
+    columns = {"unseen R@1, last epoch": ["R@1"], "best on test*": ["R@1", None, "best on test"],
+               "pretrained": ["R@1", None, "pretrained backbone"],
+               **{metric: [metric] for metric in ("seen R@1", "MAP@R", "NMI")}}
     rows = [["run", "seeds", *columns]]
-    for name, folders in folders_of(runs).items():
-        results = [read_result(folder) for folder in folders.values()]
-        rows.append([name, str(len(results)), *(
-            spread([100 * result[part][metric] for result in results if metric in result[part]])
-            for part, metric in columns.values())])
+    for name, of_seed in folders_of(runs).items():
+        rows.append([name, str(len(of_seed)), *(
+            spread(readings(of_seed.values(), *asked)) for asked in columns.values())])
     if len(rows) == 1:
         raise common.UserError(f"no finished run under {runs}")
     return "\n".join([*markdown(rows), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}"])
 
 
-def last_figures(folder):
+def last_figures(run):
     """A run's last epoch, of its result and its log: shares in %, lists one by one."""
-    log = read_log(folder / "log.jsonl")[-1]
-    result, figures = read_result(folder)["last epoch"], {}
-    for name, value in (result | log | result).items():
-        if name in ("lambda", "d_H"):
-            figures[name] = value[0]                # of [mean, half-width]
-        elif isinstance(value, list):
+    figures = {}
+    for name, value in (run.result["last epoch"] | run.log[-1]).items():
+        if isinstance(value, list) and name not in ("lambda", "d_H"):   # these: [mean, half-width]
             figures |= {f"{name}, {i}": part for i, part in enumerate(value, 1)}
-        elif isinstance(value, float) and name not in ("lr", "images/s", "seconds"):
-            figures[name] = 100 * value if PERCENT.fullmatch(name) else value
+        elif isinstance(value, float | list) and name not in ("lr", "images/s", "seconds"):
+            figures[name] = reading(run, name)
     return figures
 
 
 def compare(runs, one, other):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
     differences within a seed; then the settings in which they differ -> Markdown"""
-    folders = [seeds_of(runs, name) for name in (one, other)]
-    seeds = sorted(folders[0].keys() & folders[1].keys(), key=int)
+    sides = [seeds_of(runs, name) for name in (one, other)]
+    seeds = sorted(sides[0].keys() & sides[1].keys(), key=int)
     if not seeds:
         raise common.UserError(f"{one} and {other} have no seed in common")
-    configs = [read_config(of_seed[seeds[0]]) for of_seed in folders]
+    configs = [side[seeds[0]].config for side in sides]
     tested = [{"dataset": Path(config["dataset"]).name} | {
         part: digest for part, digest in config["images"].items() if part in ("test", "gallery")}
         for config in configs]
     if differ := other_images(*tested):
         raise common.UserError(f"{one} and {other} were tested on different images ({differ} "
                                "differ): their figures have no difference to speak of")
-    names = [re.sub(r"-s\d+$", "", of_seed[seeds[0]].name) for of_seed in folders]
+    names = [side[seeds[0]].folder.name.rpartition("-s")[0] for side in sides]
     rows = [["last epoch", *names, "difference", "95% interval"]]
-    figures = [[last_figures(of_seed[seed]) for seed in seeds] for of_seed in folders]
+    figures = [[last_figures(side[seed]) for seed in seeds] for side in sides]
     for metric in figures[0][0]:
         if all(metric in of_seed for of_seed in sum(figures, [])):
-            a, b = sides = [[of_seed[metric] for of_seed in side] for side in figures]
+            a, b = both = [[of_seed[metric] for of_seed in side] for side in figures]
             digits = 2 if PERCENT.fullmatch(metric) else 4
             mean, half = confidence_interval(x - y for x, y in zip(a, b))
-            texts = [", ".join(f"{x:.{digits}f}" for x in side) if len(seeds) < 4
-                     else spread(side, digits) for side in sides]
+            texts = [", ".join(f"{x:.{digits}f}" for x in values) if len(seeds) < 4
+                     else spread(values, digits) for values in both]
             rows.append([metric, *texts, f"{mean:+.{digits}f}", interval(mean, half, digits)])
     lines = [*markdown(rows), "", f"Seeds {', '.join(seeds)}; recalls, MAP@R and NMI in %, the "
              "others as in the log; differences within a seed, their mean."]

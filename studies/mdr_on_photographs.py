@@ -8,7 +8,6 @@ RUNS is a folder (run trains into runs-mdr) or an archive: results/cub128/mdr.ta
 ones.  A variant replaces a function of mdr.py, which config.json does not tell, so its name is the
 run's.  No page cites the runs named standardized and unit-pooled; commit cedb0e2 has their code.
 """
-import argparse
 import sys
 from pathlib import Path
 
@@ -17,11 +16,9 @@ import torch  # noqa: E402
 
 import common  # noqa: E402
 import mdr  # noqa: E402
-from report.experiments import read_log  # noqa: E402
-from report.figures import draw_curves  # noqa: E402
-from report.tables import folders_of, markdown, unpacked  # noqa: E402
+from report.figures import by_epoch, draw_curves  # noqa: E402
+from report.tables import finished, markdown, reading  # noqa: E402
 from studies import rate_search  # noqa: E402
-from support.runs import read_config, read_result  # noqa: E402
 
 RATES = {  # of the picture's arms: the preset's, the best at 100 iterations
     "Triplet": (3e-4, 1e-4), "Triplet + L2Norm": (1e-4, 3e-5),
@@ -82,24 +79,13 @@ VARIANTS = {"diagonal": diagonal, "unscaled": unscaled, "uniform": uniform,
 
 def run(words):
     """Train one variant on the held-out split."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--variant", choices=sorted(VARIANTS))
-    args, flags = parser.parse_known_args(words)
-    if args.variant:
-        VARIANTS[args.variant]()
-        flags += ["--name", args.variant]
-    rate_search.run("mdr", "--dataset", "cub128", "--out", "runs-mdr", *flags)
+    if words[:1] == ["--variant"]:
+        VARIANTS[words[1]]()
+        words = [*words[2:], "--name", words[1]]
+    rate_search.run("mdr", "--dataset", "cub128", "--out", "runs-mdr", *words)
 
 
 # ---------------------------------------------------------------------------- what came out
-def finished(runs):
-    """-> [(config, log, result)] of the finished runs of a folder, or of an archive"""
-    with unpacked([runs]) as folder:
-        found = [(read_config(run), read_log(run / "log.jsonl"), read_result(run))
-                 for of_seed in folders_of(folder).values() for run in of_seed.values()]
-    return found or sys.exit(f"mdr_on_photographs.py: no finished run under {runs}")
-
-
 def arm(config):
     """Triplet, Triplet + L2Norm or Triplet + MDR"""
     name = f"Triplet + MDR, λ = {config['lambda_']:g}" if config["lambda_"] else "Triplet"
@@ -117,32 +103,31 @@ def variant(config):
 def table(runs):
     """A row per run, R@1 in %, of the last epoch."""
     rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,NMI,trained classes,σ*".split(",")]
-    for config, log, result in finished(runs):
+    for run in finished(runs):
+        config = run.config
         images = config["epochs"] * config["iterations"] * config["batch"]
         rows.append([arm(config), variant(config), f"{config['lr']:g}", f"{images:,}",
-                     str(config["seed"]), *(f"{100 * result['last epoch'][k]:.1f}" for k in (
+                     str(config["seed"]), *(f"{reading(run, metric):.1f}" for metric in (
                          "R@1", "R@1, l2-normalized", "NMI", "seen R@1")),
-                     "–" if config["l2norm"] else f"{log[-1]['sigma*']:.3f}"])
+                     "–" if config["l2norm"] else f"{run.log[-1]['sigma*']:.3f}"])
     print(*markdown(rows), sep="\n")
 
 
 def draw(runs):
     """R@1 against images seen: a panel per length at the preset's rates, one at the best."""
     panels = {}
-    for config, log, _ in finished(runs):
+    for run in finished(runs):
+        config = run.config
         length, (preset, best) = config["iterations"], RATES.get(arm(config), (None, None))
         at_best = config["lr"] == best and length == 100
         if variant(config) or not (config["lr"] == preset or at_best):
             continue
         panel = (at_best, length), (f"{length} iterations per epoch" + ", best rates" * at_best,
                                     "images seen (1,000)", "R@1, held-out classes (%)")
-        points = panels.setdefault(panel, {}).setdefault(arm(config), {})
-        for row in log:
-            if "R@1" in row:
-                x = row["epoch"] * length * config["batch"] / 1000
-                points.setdefault(x, []).append(100 * row["R@1"])
+        panels.setdefault(panel, {}).setdefault(arm(config), []).append(
+            [row | {"epoch": row["epoch"] * length * config["batch"] / 1000} for row in run.log])
     draw_curves(Path(__file__).with_suffix(".png"), {
-        panel: {name: sorted(points.items()) for name, points in curves.items()}
+        panel: {name: by_epoch(logs, "R@1") for name, logs in curves.items()}
         for (_, panel), curves in sorted(panels.items())})
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
-from report.tables import folders_of, markdown, spread, unpacked  # noqa: E402
+from report.tables import finished, markdown, reading, spread  # noqa: E402
 from support.datasets import load_dataset  # noqa: E402
-from support.runs import other_settings, read_config, read_result, settings_of  # noqa: E402
+from support.runs import other_settings, settings_of  # noqa: E402
 
 BASELINES = {  # a row of the table: script, flags
     "AMSoftmax": ("jrd", "--alpha 0"), "Triplet": ("mdr", "--lambda 0"),
@@ -92,21 +92,17 @@ def finished_runs(dataset, runs):
     Figures: R@1 held out and R@1 trained in %, MAP@R held out in %, the share of the epochs after
     which R@1 was best first"""
     by_rate = {}
-    with unpacked([runs]) as folder:
-        found = [(read_config(path), read_result(path))
-                 for of_seed in folders_of(folder).values() for path in of_seed.values()]
-    for config, result in found:
+    for run in finished(runs):
         for name in SETTINGS_ON[dataset]:
-            if config["seed"] < SEEDS[dataset] and is_run_of(config, name, dataset):
-                by_rate.setdefault(config["lr"], {}).setdefault(name, []).append((
-                    *(100 * result["last epoch"][of] for of in ("R@1", "seen R@1", "MAP@R")),
-                    result["best on test"]["epoch"] / config["epochs"]))
+            if run.config["seed"] < SEEDS[dataset] and is_run_of(run.config, name, dataset):
+                by_rate.setdefault(run.config["lr"], {}).setdefault(name, []).append((
+                    *(reading(run, metric) for metric in ("R@1", "seen R@1", "MAP@R")),
+                    run.result["best on test"]["epoch"] / run.config["epochs"]))
     return dict(sorted(by_rate.items()))
 
 
 def baseline_means(runs, script):
-    """-> {rate: [mean held-out R@1 of each seed over the script's settings without regularizer]},
-    of the rates that all of them have"""
+    """-> {rate: [mean held-out R@1 of each seed over the script's baselines]}, if all have it"""
     names = [name for name, (of, _) in BASELINES.items() if of == script]
     return {rate: [statistics.mean(figures[0] for figures in of_seed)
                    for of_seed in zip(*(recalls[name] for name in names))]

@@ -14,7 +14,6 @@ import time
 
 import pytest
 import torch
-from PIL import Image
 
 import common
 from conftest import ROOT
@@ -23,13 +22,14 @@ from report import experiments, figures, tables
 from support import search
 
 
-def arguments(*words):
-    return command.parse_args(list(map(str, words)))
+def typed(*words):
+    """As a person types them."""
+    command.main(command.parse_args([str(word) for word in words]))
 
 
 def args_of(*words):
     """As main has them: --runs is one folder."""
-    args = arguments(*words)
+    args = command.parse_args([str(word) for word in words])
     args.runs = args.runs[0]
     return args
 
@@ -115,10 +115,10 @@ def test_a_command_stands_for_one_folder_and_one_setting(everything, dataset):
 
 @pytest.mark.parametrize("words", ["--quick", "--dataset real", "--paper mdr --table 2c --seeds 2"])
 def test_list_and_plan_agree(words, out, capsys):
-    command.main(arguments(*words.split(), "--list", "--runs", out))
+    typed(*words.split(), "--list", "--runs", out)
     listed = capsys.readouterr().out.splitlines()
     with pytest.raises(SystemExit) as status:
-        command.main(arguments(*words.split(), "--plan", "--runs", out))
+        typed(*words.split(), "--plan", "--runs", out)
     left, plan = capsys.readouterr()
     assert plan.startswith(f"plan: {len(listed)} runs for ") and len(set(listed)) == len(listed)
     if words == "--quick":
@@ -137,7 +137,7 @@ def test_what_is_finished_is_not_left(out, capsys):
     config = json.loads((runs[2].folder / "config.json").read_text()) | {"lr": 7}
     (runs[2].folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(SystemExit):
-        command.main(arguments("--quick", "--plan", "--runs", out))
+        typed("--quick", "--plan", "--runs", out)
     left, plan = capsys.readouterr()
     assert left.splitlines() == [run.command for run in runs[1:]]
     assert "14 runs" in plan and "1 finished, 1 begun, 1 stale, 11 to do" in plan
@@ -175,7 +175,7 @@ def test_two_settings_are_compared_within_a_seed(out, capsys):
     half = 12.706204736174698 * 2 ** 0.5 / 2 ** 0.5             # t(0.975, 1) s / √2, s = √2
     for names in (("jrd-glyphs", "jrd-glyphs-alpha0"),
                   (f"{out}/jrd-glyphs-s0", "jrd-glyphs-alpha0-s1")):
-        command.main(arguments("--compare", *names, "--runs", out))
+        typed("--compare", *names, "--runs", out)
         text = capsys.readouterr().out
         told = {row[0]: row[1:] for row in table_rows(text)}
         assert told["last epoch"][:2] == ["jrd-glyphs", "jrd-glyphs-alpha0"]
@@ -213,9 +213,8 @@ def test_archives_are_read_like_a_folder(out, tmp_path, capsys):
         with tarfile.open(archive, "w:xz") as file:
             file.add(f"{out}/jrd-glyphs-s{seed}", f"jrd-glyphs-s{seed}")
     for where in ([out], archives):
-        command.main(arguments("--runs", *where))
-        command.main(arguments("--dataset", "glyphs", "--table", "1", "--runs", *where, "--out",
-                               tmp_path / "report"))
+        typed("--runs", *where)
+        typed(*"--dataset glyphs --table 1 --runs".split(), *where, "--out", tmp_path / "report")
         tell.append(capsys.readouterr().out)
     assert tell[0] == tell[1] and "55.0 ± 7.1" in tell[0]
     assert "/" not in csv_cells(tmp_path / "report", "row", "metric")["JRD", "R@1"]["command"]
@@ -226,41 +225,33 @@ def test_every_figure_of_the_papers_methods_stands_in_a_table():
     args = args_of("--dataset", "real", "--runs", "none")
     cells = {}
     for row in experiments.selected(args):
-        for cell in tables.cells(row, args, 1):
+        for cell in tables.cells(row._replace(seeds=1), args):
             cells[tuple(cell[k] for k in ("paper", "table", "row", "dataset", "metric"))] = cell
-    entries = [json.loads(line) for line in tables.NUMBERS.read_text().splitlines()]
-    assert len(entries) == 527
-    for e in entries:
+    assert len(tables.paper_numbers()) == 527
+    for e in tables.paper_numbers():
         if e["reported_by"] == "this paper" and e["row"] != "HDC":
             cell = cells[tuple(e[k] for k in ("paper", "table", "row", "dataset", "metric"))]
             assert (cell["paper's figure"], cell["ours"]) == (e["value"], "not run")
 
 
-def test_without_runs_a_report_says_how_to_start_them(tmp_path):
-    """... and holds no table; one run is enough for all of them."""
-    words = "--dataset", "cub", "--runs", tmp_path / "runs"
+def test_ours_stand_beside_the_papers(out, tmp_path):
+    """Without any run a report says how to start them, and holds no table."""
+    words = "--dataset", "cub", "--runs", out
     text, written = write_report(tmp_path / "r", *words)
     assert written == ["report.md"] == [path.name for path in (tmp_path / "r").iterdir()]
     assert "\n0 of 425 runs " in text and "`bash run_all.sh --dataset cub`" in text
-    pretend(experiments.training("jrd", "cub", "", 0, str(tmp_path / "runs"), None))
+    for seed, r1 in enumerate((0.68, 0.69, 0.70)):
+        pretend(experiments.training("mdr", "cub", "", seed, out, None), r1)
     text, written = write_report(tmp_path / "r", *words)
     assert written[1:3] == ["tables.csv", "claims.csv"] and "Not run: J1, J2, " in text
-    shown = table_rows(text)
-    assert ["**Triplet+MDR**", "paper", "68.8 ± 0.5"] in [row[:3] for row in shown]
-    assert ["", "not run", "–", "–", "–", "–"] in shown and "made at commit c0ffee." in text
-
-
-def test_ours_stand_beside_the_papers(out, tmp_path):
-    words = "--dataset", "cub", "--paper", "mdr", "--table", "1a", "--runs", out
-    for seed, r1 in enumerate((0.68, 0.69, 0.70)):
-        pretend(experiments.runs_of(rows_of(*words)[2], under(out))[seed], r1)
-    rows = table_rows(write_report(tmp_path / "r", *words)[0])
+    rows = table_rows(text)
+    assert ["", "not run", "–", "–", "–", "–"] in rows and "made at commit c0ffee." in text
     ours = next(i for i, row in enumerate(rows) if "**ours**" in row[1])
     assert rows[ours - 1][:3] == ["**Triplet+MDR**", "paper", "68.8 ± 0.5"]
     assert rows[ours][:4] == ["", "**ours**, last epoch, n = 3", "**69.0 ± 1.0**", "**70.0 ± 1.0**"]
     assert rows[ours + 1][1:3] == ["difference", "+0.2"]
     assert rows[ours + 2][1:3] == ["best on test*", "74.0 ± 1.0"]
-    cell = csv_cells(tmp_path / "r", "row", "metric")["Triplet+MDR", "R@1"]
+    cell = csv_cells(tmp_path / "r", "table", "row", "metric")["1a", "Triplet+MDR", "R@1"]
     assert (float(cell["ours"]), cell["seeds"], cell["paper's figure"]) == (
         pytest.approx(69), "3", "68.8")
     assert cell["command"] == "python mdr.py --dataset cub"
@@ -313,9 +304,9 @@ def test_what_a_run_does_not_measure_is_not_called_not_run(out):
     """Without DML-DA there is no α; a table on glyphs has a row for it all the same."""
     rows = rows_of("--dataset", "glyphs", "--paper", "dml_da", "--table", "fig3", "--runs", out)
     pretend(experiments.runs_of(rows[0], under(out))[0])
-    cells = {cell["metric"]: cell for cell in tables.cells(rows[0], under(out), 1)}
+    cells = {cell["metric"]: cell for cell in tables.cells(rows[0], under(out))}
     assert (cells["R@1"]["ours"], cells["alpha mean"]["ours"]) == (50, None)
-    lines, _ = tables.paper_table(rows, under(out), 1)
+    lines, _ = tables.paper_table(rows, under(out))
     assert "**–**" in lines[2] and "not run" in lines[4]
 
 
@@ -374,7 +365,7 @@ def test_curves_of_any_runs(out, tmp_path, monkeypatch):
     names, drawn = ["mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"], {}
     with monkeypatch.context() as patch:
         patch.setattr(figures, "draw_curves", lambda path, curves: drawn.update(curves))
-        command.main(arguments("--curves", *names, "--runs", out))
+        typed("--curves", *names, "--runs", out)
     loss, r1, seen = drawn.values()
     assert loss["mdr-glyphs"] == [(1, [4.0, 6.0]), (2, [2.0, 4.0]), (3, [1.0])]
     assert r1 == {"mdr-glyphs": [(2, [50.0, 25.0]), (3, [50.0])],
@@ -383,40 +374,32 @@ def test_curves_of_any_runs(out, tmp_path, monkeypatch):
     for name, message in (("jrd-glyphs-s0", "no epoch is logged yet in jrd-glyphs-s0"),
                           ("mdr-cub", "no run mdr-cub under .*: there are jrd-glyphs, mdr")):
         with pytest.raises(common.UserError, match=message):
-            command.main(arguments("--curves", name, "--runs", out))
+            typed("--curves", name, "--runs", out)
     pytest.importorskip("matplotlib")
-    command.main(arguments("--curves", *names, "--runs", out, "--out", tmp_path / "c.svg"))
+    typed("--curves", *names, "--runs", out, "--out", tmp_path / "c.svg")
     assert "<svg" in (tmp_path / "c.svg").read_text(encoding="utf-8")
 
 
 def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     """Nearest first, the query not among them; with a gallery from that.
 
-    On a line: a0 0, b0 1, a1 3, b1 7; class 0 is a, class 1 is b."""
-    names = ["a0.png", "b0.png", "a1.png", "b1.png"]
+    On a line: a0 0, b0 1, a1 3, b1 7, of classes a and b."""
     nearest = {"a0": "b0 a1 b1", "b0": "a0 a1 b1", "a1": "b0 a0 b1", "b1": "a1 b0 a0"}
     x, labels = torch.tensor([[0.0], [1.0], [3.0], [7.0]]), torch.tensor([0, 1, 0, 1])
-    test, make = common.Split(None, labels, ["class a", "class b"], names), argparse.Namespace
-    data = make(gallery=None, test=test, folder=tmp_path)
+    test, make = common.Split(None, labels, ["a", "b"], [*nearest]), argparse.Namespace
+    data, sheets = make(gallery=None, test=test, folder=tmp_path), []
     monkeypatch.setattr(figures, "rebuild", lambda *_: (make(embed=None), None, data))
     monkeypatch.setattr(figures.common, "embeddings", lambda *_: {
         "test": x, "labels": labels, "gallery": x})
-    for name in names:
-        Image.new("RGB", (120, 80)).save(tmp_path / name)
-    sheets, draw = [], search.draw_sheet
-    monkeypatch.setattr(figures, "draw_sheet",
-                        lambda path, rows: (sheets.append(rows), draw(path, rows)))
+    monkeypatch.setattr(figures, "draw_sheet", lambda path, rows: sheets.append(rows))
     figures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
     assert len(sheets[0]) == 2
     for (file, words, _), *others in sheets[0]:
-        assert words == ["query", f"class {file.stem[0]}"]
+        assert words == ["query", file.stem[0]]
         assert [other.stem for other, _, _ in others] == nearest[file.stem].split()
         for other, words, colour in others:
-            right = other.stem[0] == file.stem[0]
-            assert words[0] == f"class {other.stem[0]}" and words[1].endswith(".0000")
-            assert colour == (search.RIGHT if right else search.WRONG)
-    with Image.open(tmp_path / "sheet.png") as sheet:
-        assert sheet.width > 4 * 120 and sheet.height > 2 * 80
+            assert words[0] == other.stem[0] and words[1].endswith(".0000")
+            assert colour == (search.RIGHT if words[0] == file.stem[0] else search.WRONG)
     data.gallery = test
     figures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
     assert sheets[-1][0][1][0] == sheets[-1][0][0][0]                   # now with itself
@@ -453,7 +436,8 @@ def test_the_readme_has_the_figures_of_the_report():
 # ---------------------------------------------------------------------------- run_all.sh
 @pytest.fixture
 def run_all(tmp_path):
-    """run_all.sh with a stand-in for Python that plans three commands, of which mdr.py fails."""
+    """run_all.sh with a stand-in for Python that plans three commands, of which mdr.py fails ->
+    what starts it and the log of its calls"""
     stub, log = tmp_path / "my python", tmp_path / "log"
     stub.write_text(f"""#!/usr/bin/env bash
     echo "$*" >> {log}
@@ -475,16 +459,17 @@ def run_all(tmp_path):
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 env=os.environ | {"PYTHON": str(stub)} | env)
 
-    def ends(*words, **env):
-        process = start(*words, **env)
-        return *process.communicate(timeout=60), process.returncode
-    return start, ends, log
+    return start, log
+
+
+def ends(process):
+    return *process.communicate(timeout=60), process.returncode
 
 
 @pytest.mark.parametrize("jobs", "12")
 def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all):
-    _, ends, log = run_all
-    stdout, stderr, status = ends("--jobs", jobs, "--table", "2c", "--out", "my runs")
+    start, log = run_all
+    stdout, stderr, status = ends(start("--jobs", jobs, "--table", "2c", "--out", "my runs"))
     called = log.read_text().splitlines()
     assert called[0] == "-m report --plan --dataset real --table 2c --out my runs"
     assert sorted(called[1:4]) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
@@ -495,24 +480,22 @@ def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all):
 
 
 def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all):
-    _, ends, log = run_all
-    stdout, _, status = ends("--paper", "jrd", PLAN="1")
+    start, log = run_all
+    stdout, _, status = ends(start("--paper", "jrd", PLAN="1"))
     assert "the report" in stdout and status == 1
-    assert ends("--paper", "jrd", PLAN="2") == ("", "plan: 3 runs\n", 2)
-    stdout, stderr, status = ends("--jobs", "0")
+    assert ends(start("--paper", "jrd", PLAN="2")) == ("", "plan: 3 runs\n", 2)
+    stdout, stderr, status = ends(start("--jobs", "0"))
     assert (stdout, stderr.count("\n"), status) == ("", 1, 2)
-    python = f"{log.parent}/my\\ python"
-    assert ends("--list", "--dataset", "glyphs") == (f"{python} listed\n", "", 0)
+    assert ends(start("--list")) == (f"{log.parent}/my\\ python listed\n", "", 0)
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_run_all_stops_as_a_whole(run_all, end):
-    start, _, log = run_all
+    start, log = run_all
     process = start("--jobs", "2", SLOW="1")
     for _ in range(200):
         if "jrd.py --seed 1" in log.read_text():
             break
         time.sleep(0.05)
     process.send_signal(end)
-    process.communicate(timeout=30)
-    assert process.returncode == -end and "-m report --dataset" not in log.read_text()
+    assert ends(process)[2] == -end and "-m report --dataset" not in log.read_text()

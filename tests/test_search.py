@@ -66,11 +66,6 @@ def test_the_table_has_the_rates_of_the_plan(runs, taken, capsys):
     assert all(figure in table for figure in taken)
 
 
-def test_which_runs_are_in_the_table(tmp_path):
-    words = rate_search.command("Triplet", "glyphs", 1e-3, seed=1).split()[1:]
-    config = {"paper": "mdr"} | rate_search.settings_of(mdr.parse_args(words))
-    assert rate_search.is_run_of(config | {"eval_every": 7, "out": "x"}, "Triplet", "glyphs")
-    for other in ({"lambda_": 0.5}, {"dataset": "cub128"}, {"paper": "jrd"}, {"name": "mine"}):
-        assert not rate_search.is_run_of(config | other, "Triplet", "glyphs"), other
+def test_an_empty_folder_has_no_table(tmp_path):
     with pytest.raises(SystemExit, match="no finished run of the search on glyphs under"):
         rate_search.table("glyphs", tmp_path)
