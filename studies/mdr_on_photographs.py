@@ -136,6 +136,7 @@ if __name__ == "__main__":
     if command == "run":
         run(rest)
     elif command in ("table", "draw") and len(rest) == 1:
+        any(finished(*rest)) or sys.exit(f"mdr_on_photographs.py: no finished run under {rest[0]}")
         {"table": table, "draw": draw}[command](*rest)
     else:
         sys.exit(__doc__)

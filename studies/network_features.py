@@ -1,8 +1,7 @@
 """What MDR finds before its first step, on three networks: python studies/network_features.py
 
     python studies/network_features.py squeezenet1_1=FILE resnet18=FILE googlenet_bvlc=FILE
-Each network's embeddings of cub128's training images, as mdr.py sees them with seed 0.  No
-training, no test image.
+Each network's embeddings of cub128's training images, as mdr.py sees them with seed 0.
 """
 import sys
 from pathlib import Path
