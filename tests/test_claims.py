@@ -85,7 +85,8 @@ def test_holm():
         rows += [{"verdict": "undecided", "p": math.nan}, {"verdict": "not run"}]   # no members
         assert claims.holm(rows) == len(p)
         *rows, one_seed, no_run = rows
-        assert [of["Holm-adjusted verdict"] for of in (one_seed, no_run)] == ["undecided", "not run"]
+        assert one_seed["Holm-adjusted verdict"] == "undecided"
+        assert no_run["Holm-adjusted verdict"] == "not run"
         assert [row["Holm-adjusted verdict"] for row in rows] == [
             "holds" if row["Holm-adjusted p"] < 0.05 else "undecided" for row in rows]
         return [row["Holm-adjusted p"] for row in rows]

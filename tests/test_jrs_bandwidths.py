@@ -10,7 +10,6 @@ import jrd
 from studies import jrs_bandwidths
 from studies.jrs_bandwidths import (KS, at_bandwidths, different_class, mean_distance, mixture,
                                     penalty)
-from support import glyphs
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 3])
 B = len(LABELS)
