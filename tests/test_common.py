@@ -14,7 +14,7 @@ import common
 import jrd
 from conftest import each_script, make_folder
 from report import experiments
-from support import files, glyphs, runs
+from support import files, glyphs, images, runs
 
 
 # ---------------------------------------------------------------------------- glyphs
@@ -46,6 +46,14 @@ def test_folder_first_half_trains_second_half_tests(tmp_path):
     assert data.test.labels.tolist() == [0, 0, 1, 1, 1, 1, 2, 2]
     want = torch.tensor(np.array(Image.open(folder / "class03" / "0.png"))).permute(2, 0, 1)
     assert torch.equal(data.test.images[2], want)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1", "LA"])
+def test_images_of_every_kind_become_rgb(tmp_path, mode):
+    path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
+    Image.fromarray(np.full((5, 7, 3), 200, np.uint8)).convert(mode).save(path)
+    image = images.to_tensor(None, images.decode(path))
+    assert image.shape == (3, 5, 7) and image.dtype == torch.uint8 and image.float().mean() > 150
 
 
 # ---------------------------------------------------------------------------- the loader

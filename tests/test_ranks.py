@@ -12,7 +12,7 @@ from support import ranks
 
 
 def exact_places(x, labels, gallery=None, gallery_labels=None):
-    """The definition of conftest.positive_places, with exact distances: [[place, ...], ...]"""
+    """What ranks.positive_places should give, by exact distances: [[place, ...], ...]"""
     alone = gallery is None
     gallery, gallery_labels = (x, labels) if alone else (gallery, gallery_labels)
     x, gallery = ([[Fraction(v) for v in row] for row in s.double().tolist()] for s in (x, gallery))
