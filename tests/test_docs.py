@@ -70,7 +70,7 @@ def test_formulas_survive_markdown(page):
 
 
 # ---------------------------------------------------------------------------- commands
-EXAMPLES = (["python", "dml_da.py", "--regularizer", "spread"],)     # docs/extending.md adds it
+EXAMPLES = (["python", "dml_da.py", "--regularizer", "anisotropy"],)     # docs/extending.md adds it
 OTHERS = "bash pip git source sed sbatch scontrol".split()
 SCRIPTS = ("jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py")
 

@@ -33,15 +33,15 @@ def test_the_example_of_a_new_regularizer_works(train, tmp_path, monkeypatch):
                      (r"^    add\(\"--regularizer\".*\n", choices + "\n"),
                      (r"^# -+ objective", function + "\n\n\\g<0>"),
                      (r"^    if cfg.regularizer == \"en\"", branch + "\\g<0>"),
-                     (r"other = .* in \(\"en\", \"gor\"", "\\g<0>, \"spread\"")):
+                     (r"other = .* in \(\"en\", \"gor\"", "\\g<0>, \"anisotropy\"")):
         source, times = re.subn(old, new, source, flags=re.M)
         assert times == 1, old
     (tmp_path / "extended.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     extended = importlib.import_module("extended")
-    exec(test + "test_spread_regularizer()",
+    exec(test + "test_anisotropy_regularizer()",
          {"dml_da": extended, "np": np, "agrees": agrees, "points": points})
-    folder, _ = train(extended, "--regularizer", "spread", "--iterations", "1")
+    folder, _ = train(extended, "--regularizer", "anisotropy", "--iterations", "1")
     assert 0 < log_and_result(folder)[1]["last epoch"]["R@1"] < 1
 
 
