@@ -279,10 +279,11 @@ def search(args):
     x, y = [F.normalize(v) if args.l2norm else v for v in (x, torch.cat(y))]
     answers = [*zip(args.query, nearest_entries(x, y, entries, args.top or 5))]
     print(f"{args.file}: {len(entries):,} images are searched")
+    wide = max(20, *(len(kind) for _, nearest in answers for _, (_, kind, _) in nearest))
     for path, nearest in answers:
-        print(f"\nquery {path}\n    distance  {'class':<20}  image")
+        print(f"\nquery {path}\n    distance  {'class':<{wide}}  image")
         for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
-            print(f"{place:>3} {distance:8.4f}  {kind:<20}  {name}")
+            print(f"{place:>3} {distance:8.4f}  {kind:<{wide}}  {name}")
     if args.to:
         draw_sheet(args.to, [sheet_row((p, UNKNOWN, Path(p)), nearest) for p, nearest in answers])
         print(f"\nwrote {args.to}")
