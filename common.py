@@ -262,9 +262,9 @@ def load_weights(backbone, name, source=None):
 
 def unwrapped(state, name):
     """The tensors of a weights file by the names that a backbone gives them; name: one of those."""
-    for key in ("state_dict", "model", ""):
+    for key in ("state_dict", "model"):
         state = state.get(key, state) if isinstance(state, dict) else {}
-    state = {str(key): value for key, value in state.items()}
+    state = {str(key): value for key, value in state.items()} if isinstance(state, dict) else {}
     prefixes = [key.removesuffix(name) for key in state if f".{key}".endswith(f".{name}")]
     prefix = min(prefixes, key=len, default="")
     return {key[len(prefix):]: value for key, value in state.items() if key.startswith(prefix)}
@@ -338,7 +338,8 @@ def parse_args(argv=None):
     parser = Parser("common.py", __doc__)
     add = parser.add_argument
     add("command", choices=("check", "prepare"))
-    add("dataset", nargs="+", help=f"glyphs, {', '.join(COUNTS)}, cub128, or a folder of images")
+    add("dataset", nargs="+", help=f"{', '.join(COUNTS)}, cub128, or a folder of images; "
+        "prepare: several, glyphs too")
     add("--data-root", metavar="DIR", default=data_root(), help="folder that holds the datasets "
         "(default: $DML_DATA, else ./data)")
     add("--paper", choices=PAPERS, help="prepare for this one alone")
@@ -349,7 +350,9 @@ def parse_args(argv=None):
     args.run = prepare
     if args.command == "check":
         refuse_idle(parser, args, [("with check", True, "paper backbone size weights")])
-        args.run = lambda args: [check(dataset, args.data_root) for dataset in args.dataset]
+        if args.dataset[1:]:
+            parser.error("check reads one dataset at a time")
+        args.run = lambda args: check(*args.dataset, args.data_root)
     return args
 
 

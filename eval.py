@@ -99,7 +99,8 @@ def kmeans(x, k, seed, rounds=1000):
 def nmi(assignments, labels):
     """Normalized mutual information 2 I(Ω; C) / (H(Ω) + H(C)), natural logarithms; 1 where both are
     a single group, as in scikit-learn.  assignments (n,), labels (n,) -> share in [0, 1]"""
-    a, b = np.asarray(assignments), np.asarray(labels)
+    a, b = (np.unique(np.asarray(v), return_inverse=True)[1].reshape(np.shape(v))
+            for v in (assignments, labels))
     if a.shape != b.shape or a.ndim != 1 or not len(a):
         raise ValueError(f"assignments {a.shape} and labels {b.shape} must be two equal (n,)")
     h_a, h_b, h_joint = (entr(np.unique(v, axis=-1, return_counts=True)[1] / len(a)).sum()

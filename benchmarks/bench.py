@@ -24,7 +24,8 @@ torch.set_num_threads(THREADS)
 
 def header(title, *packages, threads=THREADS, device="cpu"):
     """Print what is measured, on what and with what."""
-    print(f"{title}\n{processor(torch.device(device))}, {os.cpu_count()} cores, {threads} threads, "
+    where = ", ".join(processor(torch.device(name)) for name in sorted({"cpu", device}))
+    print(f"{title}\n{where}, {os.cpu_count()} cores, {threads} threads, "
           f"load average {os.getloadavg()[0]:.1f} at the start · {datetime.date.today()}")
     used = versions() | {package: importlib.metadata.version(package) for package in packages}
     print(" · ".join(f"{name} {version}" for name, version in used.items()) + "\n", flush=True)

@@ -82,7 +82,7 @@ def write_report(rows, args, folder):
     written.  Without any run report.md alone, which says how to start them."""
     folder.mkdir(parents=True, exist_ok=True)
     runs, most = all_runs(rows, args), max(row.seeds for row in rows)
-    rows = [row._replace(seeds=most) for row in rows]           # read, if there are as many
+    rows = [row._replace(seeds=most) for row in rows]           # those that are there
     done = [run for run in runs if run.result]
     lines = [f"# Report on {NAMES[args.dataset]}", "", header(args, runs, done)]
     written, table_rows, claim_rows = ["report.md"], [], []

@@ -90,7 +90,8 @@ def listing(lines, numbers):
 
 def source_of(name):
     """eval.nmi, support.runs.Run, test_jrd.test_jrs -> its listing"""
-    path, words = ROOT / "tests" if name.startswith("test_") else ROOT, name.split(".")
+    words = name.split(".")
+    path = (ROOT / "tests" if name.startswith("test_") else ROOT) / words.pop(0)
     while not path.with_suffix(".py").exists():
         path /= words.pop(0)
     _, node, lines = read(path.with_suffix(".py"))

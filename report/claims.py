@@ -116,7 +116,7 @@ HEADLINE_CLAIMS = ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")  
 # ---------------------------------------------------------------------------- verdicts
 def in_each_seed(paper, inequality, dataset, args, seeds, rate=""):
     """What must be above 0 -> its value in each seed that has its runs.  rate: flags of another"""
-    def v(seed, flags, metric="R@1"):               # nan, as its inequality then: not run
+    def v(seed, flags, metric="R@1"):               # nan if not run, and so is the inequality
         flags = flags_on(dataset, paper, f"{flags} {rate}".strip())
         run = flags is not None and training(paper, dataset, flags, seed, args.runs, args.weights)
         return reading(run, metric) if run and run.result else math.nan
@@ -143,8 +143,8 @@ def holm(rows):
     adjusted = 0.0
     for row in rows:
         row["Holm-adjusted verdict"] = row["verdict"]
-    for left, row in zip(range(len(tested), 0, -1), tested):
-        adjusted = row["Holm-adjusted p"] = max(adjusted, min(1.0, left * row["p"]))
+    for i, row in enumerate(tested):
+        adjusted = row["Holm-adjusted p"] = max(adjusted, min(1.0, (len(tested) - i) * row["p"]))
         if adjusted >= 0.05:
             row["Holm-adjusted verdict"] = "undecided"
     return len(tested)

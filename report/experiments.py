@@ -188,8 +188,9 @@ METHODS = {         # in families: paper, flags
     "Triplet": ("mdr", "--lambda 0"), "L2Norm": ("mdr", "--lambda 0 --l2norm"),
     **{name: ("dml_da", flags) for name, flags in ADAPTIVE.items()},
     **{name: ("dml_da", flags) for name, flags in zip(LOSSES, PLAIN.values())}}
-AUTHORS = ("--backbone resnet18 --weights resnet18_pqf.pth --precision fp32 --lr 5e-5 --epochs 100 "
-           "--iterations 100 --eval-every 10")
+R18 = "--backbone resnet18 --weights resnet18_pqf.pth --precision fp32"
+AUTHORS = f"{R18} --lr 5e-5 --epochs 100 --iterations 100 --eval-every 10"
+SEARCHED = f"{R18} --epochs 50 --lr 1e-3 --lr-proxies 1e-1"
 FAMILIES = {        # by the label of their runs, --name
     "decides": Family("SqueezeNet 1.1 (docs/plans.md)", range(3, 11), {
         "JRD": ("--lr 3e-4 --lr-proxies 3e-2", 0.8),
@@ -205,7 +206,7 @@ FAMILIES = {        # by the label of their runs, --name
     "networks": Family("a network of each paper (docs/plans.md)", range(3, 6), {
         "MDR": (AUTHORS, None), "Triplet": (AUTHORS, None), "L2Norm": (AUTHORS, None),
         "DML-DA contrastive": (None, None), "contrastive": (None, None),        # on GoogLeNet
-        "JRD": (None, None), "AMSoftmax": (None, None)}, {
+        "JRD": (SEARCHED, None), "AMSoftmax": (SEARCHED, None)}, {
         "MDR - Triplet": 12.4, "DML-DA contrastive - contrastive": 3.63, "JRD - AMSoftmax": None,
         "MDR - L2Norm": None}, optional=("MDR - L2Norm",))}             # 12.4: Table 2a, R18
 

@@ -94,8 +94,8 @@ def epochs(runs_of_rows, metrics):
     for (row, runs), metric in itertools.product(runs_of_rows, metrics):
         name, _, rate = row.name.partition(", ")
         panel = (", ".join(filter(None, [NAMES[row.dataset], rate])), "epoch", AXES[metric])
-        if runs:
-            yield panel, name, by_epoch([run.log for run in runs], metric)
+        if points := by_epoch([run.log for run in runs], metric):
+            yield panel, name, points
 
 
 def levels(runs_of_rows, metrics):

@@ -13,7 +13,7 @@ import dml_da  # noqa: E402
 from studies import rate_search  # noqa: E402
 
 if __name__ == "__main__":
-    if sys.argv[1:2] != ["npair"] or "--weights" not in sys.argv:
+    if sys.argv[1:2] != ["npair"] or "--weights" not in " ".join(sys.argv):
         sys.exit(__doc__)
     loss = dml_da.n_pair_loss
     for factor in (1, 4, 16):       # n_pair_loss(√k f) has the inner products k f·f

@@ -79,7 +79,7 @@ VARIANTS = {"diagonal": diagonal, "unscaled": unscaled, "uniform": uniform,
 
 def run(words):
     """Train one variant on the held-out split."""
-    if words[:1] == ["--variant"]:
+    if words[:1] == ["--variant"] and words[1:2] and words[1] in VARIANTS:
         VARIANTS[words[1]]()
         words = [*words[2:], "--name", words[1]]
     rate_search.run("mdr", "--dataset", "cub128", "--out", "runs-mdr", *words)
@@ -136,7 +136,8 @@ if __name__ == "__main__":
     if command == "run":
         run(rest)
     elif command in ("table", "draw") and len(rest) == 1:
-        any(finished(*rest)) or sys.exit(f"mdr_on_photographs.py: no finished run under {rest[0]}")
+        if not any(finished(*rest)):
+            sys.exit(f"mdr_on_photographs.py: no finished run under {rest[0]}")
         {"table": table, "draw": draw}[command](*rest)
     else:
         sys.exit(__doc__)

@@ -168,8 +168,9 @@ def main(function, parse_args):
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")            # a console that has no λ shows a ?
     with contextlib.suppress(AttributeError, OSError, TypeError):       # of another C library
-        for option, value in ((-1, -1), (-4, 0)):       # reuse freed memory instead of asking the
-            ctypes.CDLL(None).mallopt(option, value)    # kernel again: steps are 15 to 25% faster
+        mallopt = ctypes.CDLL(None).mallopt             # reuse freed memory, do not ask the kernel
+        mallopt(-1, -1)                                 # M_TRIM_THRESHOLD: never give back
+        mallopt(-4, 0)                                  # M_MMAP_MAX: no block outside the heap
     try:
         function(parse_args())
     except (UserError, NonFiniteLoss, OSError, MemoryError, torch.OutOfMemoryError) as error:
@@ -196,8 +197,9 @@ def fail(message, status=2):
 def device(cfg):
     """The torch.device that --device names; auto is the GPU where there is one.  UserError: no such
     device, or one that is neither a CPU nor CUDA's."""
-    auto = "cuda" if torch.cuda.is_available() else "cpu"
-    name = auto if cfg.device == "auto" else cfg.device
+    name = cfg.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         if torch.device(name).type in ("cpu", "cuda"):
             return torch.empty(0, device=name).device

@@ -38,7 +38,7 @@ def atomic(path, mode="w"):
     here goes after a day."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    for old in path.parent.glob(".*.part"):
+    for old in path.parent.glob(".*." + "[0-9a-f]" * 32 + ".part"):
         with contextlib.suppress(OSError):                  # another process was faster
             if time.time() - old.stat().st_mtime > 86400:
                 old.unlink()

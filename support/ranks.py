@@ -3,10 +3,23 @@
 Places are exact: ‖a - b‖²/2 = ‖a‖²/2 + ‖b‖²/2 - a·b comes from float32 if a bound shows that its
 rounding cannot matter, else from float64, else from whole numbers.  Labels are on the host.
 """
+import contextlib
+
 import numpy as np
 import torch
 
 NOWHERE = torch.iinfo(torch.long).max       # the place of a positive that does not exist
+
+
+@contextlib.contextmanager
+def without_tf32():
+    """TF32, which a caller's program may allow in products on a GPU, moves ranks."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def centred(x, gallery=None, dtype=None):
@@ -25,6 +38,7 @@ def centred(x, gallery=None, dtype=None):
     return sets[0], sets[-1], halves[0], halves[-1], unit * (halves[0] + halves[-1].max())
 
 
+@without_tf32()
 def first_places(x, labels, gallery, gallery_labels, ks):
     """Where each query's first positive stands in the list of its neighbours, from 1: 1 + how many
     negatives lie at least as near.  A place is exact as to whether it is <= k, for each k in ks.
@@ -106,6 +120,7 @@ def _exact_order(point, others):
     return np.unique(np.square(whole[1:] - whole[0]).sum(1), return_inverse=True)[1]
 
 
+@without_tf32()
 def nearest(points, bank):
     """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and its nearest row of
     the bank (n,), and which row that is (n,) long, the first one where several are as near"""

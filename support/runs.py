@@ -62,9 +62,10 @@ def other_settings(old, new):
 
 def other_images(old, new):
     """The splits whose images differ between two runs, in words; "" if none do.  old, new: {split:
-    digest}.  A split without a digest in either is taken for the same."""
+    digest}.  A split without a digest, a text, in either is taken for the same."""
     old, new = (images if isinstance(images, dict) else {} for images in (old, new))
-    return ", ".join(split for split in new if old.get(split, new[split]) != new[split])
+    return ", ".join(split for split in new if old.get(split) != new[split]
+                     and {type(old.get(split)), type(new[split])} == {str})
 
 
 def versions():
@@ -135,7 +136,7 @@ class Run:
                        "processor": processor(device(cfg))}
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
         old = None if cfg.again else read_config(self.folder)
-        if what := old and self._what_differs(old):
+        if what := old is not None and self._what_differs(old):
             raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside "
                             "it, --again in its place")
         self._header(data, weights)
@@ -219,8 +220,8 @@ class Run:
     def out_of_patience(self):
         """Whether the last --patience epochs brought no better R@1 on the held-out classes."""
         patience, best = self.cfg.patience, self.best("val R@1")
-        out = patience and best and len(self.history) - best["epoch"] >= patience
-        if out := out and "val R@1" in self.history[-1]:
+        evaluated = best and "val R@1" in self.history[-1]
+        if out := bool(patience and evaluated and len(self.history) - best["epoch"] >= patience):
             print(f"no better R@1 on the held-out classes for {patience} epochs")
         return out
 

@@ -218,12 +218,14 @@ def test_atomic_leaves_the_old_file_when_writing_fails(tmp_path):
 
 
 def test_what_a_killed_process_was_writing_goes_when_it_is_a_day_old(tmp_path):
-    old, new = tmp_path / ".last.pt.1.part", tmp_path / ".last.pt.2.part"
-    for part in (old, new):
+    old, new = (tmp_path / f".last.pt.{digit * 32}.part" for digit in "0f")
+    for part in (old, new, foreign := tmp_path / ".thesis.part"):
         part.write_text("half")
-    os.utime(old, (0, 0))
+        os.utime(part, (0, 0))
+    os.utime(new)
     files.write_json(tmp_path / "x.json", [1])
-    assert not old.exists() and new.exists(), "another process may be writing it"
+    assert not old.exists() and foreign.exists()
+    assert new.exists(), "another process may be writing it"
 
 
 @pytest.mark.parametrize("write", [

@@ -88,6 +88,12 @@ def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, photos, 
             train(jrd, dataset=moved)
 
 
+def test_digests_by_class_as_older_runs_have_them_tell_nothing():
+    by_class, text = {"test": {"class00": "a"}}, {"test": "b"}
+    assert runs.other_images(by_class, text) == "" == runs.other_images(text, by_class)
+    assert runs.other_images(text, {"test": "c"}) == "test"
+
+
 def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path, capsys):
     folder, _ = train(jrd, dataset=photos)
     moved = tmp_path / "elsewhere"

@@ -119,6 +119,21 @@ def test_an_image_twice_under_two_classes_is_a_tie():
         assert map_at_r(x, [0, 1, 2], g, gy) == 0
 
 
+def test_tf32_that_a_program_allows_is_off_in_places(monkeypatch):
+    seen, centred = [], ranks.centred
+
+    def spied(*of):
+        seen.append(torch.get_float32_matmul_precision())
+        return centred(*of)
+    monkeypatch.setattr(ranks, "centred", spied)
+    torch.set_float32_matmul_precision("high")
+    try:
+        recall_at_k(torch.eye(4), [0, 0, 1, 1], [1])
+        assert {*seen} == {"highest"} and torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 # ---------------------------------------------------------------------------- neighbours
 @pytest.mark.parametrize("n, m", [(400, 60), (2500, 7), (1, 1)])
 def test_nearest_is_the_first_of_the_nearest(n, m):
