@@ -122,7 +122,8 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
 
     Eq. 3: lambda = ε_s(h*) + ε_u(h*), the errors on the unlabelled halves of seen and of unseen
     classes of one multi-class 1-NN fitted on both labelled halves, which are stratified by class.
-    Eq. 2: d_H = 1 - ε*, the error of the 1-NN that tells seen from unseen.  They share no class.
+    Eq. 2: d_H = 1 - ε*, the error of the 1-NN that tells seen from unseen.
+    seen (n, d), unseen (m, d); the two share no class.
     """
     generator = torch.Generator().manual_seed(seed)
     s, ys, u, yu = _usable(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))

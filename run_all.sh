@@ -81,6 +81,7 @@ left=$("$PYTHON" -m report --plan "${select[@]}") || status=$?
 cores=$(env -u OMP_NUM_THREADS nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)     # a job's share
 export jobs=${jobs:-$([ -n "$quick" ] && [ "$cores" -gt 1 ] && echo 2 || echo 1)} main=$$ failed
 failed=$(mktemp)
+export MALLOC_TRIM_THRESHOLD_=1000000000000 MALLOC_MMAP_MAX_=0     # glibc keeps what is freed
 [ "$jobs" = 1 ] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
 
 one() {                                         # one command; with others beside it, its last lines

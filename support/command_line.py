@@ -1,7 +1,5 @@
 """The flags that every script has, how settings come from them, and how a script ends."""
 import argparse
-import contextlib
-import ctypes
 import math
 import os
 import re
@@ -80,6 +78,7 @@ def output(*suffixes):
 
 
 def data_root():
+    """Where the datasets are unless --data-root says otherwise."""
     return os.environ.get("DML_DATA", "data")
 
 
@@ -167,10 +166,6 @@ def main(function, parse_args):
     """Run a script; what a user or a machine can cause ends in one line on stderr and a status."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")            # a console that has no λ shows a ?
-    with contextlib.suppress(AttributeError, OSError, TypeError):       # of another C library
-        mallopt = ctypes.CDLL(None).mallopt             # reuse freed memory, do not ask the kernel
-        mallopt(-1, -1)                                 # M_TRIM_THRESHOLD: never give back
-        mallopt(-4, 0)                                  # M_MMAP_MAX: no block outside the heap
     try:
         function(parse_args())
     except (UserError, NonFiniteLoss, OSError, MemoryError, torch.OutOfMemoryError) as error:
@@ -190,6 +185,7 @@ def main(function, parse_args):
 
 
 def fail(message, status=2):
+    """End with one line on stderr; it begins with the script's name."""
     print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     sys.exit(status)
 
