@@ -263,7 +263,7 @@ def figures(sides, shares):
 
 def decided(args, name):
     """A family of FAMILIES -> Markdown lines, CSV rows.  No figure before all of its runs are in,
-    by one code on one kind of processor."""
+    by one code, each seed's on one kind of processor."""
     family, rows, members, runs = FAMILIES[name], [], [], {}
     for text, papers in family.differences.items():
         pair = text.split(" - ")
@@ -277,11 +277,13 @@ def decided(args, name):
                      "seeds": f"{done} of {len(family.seeds)}",
                      "paper's": f"{papers:+g}" if papers else "–"})
     missing = [run.folder.name for run in runs if not run.result]
-    configs = [(run.paper, run.config) for run in runs if run.result]
-    word = ", ".join(
-        f"{what} of {NAMES[paper]}'s runs differ" for paper in PAPER_OF.values()
-        for what in ("code", "images", "weights_sha256", "versions", "processor")
-        if len({str(config.get(what)) for own, config in configs if own == paper}) > 1)
+    kinds = {}                  # what has to be one in a script's runs, the processor in a seed's
+    for run in (run for run in runs if run.result):
+        for what in ("code", "images", "weights_sha256", "versions", "processor"):
+            seed = f" at seed {run.config['seed']}" if what == "processor" else ""
+            kinds.setdefault(f"{what} of {NAMES[run.paper]}'s runs differ{seed}", set()).add(
+                str(run.config.get(what)))
+    word = ", ".join(text for text, values in kinds.items() if len(values) > 1)
     if missing or not all(side for sides, _ in members for side in sides):      # [] has no rate yet
         word = word or "not before all seeds"
     if word:

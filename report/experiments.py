@@ -188,8 +188,8 @@ METHODS = {         # in families: paper, flags
     "Triplet": ("mdr", "--lambda 0"), "L2Norm": ("mdr", "--lambda 0 --l2norm"),
     **{name: ("dml_da", flags) for name, flags in ADAPTIVE.items()},
     **{name: ("dml_da", flags) for name, flags in zip(LOSSES, PLAIN.values())}}
-R18 = "--backbone resnet18 --weights resnet18_pqf.pth --precision fp32"
-AUTHORS = f"{R18} --lr 5e-5 --epochs 100 --iterations 100 --eval-every 10"
+R18 = "--backbone resnet18 --weights resnet18_pqf.pth --eval-every 10"
+AUTHORS = f"{R18} --lr 5e-5 --epochs 100 --iterations 100"
 SEARCHED = f"{R18} --epochs 50 --lr 1e-3 --lr-proxies 1e-1"
 FAMILIES = {        # by the label of their runs, --name
     "decides": Family("SqueezeNet 1.1 (docs/plans.md)", range(3, 11), {

@@ -256,7 +256,11 @@ def test_nothing_is_said_before_all_seeds_are_in(tmp_path, monkeypatch):
     assert row["over classes"] == f"[{low:+.2f}, {high:+.2f}]"
     runs[0].config |= {"code": "another", "processor": "another"}
     assert {row["verdict"] for row in told("mixed")[1]} == {
-        "code of JRD's runs differ, processor of JRD's runs differ"}
+        "code of JRD's runs differ, processor of JRD's runs differ at seed 3"}
+    runs[0].config["code"] = runs[1].config["code"]
+    for run in runs:            # another processor at seed 3, in both arms, is none of its business
+        run.config["processor"] = f"kind {run.config['seed']}"
+    assert all(row["Holm-adjusted p"] for row in told("by seed")[1])
 
 
 def test_the_optional_difference_is_there_with_all_of_its_seeds(tmp_path, monkeypatch):
