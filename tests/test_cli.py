@@ -97,6 +97,20 @@ MISTAKES = {  # what is typed: what the one line must say
     "eval.py {tmp}/short.npz": "must be (n, d)",
     "eval.py {tmp}/strings.npz": "labels must be whole numbers or texts",
     "report --runs {tmp}": "no finished run",
+    "report --table 9":
+        "nothing to run for --table 9 on the papers' datasets: there are jrd 1, jrd 2",
+    "report --paper dml": "invalid choice: 'dml'",
+    "report --dataset birds": "invalid choice",
+    "report --seeds 0": "must be >= 1",
+    "report --paper jrd --table 2c": "there are jrd 1, jrd 2, jrd 3, jrd 4, jrd fig2, jrd fig4",
+    "report --quick --table 2c": "nothing to run for --table 2c on glyphs: there are jrd 1",
+    "report --sheet nothing.pt": "no file nothing.pt",
+    "report --curves mdr-glyphs --runs nowhere": "no run mdr-glyphs under nowhere: there are none",
+    "report --curves mdr-glyphs --out curves.pdf": "--out curves.pdf must end in .png or .svg",
+    "report --list --runs none.tar.xz": "an archive is read; runs are trained in a folder",
+    "report --runs none.tar.xz": "cannot read the archive none.tar.xz: [Errno 2] No such file",
+    "report --runs runs none": "cannot read the archive runs: ",
+    "report --curves": "--curves: expected at least one argument",
     "common.py pretend": "choose from",
 }
 

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 
 import jrd
-from studies import jrs_bandwidths
 from studies.jrs_bandwidths import (KS, at_bandwidths, different_class, mean_distance, mixture,
                                     penalty)
 

@@ -8,7 +8,7 @@ from scipy.spatial.distance import cdist, pdist
 
 import dml_da
 import mdr
-from conftest import B, LABELS, LONG, NEGATIVE, PAIRS, POSITIVE, agrees, named, points
+from conftest import B, LONG, NEGATIVE, PAIRS, POSITIVE, agrees, named, points
 from mdr import pairwise_distances as distances
 
 TRIPLETS = [(a, p, [n for i, n in NEGATIVE if i == a][(3 * a + p) % 4]) for a, p in POSITIVE]
