@@ -117,10 +117,16 @@ def train(few_glyphs, tmp_path, capsys):
     return run
 
 
-def log_and_result(folder):
-    """What a run leaves: the rows of its log, its result."""
-    log = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in log], json.loads((folder / "result.json").read_text())
+def left_in(folder):
+    """What a run leaves: the rows of its log, its result, its settings."""
+    log, result, config = ((folder / name).read_text(encoding="utf-8")
+                           for name in ("log.jsonl", "result.json", "config.json"))
+    return [*map(json.loads, log.splitlines())], json.loads(result), json.loads(config)
+
+
+def edit_settings(folder, **changes):
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def make_folder(root, sizes, side=40, seed=0):

@@ -1,5 +1,4 @@
 """The command line as a person meets it: what they type, what they read back, the exit status."""
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ import torch
 
 import common
 import jrd
-from conftest import ROOT, log_and_result, make_folder
+from conftest import ROOT, left_in, make_folder
 
 
 ENV = dict(cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
@@ -97,8 +96,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "eval.py {tmp}/short.npz": "must be (n, d)",
     "eval.py {tmp}/strings.npz": "labels must be whole numbers or texts",
     "report --runs {tmp}": "no finished run",
-    "report --table 9":
-        "nothing to run for --table 9 on the papers' datasets: there are jrd 1, jrd 2",
+    "report --table 9": "nothing to run for --table 9 on the papers' datasets: there are jrd 1",
     "report --paper dml": "invalid choice: 'dml'",
     "report --dataset birds": "invalid choice",
     "report --seeds 0": "must be >= 1",
@@ -178,12 +176,11 @@ def test_what_a_training_says_and_leaves(trained):
     folder = out / "jrd-glyphs-epochs4-s0"
     assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl",
                                                             "result.json"]
-    log, result = log_and_result(folder)
+    log, result, config = left_in(folder)
     assert [row["epoch"] for row in log] == [1, 2, 3, 4]
     assert {"loss", "amsoftmax", "jrs", "lr", "R@1", "R@8", "seconds", "images/s"} <= {*log[0]}
     last = result["last epoch"]
     assert last["R@1"] == log[-1]["R@1"] and 0 < last["MAP@R"] < last["R@1"] < last["seen R@1"] < 1
-    config = json.loads((folder / "config.json").read_text())
     assert config["alpha"] == 1 and config["versions"].keys() == {"python", "torch", "torchvision",
                                                                   "numpy"}
 
@@ -223,7 +220,7 @@ def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path):
     again = python(*command)
     assert again.returncode == 0 and f"continuing {folder} after epoch" in again.stdout
     paths = out / folder.name, folder
-    figures, same_figures = (log_and_result(path)[1] | {"seconds": 0} for path in paths)
+    figures, same_figures = (left_in(path)[1] | {"seconds": 0} for path in paths)
     want, got = (torch.load(path / "last.pt", weights_only=True)["network"] for path in paths)
     assert figures == same_figures and all(torch.equal(want[k], got[k]) for k in want)
 

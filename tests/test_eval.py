@@ -76,7 +76,7 @@ def test_half_precision_is_cast():
     (map_at_r, (np.ones((2, 3)), [0, 0], [[0.0]] * 2, [0, 0]), "differ in dimension"),
     (kmeans, (torch.zeros(5, 2), 0, 0), "k must be"),
     (kmeans, (torch.zeros(5, 2), 6, 0), "k must be"), (nmi, ([0, 1], [0, 1, 2]), ""),
-    (generalization_bound, (np.ones((2, 3)), [0, 0], [[0.0]] * 2, [0, 0], 0), "differ in dimension"),
+    (generalization_bound, (np.ones((2, 3)), [0, 0], [[0.0]] * 2, [0, 0], 0), "in dimension"),
     (generalization_bound, ([[0.0]] * 4, [0, 1, 2, 3], [[0.0]] * 4, [0, 0, 1, 1], 0), "two images"),
     (stratified_parts, (np.repeat(np.arange(3), 19),), "too few"),
     (confidence_interval, ([], 0.95), ""), (confidence_interval, ([1], 1.0), "")])

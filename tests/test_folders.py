@@ -1,6 +1,5 @@
 """Photos of one's own: train/ and test/ folders, held-out classes, lengths, backbones, weights."""
 import errno
-import json
 import math
 import os
 import re
@@ -17,7 +16,7 @@ import dml_da
 import eval as evaluation
 import jrd
 import mdr
-from conftest import each_script, log_and_result, make_folder
+from conftest import each_script, left_in, make_folder
 from support import search
 from support.images import decode
 
@@ -36,8 +35,7 @@ def test_queries_are_searched_in_a_gallery_folder(train, tmp_path):
     run, out = train(mdr, "--batch", "4", "--iterations", "1", dataset=folder)
     assert "· test 5 images of 3 classes, 3 of them in train (closed-set retrieval)" in out
     assert "· gallery 4 images of 3 classes\n" in out
-    splits = json.loads((run / "config.json").read_text())["splits"]
-    assert splits == {"train": [6, 3], "test": [5, 3], "gallery": [4, 3]}
+    assert left_in(run)[2]["splits"] == {"train": [6, 3], "test": [5, 3], "gallery": [4, 3]}
 
 
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
@@ -211,12 +209,11 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, capsys):
     folder, out = train(script, *"--val 0.5 --epochs 3 --batch 6".split(), dataset=photos)
     assert folder.name == f"{script.__name__}-photos-val0.5-batch6-epochs3-backbonesmall-s0"
     assert script is jrd or "batches per epoch, for 12 training images\n" in out
-    rows, result = log_and_result(folder)
+    rows, result, config = left_in(folder)
     best, before = max(rows, key=lambda row: row["val R@1"]), result["pretrained backbone"]
     chosen = result["best on held-out classes"]
     assert {"epoch", "val R@1", "R@1"} <= {*chosen} and chosen.items() <= best.items()
     assert len(torch.load(folder / "best.pt", weights_only=True)["history"]) == best["epoch"]
-    config = json.loads((folder / "config.json").read_text())
     assert config["splits"] == {"train": [12, 3], "test": [24, 6], "val": [12, 3]}
     assert re.search(rf"^best.pt \(epoch {best['epoch']}, chosen on held-out training classes\) .* "
                      rf"{100 * best['val R@1']:.1f}$", out, re.M)
@@ -248,11 +245,11 @@ def test_patience(flags, shares, last, train, tmp_path, monkeypatch):
     monkeypatch.setattr(jrd, "val_recall", lambda *_: {"val R@1": next(shares)})
     flags = ["--val", "0.5", "--epochs", "9", *flags.split()]
     folder, out = train(jrd, *flags, dataset=photos)
-    assert log_and_result(folder)[1]["last epoch"]["epoch"] == last
+    assert left_in(folder)[1]["last epoch"]["epoch"] == last
     assert ("no better R@1 on the held-out classes for 2 epochs" in out) == (last < 9)
     (folder / "result.json").unlink()
     train(jrd, *flags, dataset=photos)
-    assert log_and_result(folder)[1]["last epoch"]["epoch"] == last
+    assert left_in(folder)[1]["last epoch"]["epoch"] == last
 
 
 # ---------------------------------------------------------------------------- backbones, weights

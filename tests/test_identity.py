@@ -1,6 +1,5 @@
 """A run is code × images × settings × seed: no other is shown or continued as if it were it."""
 import contextlib
-import json
 import re
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import common
 import eval as evaluation
 import jrd
-from conftest import ROOT, make_folder
+from conftest import ROOT, edit_settings, left_in, make_folder
 from report import tables
 from support import runs
 
@@ -17,11 +16,6 @@ from support import runs
 @pytest.fixture
 def photos(tmp_path):
     return make_folder(tmp_path / "photos", [3] * 6, side=20)
-
-
-def edit(folder, **changes):
-    config = json.loads((folder / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 # ---------------------------------------------------------------------------- code
@@ -46,7 +40,7 @@ def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, 
     again = train(jrd)[1]
     assert "is finished; --again trains it anew" in again
     assert again.partition("\n\n")[2] == first.partition("\n\n")[2]     # the table, the folder
-    commit = json.loads((folder / "config.json").read_text())["commit"]
+    commit = left_in(folder)[2]["commit"]
     monkeypatch.setattr(runs, "code_of", lambda paper: "edited")
     with pytest.raises(common.UserError) as error:
         train(jrd)
@@ -68,7 +62,7 @@ def test_damaged_fields_are_refused_or_accepted(train):
     config = (folder / "config.json").read_text()
     for change in ({"code": 3}, {"code": []}, {"code": None}, {"images": 3},
                    {"images": {"train": 1}}, {"images": []}, {"dataset": None}, {"splits": 7}):
-        edit(folder, **change)
+        edit_settings(folder, **change)
         with contextlib.suppress(common.UserError):
             train(jrd)
         (folder / "config.json").write_text(config)
@@ -119,6 +113,6 @@ def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_pat
     with pytest.raises(common.UserError, match="were tested on different images"):
         tables.compare(tmp_path / "runs", own, one)
     for folder in folders[1:]:
-        edit(folder, images={"test": folder.name})
+        edit_settings(folder, images={"test": folder.name})
     with pytest.raises(common.UserError, match="different images .test differ.: their figures"):
         tables.compare(tmp_path / "runs", one, other)

@@ -1,5 +1,4 @@
 """A trained network in use: eval.py --query, the sheet, docs/running.md's examples, export."""
-import json
 import re
 import shutil
 
@@ -11,7 +10,7 @@ import torch
 import common
 import eval as evaluation
 import jrd
-from conftest import ROOT, make_folder
+from conftest import ROOT, left_in, make_folder
 from support import search, glyphs
 from support.images import decode, to_tensor
 
@@ -188,5 +187,4 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capfd, typed):
     exec(pretrained.replace("cub128", "glyphs"), names)
     data = common.load_dataset("glyphs", test=names["transform"])
     shares = evaluation.recall_on_test(names["network"].embed, data, names["cfg"])
-    result = json.loads((checkpoint.parent / "result.json").read_text())
-    assert shares.items() <= result["pretrained backbone"].items()
+    assert shares.items() <= left_in(checkpoint.parent)[1]["pretrained backbone"].items()

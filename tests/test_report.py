@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import common
-from conftest import ROOT
+from conftest import ROOT, edit_settings
 from report import __main__ as command
 from report import experiments, figures, tables
 from support import search
@@ -122,8 +122,7 @@ def test_what_is_finished_is_not_left(out, typed):
     pretend(runs[0])
     pretend(runs[1], epochs=10)
     pretend(runs[2])
-    config = json.loads((runs[2].folder / "config.json").read_text()) | {"lr": 7}
-    (runs[2].folder / "config.json").write_text(json.dumps(config))
+    edit_settings(runs[2].folder, lr=7)
     _, left, plan = typed("report", "--quick", "--plan", "--runs", out)
     assert left.splitlines() == [run.command for run in runs[1:]]
     assert "14 runs" in plan and "1 finished, 1 begun, 1 stale, 11 to do" in plan

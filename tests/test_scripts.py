@@ -16,7 +16,7 @@ import dml_da
 import eval as evaluation
 import jrd
 import mdr
-from conftest import each_script, log_and_result, named
+from conftest import each_script, left_in, named
 from eval import kmeans, map_at_r, nmi, recall_at_k
 
 
@@ -252,7 +252,7 @@ def test_what_adam_is_told(script, flags, weights, rates, eps, decay, train):
     told = np.array(told)                                   # (steps, groups, 3)
     np.testing.assert_allclose(told[..., 0], rates)
     assert (told[..., 1:] == [eps, decay]).all()
-    for row in log_and_result(folder)[0]:
+    for row in left_in(folder)[0]:
         assert all(abs(row[name]) > 1e-5 for name in weights)
         assert row["loss"] == pytest.approx(sum(w * row[name] for name, w in weights.items()))
         starts = {"levels": [-3, 0, 3], "alpha min": 0.5, "alpha max": 0.5}
@@ -288,7 +288,7 @@ def test_the_figures_of_an_epoch(script, train):
     """Recomputed from last.pt, and what the papers' figures need besides; last.pt has the levels,
     D⁰ and α too."""
     folder, _ = train(script, *"--epochs 2 --iterations 2 --lr 0.01".split())
-    (first, row), result = log_and_result(folder)
+    (first, row), result, _ = left_in(folder)
     last, (network, cfg) = result["last epoch"], common.load(folder / "last.pt")
     untrained, _, data = pretrained(script)
     state = torch.load(folder / "last.pt", weights_only=True)
