@@ -1,14 +1,22 @@
-"""studies/rate_search.py: its commands, its held-out split, its table and its rule."""
+"""studies/ and benchmarks/: the commands, the held-out split, the table and the rule of
+rate_search.py; pictures; step.py and reg_weight.py run to their end, on as little as it takes."""
+import subprocess
+import sys
+
 import pytest
+import torch
+from PIL import Image
 
 import common
 import dml_da
 import jrd
 import mdr
 from conftest import ROOT
-from studies import rate_search
+from studies import rate_search, reg_weight
+from support import glyphs
 
 
+# ---------------------------------------------------------------------------- rate_search.py
 def test_the_commands(capsys):
     def listed(*words):
         rate_search.main(["list", *words])
@@ -69,3 +77,49 @@ def test_the_table_has_the_rates_of_the_plan(runs, taken, capsys):
 def test_an_empty_folder_has_no_table(tmp_path):
     with pytest.raises(SystemExit, match="no finished run of the search on glyphs under"):
         rate_search.table("glyphs", tmp_path)
+
+
+# ---------------------------------------------------------------------------- pictures
+def test_the_toy_is_an_animation_and_the_same_twice(tmp_path):
+    toy = pytest.importorskip("studies.toy", reason="needs matplotlib")
+    for name in ("one.gif", "two.gif"):
+        toy.draw(tmp_path / name, steps=3, frames=3)
+    with Image.open(tmp_path / "one.gif") as picture:
+        assert picture.n_frames == 4 and picture.info["loop"] == 0     # the outcome, then the path
+    assert (tmp_path / "one.gif").read_bytes() == (tmp_path / "two.gif").read_bytes()
+
+
+def test_the_toy_shows_what_its_texts_say():
+    """Spread within a class: 0 by the loss, with and without JRS; held by MDR and DML-DA."""
+    toy = pytest.importorskip("studies.toy", reason="needs matplotlib")
+    ends = [path[-1][0] for path in toy.paths(800)]
+    loss, jrs, mdr, da, circle = (dml_da.class_density(x, toy.LABELS)[1].mean() for x in ends)
+    assert max(loss, jrs, circle) < 0.01 and min(mdr, da) > 0.03
+    apart = [torch.pdist(x).max() for x in ends]
+    assert apart[1] > 1.1 * apart[0]                                    # JRS: beyond the margin
+
+
+def test_each_lecture_has_its_figure(tmp_path):
+    pytest.importorskip("studies.mechanisms", reason="needs matplotlib").draw(tmp_path)
+    for paper in ("jrd", "mdr", "dml_da"):
+        path = tmp_path / f"{paper}_mechanism.png"
+        with Image.open(path) as picture:
+            assert 1000 < picture.width < 1300
+        assert path.stat().st_size < 200_000
+
+
+# ---------------------------------------------------------------------------- the rest
+def test_step():
+    done = subprocess.run([sys.executable, ROOT / "benchmarks" / "step.py", "--papers", "dml_da",
+                           "--batch", "2", "--steps", "1", "--threads", "1", "--device", "cpu"],
+                          capture_output=True, encoding="utf-8")
+    assert "\n| dml_da, googlenet | 2 " in done.stdout, done.stderr
+
+
+def test_reg_weight(monkeypatch, capsys):
+    monkeypatch.setattr(glyphs, "GLYPHS", dict(glyphs.GLYPHS))
+    monkeypatch.setattr(dml_da, "train", lambda cfg: {"last epoch": {
+        "R@1": 0.5, "NMI": cfg.reg_weight / 1000 if cfg.reg_weight else 0}})
+    reg_weight.main()
+    assert capsys.readouterr().out.split("|")[-5:-1] == [" gor         ", " 100    ", " 50.0 ",
+                                                         " 10.0 "]
