@@ -106,13 +106,13 @@ def typed(monkeypatch, capfd):
 
 
 @pytest.fixture
-def train(few_glyphs, tmp_path, capsys):
+def train(few_glyphs, tmp_path, capfd):
     """train(script, *flags, dataset=...): an epoch of a second -> the run's folder, its printout"""
     def run(script, *flags, dataset="glyphs"):
         places = ["--dataset", dataset, "--data-root", tmp_path, "--out", tmp_path / "runs"]
         script.train(script.parse_args([*map(str, places), "--backbone", "small", "--epochs", "1",
                                         "--workers", "0", *flags]))
-        out = capsys.readouterr().out
+        out = capfd.readouterr().out
         return Path(out.splitlines()[-1].removeprefix("run ")), out
     return run
 

@@ -1,5 +1,4 @@
-"""Claims as inequalities, verdicts, Holm's procedure, the ledger, what new seeds decided; on run
-folders made here."""
+"""Verdicts, inequalities, Holm's procedure, the ledger, new seeds; on run folders made here."""
 import csv
 import math
 import statistics

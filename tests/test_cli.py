@@ -225,19 +225,16 @@ def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path):
     assert figures == same_figures and all(torch.equal(want[k], got[k]) for k in want)
 
 
-linux = pytest.mark.skipif(not shutil.which("unshare"), reason="Linux alone")
-
-
 def with_small(folder, size, commands):
     """What happens to shell commands that see a file system of this size at folder."""
+    def run(script):
+        return subprocess.run(["unshare", "-rm", "bash", "-c", script], capture_output=True, **ENV)
     mount = f"mount -t tmpfs -o size={size} none {folder}"
-    if subprocess.run(["unshare", "-rm", "bash", "-c", mount], capture_output=True).returncode:
-        pytest.skip("no mount without privileges")
-    return subprocess.run(["unshare", "-rm", "bash", "-c", f"{mount}\n{commands}"],
-                          capture_output=True, **ENV)
+    if not shutil.which("unshare") or run(mount).returncode:
+        pytest.skip("not Linux, or no mount without privileges")
+    return run(f"{mount}\n{commands}")
 
 
-@linux
 @pytest.mark.parametrize("script, size, epochs", [("jrd.py", "100k", 0), ("mdr.py", "900k", 0),
                                                   ("dml_da.py", "3m", 1)])
 def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, size, epochs, tmp_path):
@@ -254,7 +251,6 @@ def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, size, ep
     assert "last epoch (3)" in done.stdout
 
 
-@linux
 def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
     folder = make_folder(tmp_path / "photos", [8] * 4, side=300)
     done = with_small("/dev/shm", "1m", f"{sys.executable} jrd.py --dataset {folder} --backbone "

@@ -138,8 +138,7 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
 
 @each_script
 def test_all_scripts_train_in_bf16_with_losses_in_float32(script, train):
-    """The backbone's convolutions see bfloat16, whatever comes after them float32.  What a finished
-    run leaves has no optimizer."""
+    """Convolutions see bfloat16, all after them float32.  No optimizer is left at the end."""
     seen, kinds = set(), (torch.nn.Conv2d, torch.nn.Linear)
     with torch.nn.modules.module.register_module_forward_hook(
             lambda module, _, out: seen.add((type(module), getattr(out, "dtype", None)))):

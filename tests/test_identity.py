@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import common
-import eval as evaluation
 import jrd
 from conftest import ROOT, edit_settings, left_in, make_folder
 from report import tables
@@ -35,7 +34,7 @@ def test_a_run_is_told_by_its_scripts_code(pattern, replacement, counts, tmp_pat
     assert (runs.code_of("jrd") != before) == counts
 
 
-def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, capsys):
+def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, capfd):
     folder, first = train(jrd)
     again = train(jrd)[1]
     assert "is finished; --again trains it anew" in again
@@ -47,7 +46,7 @@ def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, 
     assert str(error.value) == (
         f"{folder} holds a run of another version of jrd.py (commit {commit}); --name LABEL "
         "puts this run beside it, --again in its place")
-    assert "last epoch" not in capsys.readouterr().out
+    assert "last epoch" not in capfd.readouterr().out
     (folder / "result.json").rename(folder / "result")
     state = (folder / "last.pt").read_bytes()
     with pytest.raises(common.UserError, match="of another version of jrd.py"):
@@ -88,18 +87,16 @@ def test_digests_by_class_as_older_runs_have_them_tell_nothing():
     assert runs.other_images(text, {"test": "c"}) == "test"
 
 
-def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path, capsys):
+def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path, typed):
     folder, _ = train(jrd, dataset=photos)
     moved = tmp_path / "elsewhere"
     photos.rename(moved)
-    words = [str(folder / "last.pt"), "--dataset", str(moved), "--data-root", str(tmp_path)]
-    with pytest.raises(common.UserError, match="unknown dataset"):
-        evaluation.main(evaluation.parse_args(words[:1]))
-    evaluation.main(evaluation.parse_args(words))
-    assert "note:" not in capsys.readouterr().out
+    words = "eval.py", folder / "last.pt", "--dataset", moved, "--data-root", tmp_path
+    assert "unknown dataset" in typed(*words[:2])[2]
+    status, out, _ = typed(*words)
+    assert status == 0 and "note:" not in out
     (moved / "class00").rename(moved / "zebra")
-    evaluation.main(evaluation.parse_args([*words, "--export", str(tmp_path / "e.npz")]))
-    out = capsys.readouterr().out
+    _, out, _ = typed(*words, "--export", tmp_path / "e.npz")
     assert "note: these are not the images of the run: train, test differ" in out
     with np.load(tmp_path / "e.npz") as file:
         assert [str(file["classes"][label]) for label in file["labels"]] == [

@@ -285,8 +285,7 @@ def test_the_figures_before_training(script, few_glyphs):
 
 @pytest.mark.parametrize("script", [mdr, dml_da], ids=named)
 def test_the_figures_of_an_epoch(script, train):
-    """Recomputed from last.pt, and what the papers' figures need besides; last.pt has the levels,
-    D⁰ and α too."""
+    """Recomputed from last.pt, which has levels, D⁰, α too; and what the papers' figures need."""
     folder, _ = train(script, *"--epochs 2 --iterations 2 --lr 0.01".split())
     (first, row), result, _ = left_in(folder)
     last, (network, cfg) = result["last epoch"], common.load(folder / "last.pt")
