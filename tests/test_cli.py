@@ -267,8 +267,7 @@ def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
      ["the same command continues the run"]),
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 ..."),
      ["out of GPU memory with --batch 100: --precision bf16", "CUDA out of memory. Tried"])])
-def test_what_starves_a_training_is_one_line(error, says, few_glyphs, tmp_path, monkeypatch,
-                                             capsys):
+def test_what_starves_a_run_is_one_line(error, says, few_glyphs, tmp_path, monkeypatch, capsys):
     """In a training, and outside one."""
     def starved(*args):
         raise error

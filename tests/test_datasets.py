@@ -296,9 +296,8 @@ def test_prepare_fetches_and_builds_what_the_presets_need(mini, typed, tmp_path,
         f"ready: cub128 as {paper}.py sees it, 3 images of 2 classes to train, 4 images of 2 "
         f"classes to test, weights of squeezenet1_1 {file.stem[-8:]}0123"
         for paper in common.PAPERS]
-    with monkeypatch.context() as patch:
-        patch.setattr(images, "_build_cache", None)             # nothing is left to build
-        assert prepare("cub128", "--paper", "mdr")[0] == 0
+    status, out, _ = prepare("cub128", "--paper", "mdr")
+    assert status == 0 and "building the cache" not in out
     status, _, err = prepare("cub")
     assert status == 2 and err.count("\n") == 1
     assert "bn_inception-52deb4733.pth: no route to host" in err
@@ -358,7 +357,6 @@ def test_the_cache_holds_what_the_files_give_and_decodes_once(files, tmp_path, c
     stored = cached(files(), tmp_path)
     assert ".npy: 7 images\n" in capsys.readouterr().out
     assert_same(stored, files())
-    assert torch.equal(stored.whole, torch.stack([files()[i] for i in range(7)]))
     nearest = files(v2.Resize((10, 12), v2.InterpolationMode.NEAREST))       # has one of its own
     assert_same(cached(nearest, tmp_path), nearest)
     assert ".npy: 7 images\n" in capsys.readouterr().out
@@ -371,9 +369,8 @@ def test_the_cache_holds_what_the_files_give_and_decodes_once(files, tmp_path, c
     assert_same(pickle.loads(copied), stored)
 
 
-@pytest.mark.parametrize("change", [
-    lambda path: os.utime(path, (1, 1)),
-    lambda path: Image.new("RGB", (30, 20)).save(path)], ids=["time", "image"])
+@pytest.mark.parametrize("change", [lambda path: os.utime(path, (1, 1)), lambda path: Image.new(
+    "RGB", (30, 20)).save(path)], ids=["time", "image"])
 def test_the_cache_of_other_images_is_replaced(change, tmp_path):
     def load(cache=True):
         return common.load_dataset(str(folder), tmp_path, test=HALVE, cache=cache).test.images

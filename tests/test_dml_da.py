@@ -34,17 +34,14 @@ def test_contrastive_loss(margin):
     agrees(lambda f: dml_da.contrastive_loss(f, LONG, margin), oracle, points())
 
 
-def chosen_negative(x, a, p, margin):
-    """U6 by hand: the nearest in (D_ap, D_ap + margin), else the nearest of all."""
-    negatives = [n for i, n in NEGATIVE if i == a]
-    semi = [n for n in negatives if square(x, a, p) < square(x, a, n) < square(x, a, p) + margin]
-    return min(semi or negatives, key=lambda n: square(x, a, n)), bool(semi)
-
-
 @pytest.mark.parametrize("margin", [1.0, 0.2])
 def test_triplet_loss(margin):
-    x = points(seed=1)
-    picked = [chosen_negative(x, a, p, margin) for a, p in POSITIVE]
+    """U6: the nearest negative in (D_ap, D_ap + margin), else the nearest of all."""
+    x, picked = points(seed=1), []
+    for a, p in POSITIVE:
+        nearest = sorted((n for i, n in NEGATIVE if i == a), key=lambda n: square(x, a, n))
+        semi = [n for n in nearest if square(x, a, p) < square(x, a, n) < square(x, a, p) + margin]
+        picked.append(((semi or nearest)[0], bool(semi)))
     assert {True, False} == {semi for _, semi in picked} or margin == 1.0
 
     def oracle(f):                                       # the choice is constant, as an index is

@@ -1,6 +1,6 @@
 """README and docs: links, anchors and pictures are there, commands and figures are right, and
-docs/equations.md is true: its names exist, and no equation, U or E is left out or untested, nor
-does it lack code beside it in the side-by-side pages, one file each."""
+docs/equations.md is true: its names exist, no equation, U or E is left out or untested, and each
+equation stands beside its code in the pages that report --annotate makes."""
 import csv
 import importlib
 import re
@@ -71,7 +71,7 @@ def test_formulas_survive_markdown(page):
 
 
 # ---------------------------------------------------------------------------- commands
-EXAMPLES = (["python", "dml_da.py", "--regularizer", "anisotropy"],)     # docs/extending.md adds it
+EXAMPLE = ["python", "dml_da.py", "--regularizer", "anisotropy"]     # docs/extending.md adds it
 OTHERS = "bash pip git source sed sbatch scontrol".split()
 SCRIPTS = ("jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py")
 
@@ -111,9 +111,7 @@ def accepted(words):
 
 @each_page
 def test_commands_are_understood(page, capsys):
-    for words in commands(page):
-        if words in EXAMPLES:
-            continue
+    for words in (words for words in commands(page) if words != EXAMPLE):
         try:
             accepted(words)
         except (AssertionError, SystemExit, OSError, common.UserError) as error:
@@ -161,8 +159,7 @@ each_paper = pytest.mark.parametrize("script, equations", [("jrd", 16), ("mdr", 
 
 @each_paper
 def test_the_lines_of_a_lecture_stand_in_the_script(script, equations):
-    """The five quoted ones, and the one that each of three exercises changes; its runs have the
-    name that its --compare asks for."""
+    """Five quoted ones, one changed by each of three exercises, whose --compare names its runs."""
     page = (ROOT / "docs" / "lectures" / f"{script}.md").read_text(encoding="utf-8")
     source = (ROOT / f"{script}.py").read_text(encoding="utf-8")
     (quoted,) = [block.splitlines() for language, block in fenced(page) if language == "python"]

@@ -180,8 +180,8 @@ def bound_by_loops(seen, ys, unseen, yu, halves):
 
 
 def test_generalization_bound(monkeypatch):
-    (seen, ys), (unseen, yu) = random_set(90, 3, 6, seed=9), random_set(70, 3, 5, seed=10)
-    drawn = []
+    drawn, (seen, ys) = [], random_set(90, 3, 6, seed=9)
+    unseen, yu = random_set(70, 3, 5, seed=10)
     monkeypatch.setattr("eval._halves", lambda *a: drawn.append(_halves(*a)) or drawn[-1])
     got = generalization_bound(seen, ys, unseen, yu, seed=0)
     assert got == pytest.approx(bound_by_loops(seen, ys, unseen, yu, drawn))

@@ -97,9 +97,8 @@ def test_the_loss_is_eq_11(variant):
 
 def test_the_loss_is_mdrs():
     space, i, regularizer = setting(batches=1), torch.arange(30), mdr.MDR()
-    distances = mdr.unit_mean(mdr.pairwise_distances(
-        space["model"](torch.cat(space["triplets"][0]))))
-    want = (mdr.triplet_loss(distances, i, i + 30, i + 60, 0.2) + 0.6 * regularizer(distances)
+    D = mdr.unit_mean(mdr.pairwise_distances(space["model"](torch.cat(space["triplets"][0]))))
+    want = (mdr.triplet_loss(D, i, i + 30, i + 60, 0.2) + 0.6 * regularizer(D)
             + 0.01 * regularizer.levels.square().sum())
     assert run("mdr", batches=1)["loss"].item() == pytest.approx(want.item(), rel=1e-5)
 

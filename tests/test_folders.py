@@ -199,8 +199,7 @@ def test_the_length_follows_the_folder(script, most, batch, capsys):
 # ---------------------------------------------------------------------------- held-out classes
 @each_script
 def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
-    """... and eval.py evaluates its checkpoints as they were.  What follows from the folder's size
-    does not stand in the run's name."""
+    """... as eval.py judges it.  What follows from the folder's size is not in the run's name."""
     photos = make_folder(tmp_path / "photos", [4] * 12, side=20)
     folder, out = train(script, *"--val 0.5 --epochs 3 --batch 6".split(), dataset=photos)
     assert folder.name == f"{script.__name__}-photos-val0.5-batch6-epochs3-backbonesmall-s0"
@@ -286,8 +285,7 @@ def test_own_weights_of_any_wrapping(wrapped, classifier, tmp_path, capsys):
     assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
 
 
-@pytest.mark.parametrize("content", [
-    [1, 2], {1: torch.ones(2)}, {"state_dict": {}}, torch.ones(3),
+@pytest.mark.parametrize("content", [[1, 2], {1: torch.ones(2)}, {"state_dict": {}}, torch.ones(3),
     torchvision.models.squeezenet1_0().state_dict()])
 def test_weights_that_do_not_fit_are_one_line(content, tmp_path):
     torch.save(content, tmp_path / "other.pth")

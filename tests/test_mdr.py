@@ -167,9 +167,8 @@ def test_level_shares_have_each_ordered_pair_once():
     module, D = mdr.MDR().double(), distances(torch.tensor(points()))
     module(D)
     for pairs, chosen in ((POSITIVE, mdr.positive_pairs(LONG)), (NEGATIVE, LONG[:, None] != LONG)):
-        normalized = [(d(points(), *pair) - module.mu.item()) / module.sigma.item()
-                      for pair in pairs]
-        nearest = [np.abs(value - np.array([-3, 0, 3])).argmin() for value in normalized]
+        values = [(d(points(), *pair) - module.mu.item()) / module.sigma.item() for pair in pairs]
+        nearest = [np.abs(value - np.array([-3, 0, 3])).argmin() for value in values]
         want = np.bincount(nearest, minlength=3) / len(pairs)
         np.testing.assert_allclose(module.level_shares(D, chosen), want, rtol=1e-6)
         assert want[1] > 0

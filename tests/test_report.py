@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tarfile
 import time
+from operator import itemgetter
 
 import pytest
 import torch
 
 import common
 from conftest import ROOT, edit_settings
-from report import __main__ as command
-from report import experiments, figures, tables
+from report import __main__ as command, experiments, figures, tables
 from support import search
 
 
@@ -129,8 +129,7 @@ def test_what_is_finished_is_not_left(out, typed):
 
 
 def test_two_settings_are_compared_within_a_seed(out, typed):
-    """By hand: differences 2 and 4 points of three seeds here and two there; names of settings, of
-    runs and of their folders."""
+    """By hand: 2 and 4 points apart, three seeds and two; names of settings, runs, folders."""
     rows = rows_of("--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--runs", out)
     for row, r1 in zip(rows, ((0.50, 0.60, 0.9), (0.48, 0.56))):
         for run, value in zip(experiments.runs_of(row, under(out)), r1):
@@ -184,15 +183,13 @@ def test_archives_are_read_like_a_folder(out, tmp_path, typed):
 # ---------------------------------------------------------------------------- the tables
 def test_every_figure_of_the_papers_methods_stands_in_a_table():
     args = args_of("--dataset", "real", "--runs", "none")
-    cells = {}
-    for row in experiments.selected(args):
-        for cell in tables.cells(row._replace(seeds=1), args):
-            cells[tuple(cell[k] for k in ("paper", "table", "row", "dataset", "metric"))] = cell
+    key = itemgetter("paper", "table", "row", "dataset", "metric")
+    cells = {key(cell): (cell["paper's figure"], cell["ours"]) for row in experiments.selected(args)
+             for cell in tables.cells(row._replace(seeds=1), args)}
     assert len(tables.paper_numbers()) == 527
     for e in tables.paper_numbers():
         if e["reported_by"] == "this paper" and e["row"] != "HDC":
-            cell = cells[tuple(e[k] for k in ("paper", "table", "row", "dataset", "metric"))]
-            assert (cell["paper's figure"], cell["ours"]) == (e["value"], "not run")
+            assert cells[key(e)] == (e["value"], "not run")
 
 
 def test_ours_stand_beside_the_papers(out, tmp_path):
@@ -316,7 +313,6 @@ def test_curves_of_any_runs(out, tmp_path, monkeypatch, typed):
     def write(name, *rows):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
-
     one = {"epoch": 1, "loss": 4.0}
     write("mdr-glyphs-s0", one, {"epoch": 2, "loss": 2.0, "R@1": 0.5, "seen R@1": 0.75})
     write("mdr-glyphs-s1", {"epoch": 1, "loss": 6.0}, {"epoch": 2, "loss": 4.0, "R@1": 0.25},

@@ -182,8 +182,7 @@ def test_each_choice_of_jrd_is_its_own(flags, want):
     ("--l2norm --nu 0.5 --momentum 0.3", lambda *args: mdr.triplet_loss(*args, 0.2)),
     ("--lambda 0", lambda *args: mdr.triplet_loss(*args, 0.2))])
 def test_each_choice_of_mdr_is_its_own(flags, loss):
-    """U8: distances of mean 1, those of the embeddings themselves with --l2norm; Eq. 2 with λ = 0
-    too; ν Σ s² (U5)."""
+    """U8: distances of mean 1, with --l2norm the embeddings' own; Eq. 2 at λ = 0; ν Σ s² (U5)."""
     e = torch.randn(B, 5, generator=torch.Generator().manual_seed(1)) * 3
     cfg, draw = mdr.parse_args(flags.split()), torch.Generator().manual_seed
     network, peer = mdr.Network(cfg, 4), mdr.MDR(cfg.levels, cfg.momentum)
@@ -239,9 +238,8 @@ def test_each_choice_of_dml_da_is_its_own(flags, loss, weight, regularizer):
     (dml_da, "--lambda 0 --epochs 4 --iterations 1 --lr 1e-3 --head-lr-mult 3",
      dict(contrastive=1), np.outer([1] * 4, [1e-3, 3e-3, 1e-3]), 1e-8, 0)], ids=named)
 def test_what_adam_is_told(script, flags, weights, rates, eps, decay, train):
-    """The rate of each parameter group at every step, one step per epoch (JRD U1, U5, MDR U1,
-    DML-DA U4, U5).  The logged loss is the weighted sum of the logged terms, and no level and no α
-    moves without its regularizer."""
+    """Each parameter group's rate at every step, one per epoch (JRD U1, U5, MDR U1, DML-DA U4, U5).
+    The logged loss is the weighted sum of its terms; no level, no α moves unless regularized."""
     told = []
 
     def listen(optimizer, *_):
