@@ -18,6 +18,5 @@ if __name__ == "__main__":
     loss = dml_da.n_pair_loss
     for factor in (1, 4, 16):       # n_pair_loss(√k f) has the inner products k f·f
         dml_da.n_pair_loss = lambda f, *rest: loss(factor ** 0.5 * f, *rest)
-        rate_search.run("dml_da", "--dataset", "cub128", "--loss", "npair", "--lambda", "0",
-                        "--epochs", "3", "--name", f"times{factor}", "--out", "runs-search",
-                        *sys.argv[2:])
+        flags = f"--loss npair --lambda 0 --epochs 3 --name times{factor} --out runs-search".split()
+        rate_search.run("dml_da", "--dataset", "cub128", *flags, *sys.argv[2:])

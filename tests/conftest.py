@@ -106,21 +106,27 @@ def typed(monkeypatch, capfd):
 
 
 @pytest.fixture
-def train(few_glyphs, tmp_path, capsys):
+def train(few_glyphs, tmp_path, capfd):
     """train(script, *flags, dataset=...): an epoch of a second -> the run's folder, its printout"""
     def run(script, *flags, dataset="glyphs"):
         places = ["--dataset", dataset, "--data-root", tmp_path, "--out", tmp_path / "runs"]
         script.train(script.parse_args([*map(str, places), "--backbone", "small", "--epochs", "1",
                                         "--workers", "0", *flags]))
-        out = capsys.readouterr().out
+        out = capfd.readouterr().out
         return Path(out.splitlines()[-1].removeprefix("run ")), out
     return run
 
 
-def log_and_result(folder):
-    """What a run leaves: the rows of its log, its result."""
-    log = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in log], json.loads((folder / "result.json").read_text())
+def left_in(folder):
+    """What a run leaves: the rows of its log, its result, its settings."""
+    log, result, config = ((folder / name).read_text(encoding="utf-8")
+                           for name in ("log.jsonl", "result.json", "config.json"))
+    return [*map(json.loads, log.splitlines())], json.loads(result), json.loads(config)
+
+
+def edit_settings(folder, **changes):
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def make_folder(root, sizes, side=40, seed=0):

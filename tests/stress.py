@@ -64,9 +64,9 @@ def kill_one_script(script, kills, draw, tmp):
     while (sum(ended.values()) < kills or not finished) and len(faults) < 10:
         end, stop = draw.choice([signal.SIGKILL, signal.SIGTERM]), sum(ended.values()) < kills
         with open(tmp / "stderr", "w+") as stderr:      # with a worker: it outlives its parent
-            process = subprocess.Popen(
-                [*command, tmp / "killed", "--workers", str(draw.randint(0, 1))],
-                stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
+            words = [*command, tmp / "killed", "--workers", str(draw.randint(0, 1))]
+            process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=stderr,
+                                       start_new_session=True)
             at_write, deadline = draw.random() < 0.4, time.time() + draw.uniform(0, 0.9 * duration)
             parts, caught = set(folder.glob(".last.pt.*.part")), False      # of killed processes
             while stop and process.poll() is None:
@@ -92,8 +92,7 @@ def kill_one_script(script, kills, draw, tmp):
 
 
 def kill(count, draw, tmp):
-    columns = "SIGKILL", "SIGTERM", "in a write", "finished", "faults"
-    print(f"{'script':<10}" + "".join(f"{name:>12}" for name in columns), flush=True)
+    print("script         SIGKILL     SIGTERM  in a write    finished      faults", flush=True)
     return sum(kill_one_script(script, count, draw, tmp / script) for script in TRAININGS)
 
 

@@ -1,5 +1,4 @@
-"""Claims as inequalities, verdicts, Holm's procedure, the ledger, what new seeds decided; on run
-folders made here."""
+"""Verdicts, inequalities, Holm's procedure, the ledger, new seeds; on run folders made here."""
 import csv
 import math
 import statistics
@@ -90,7 +89,6 @@ def test_holm():
         assert [row["Holm-adjusted verdict"] for row in rows] == [
             "holds" if row["Holm-adjusted p"] < 0.05 else "undecided" for row in rows]
         return [row["Holm-adjusted p"] for row in rows]
-
     assert adjusted([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert adjusted([]) == [] and adjusted([0.7, 0.9]) == [1, 1]
     draw, rejected, kept = np.random.RandomState(0), 0, 0
@@ -143,7 +141,6 @@ def test_differences_are_paired_by_seed(out):
     def runs(flags, r1):
         for seed, value in enumerate(r1):
             pretend(experiments.training("jrd", "glyphs", flags.strip(), seed, out, None), value)
-
     three = experiments.THREE_TIMES_IS["jrd"]
     runs("--alpha 0", (0.3, 0.5, 0.7, 0.9))
     runs("", (0.31, 0.511, 0.712))
@@ -168,9 +165,7 @@ def test_differences_are_paired_by_seed(out):
 def test_the_papers_differences_are_those_of_its_tables():
     """... and a setting's name is that of its row."""
     def r1(key, row):
-        return next((entry["value"] for entry in papers(key, "cub", row)
-                     if entry["metric"] == "R@1"), None)
-
+        return next((e["value"] for e in papers(key, "cub", row) if e["metric"] == "R@1"), None)
     families = experiments.FAMILIES
     numbers = {(key[0], flags): (name, r1(key, name)) for key in (("mdr", "1a"), ("dml_da", "I"))
                for name, flags in experiments.EXPERIMENTS[key].rows.items()}
@@ -189,8 +184,7 @@ def test_the_papers_differences_are_those_of_its_tables():
 @pytest.mark.parametrize("name", experiments.FAMILIES)
 def test_rates_and_shares_are_those_of_the_search(name):
     family = experiments.FAMILIES[name]
-    assert {setting for text in family.differences for setting in text.split(" - ")} == set(
-        family.settings)
+    assert {name for text in family.differences for name in text.split(" - ")} == {*family.settings}
     for setting, (more, share) in family.settings.items():
         paper, flags = experiments.METHODS[setting]
         words = f"--dataset cub128 {flags} {more or ''}".split()
@@ -209,10 +203,8 @@ def test_nothing_is_said_before_all_seeds_are_in(tmp_path, monkeypatch):
         text, _ = write_report(tmp_path / name, *words)
         with open(tmp_path / name / "claims.csv", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        assert {row["verdict"] for row in rows if row["claim"] == "networks"} == {
-            "not before all seeds"}
+        assert {r["verdict"] for r in rows if r["claim"] == "networks"} == {"not before all seeds"}
         return text, [row for row in rows if row["claim"] == "decides"]
-
     words = "--dataset", "cub128", "--runs", tmp_path / "runs"
     args, family = args_of(*words), experiments.FAMILIES["decides"]
     for text in family.differences:

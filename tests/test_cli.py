@@ -1,5 +1,4 @@
 """The command line as a person meets it: what they type, what they read back, the exit status."""
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ import torch
 
 import common
 import jrd
-from conftest import ROOT, log_and_result, make_folder
+from conftest import ROOT, left_in, make_folder
 
 
 ENV = dict(cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
@@ -97,6 +96,19 @@ MISTAKES = {  # what is typed: what the one line must say
     "eval.py {tmp}/short.npz": "must be (n, d)",
     "eval.py {tmp}/strings.npz": "labels must be whole numbers or texts",
     "report --runs {tmp}": "no finished run",
+    "report --table 9": "nothing to run for --table 9 on the papers' datasets: there are jrd 1",
+    "report --paper dml": "invalid choice: 'dml'",
+    "report --dataset birds": "invalid choice",
+    "report --seeds 0": "must be >= 1",
+    "report --paper jrd --table 2c": "there are jrd 1, jrd 2, jrd 3, jrd 4, jrd fig2, jrd fig4",
+    "report --quick --table 2c": "nothing to run for --table 2c on glyphs: there are jrd 1",
+    "report --sheet nothing.pt": "no file nothing.pt",
+    "report --curves mdr-glyphs --runs nowhere": "no run mdr-glyphs under nowhere: there are none",
+    "report --curves mdr-glyphs --out curves.pdf": "--out curves.pdf must end in .png or .svg",
+    "report --list --runs none.tar.xz": "an archive is read; runs are trained in a folder",
+    "report --runs none.tar.xz": "cannot read the archive none.tar.xz: [Errno 2] No such file",
+    "report --runs runs none": "cannot read the archive runs: ",
+    "report --curves": "--curves: expected at least one argument",
     "common.py pretend": "choose from",
 }
 
@@ -164,12 +176,11 @@ def test_what_a_training_says_and_leaves(trained):
     folder = out / "jrd-glyphs-epochs4-s0"
     assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl",
                                                             "result.json"]
-    log, result = log_and_result(folder)
+    log, result, config = left_in(folder)
     assert [row["epoch"] for row in log] == [1, 2, 3, 4]
     assert {"loss", "amsoftmax", "jrs", "lr", "R@1", "R@8", "seconds", "images/s"} <= {*log[0]}
     last = result["last epoch"]
     assert last["R@1"] == log[-1]["R@1"] and 0 < last["MAP@R"] < last["R@1"] < last["seen R@1"] < 1
-    config = json.loads((folder / "config.json").read_text())
     assert config["alpha"] == 1 and config["versions"].keys() == {"python", "torch", "torchvision",
                                                                   "numpy"}
 
@@ -209,24 +220,21 @@ def test_a_stopped_run_continues_to_the_same_bits(trained, tmp_path):
     again = python(*command)
     assert again.returncode == 0 and f"continuing {folder} after epoch" in again.stdout
     paths = out / folder.name, folder
-    figures, same_figures = (log_and_result(path)[1] | {"seconds": 0} for path in paths)
+    figures, same_figures = (left_in(path)[1] | {"seconds": 0} for path in paths)
     want, got = (torch.load(path / "last.pt", weights_only=True)["network"] for path in paths)
     assert figures == same_figures and all(torch.equal(want[k], got[k]) for k in want)
 
 
-linux = pytest.mark.skipif(not shutil.which("unshare"), reason="Linux alone")
-
-
 def with_small(folder, size, commands):
     """What happens to shell commands that see a file system of this size at folder."""
+    def run(script):
+        return subprocess.run(["unshare", "-rm", "bash", "-c", script], capture_output=True, **ENV)
     mount = f"mount -t tmpfs -o size={size} none {folder}"
-    if subprocess.run(["unshare", "-rm", "bash", "-c", mount], capture_output=True).returncode:
-        pytest.skip("no mount without privileges")
-    return subprocess.run(["unshare", "-rm", "bash", "-c", f"{mount}\n{commands}"],
-                          capture_output=True, **ENV)
+    if not shutil.which("unshare") or run(mount).returncode:
+        pytest.skip("not Linux, or no mount without privileges")
+    return run(f"{mount}\n{commands}")
 
 
-@linux
 @pytest.mark.parametrize("script, size, epochs", [("jrd.py", "100k", 0), ("mdr.py", "900k", 0),
                                                   ("dml_da.py", "3m", 1)])
 def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, size, epochs, tmp_path):
@@ -243,7 +251,6 @@ def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, size, ep
     assert "last epoch (3)" in done.stdout
 
 
-@linux
 def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
     folder = make_folder(tmp_path / "photos", [8] * 4, side=300)
     done = with_small("/dev/shm", "1m", f"{sys.executable} jrd.py --dataset {folder} --backbone "
@@ -260,8 +267,7 @@ def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
      ["the same command continues the run"]),
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 ..."),
      ["out of GPU memory with --batch 100: --precision bf16", "CUDA out of memory. Tried"])])
-def test_what_starves_a_training_is_one_line(error, says, few_glyphs, tmp_path, monkeypatch,
-                                             capsys):
+def test_what_starves_a_run_is_one_line(error, says, few_glyphs, tmp_path, monkeypatch, capsys):
     """In a training, and outside one."""
     def starved(*args):
         raise error

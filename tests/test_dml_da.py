@@ -34,17 +34,14 @@ def test_contrastive_loss(margin):
     agrees(lambda f: dml_da.contrastive_loss(f, LONG, margin), oracle, points())
 
 
-def chosen_negative(x, a, p, margin):
-    """U6 by hand: the nearest in (D_ap, D_ap + margin), else the nearest of all."""
-    negatives = [n for i, n in NEGATIVE if i == a]
-    semi = [n for n in negatives if square(x, a, p) < square(x, a, n) < square(x, a, p) + margin]
-    return min(semi or negatives, key=lambda n: square(x, a, n)), bool(semi)
-
-
 @pytest.mark.parametrize("margin", [1.0, 0.2])
 def test_triplet_loss(margin):
-    x = points(seed=1)
-    picked = [chosen_negative(x, a, p, margin) for a, p in POSITIVE]
+    """U6: the nearest negative in (D_ap, D_ap + margin), else the nearest of all."""
+    x, picked = points(seed=1), []
+    for a, p in POSITIVE:
+        nearest = sorted((n for i, n in NEGATIVE if i == a), key=lambda n: square(x, a, n))
+        semi = [n for n in nearest if square(x, a, p) < square(x, a, n) < square(x, a, p) + margin]
+        picked.append(((semi or nearest)[0], bool(semi)))
     assert {True, False} == {semi for _, semi in picked} or margin == 1.0
 
     def oracle(f):                                       # the choice is constant, as an index is
@@ -79,11 +76,6 @@ def test_n_pair_draws_one_of_every_other_class():
 
 
 # ---------------------------------------------------------------------------- Eq. 5-8
-def density(f, c):
-    rows = f[LABELS == c]
-    return np.mean([((row - sum(rows) / len(rows)) ** 2).sum() for row in rows])
-
-
 def test_class_density():
     classes, D_avg = dml_da.class_density(torch.tensor(points()), LONG)
     assert classes.tolist() == [0, 2, 5, 7] and D_avg[3] == 0
@@ -91,7 +83,7 @@ def test_class_density():
     want = [1 - (unit[LABELS == c].mean(0) ** 2).sum() for c in (0, 2, 5, 7)]
     np.testing.assert_allclose(dml_da.class_density(torch.tensor(unit), LONG)[1], want, atol=1e-12)
     agrees(lambda f: dml_da.class_density(f, LONG)[1],
-           lambda f: np.array([density(f, c) for c in (0, 2, 5, 7)]), points())
+           lambda f: np.array([f[LABELS == c].var(0).sum() for c in (0, 2, 5, 7)]), points())
     many = torch.arange(60_000) % 12_000                # SOP's: a dense (C, n) matrix has 5.8 GB
     assert dml_da.class_density(many[:, None].double(), many)[1].tolist() == [0] * 12_000
 

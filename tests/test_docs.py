@@ -1,5 +1,6 @@
 """README and docs: links, anchors and pictures are there, commands and figures are right, and
-docs/equations.md is true: its names exist, and no equation, U or E is left out or untested."""
+docs/equations.md is true: its names exist, no equation, U or E is left out or untested, and each
+equation stands beside its code in the pages that report --annotate makes."""
 import csv
 import importlib
 import re
@@ -10,7 +11,7 @@ import pytest
 
 import common
 from conftest import ROOT
-from report import __main__ as report
+from report import __main__ as report, experiments
 
 PAGES = [path for folder in ("", "docs/**/", "results/**/", "benchmarks/", "studies/")
          for path in sorted(ROOT.glob(f"{folder}*.md"))]
@@ -70,7 +71,7 @@ def test_formulas_survive_markdown(page):
 
 
 # ---------------------------------------------------------------------------- commands
-EXAMPLES = (["python", "dml_da.py", "--regularizer", "anisotropy"],)     # docs/extending.md adds it
+EXAMPLE = ["python", "dml_da.py", "--regularizer", "anisotropy"]     # docs/extending.md adds it
 OTHERS = "bash pip git source sed sbatch scontrol".split()
 SCRIPTS = ("jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py")
 
@@ -110,9 +111,7 @@ def accepted(words):
 
 @each_page
 def test_commands_are_understood(page, capsys):
-    for words in commands(page):
-        if words in EXAMPLES:
-            continue
+    for words in (words for words in commands(page) if words != EXAMPLE):
         try:
             accepted(words)
         except (AssertionError, SystemExit, OSError, common.UserError) as error:
@@ -128,13 +127,26 @@ def test_commands_are_found():
 
 
 # ---------------------------------------------------------------------------- figures, lectures
+with open(ROOT / "results" / "cub128" / "claims.csv", encoding="utf-8") as file:
+    CLAIMS = [row for row in csv.DictReader(file) if row["claim"] in experiments.FAMILIES]
+
+
+def test_the_readme_has_the_figures_of_the_report():
+    """Each difference and interval over classes is of CLAIMS, those of a line of one inequality."""
+    lines = [re.findall(r"(?:[+-][\d.]+ )?\[[+-][\d.]+, [+-][\d.]+\]", line)
+             for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+             if line.startswith("|")]
+    for told in filter(None, lines):
+        of = [{row["must be above 0"] for row in CLAIMS
+               if text in (row["paired"], row["over classes"])} for text in told]
+        assert set.intersection(*of), told
+    assert sum(map(bool, lines)) >= 3
+
+
 def test_what_was_decided_is_that_of_the_claims():
-    """... in the results' page; test_report.py looks into README."""
-    folder = ROOT / "results" / "cub128"
-    with open(folder / "claims.csv", encoding="utf-8") as file:
-        decided = {row["must be above 0"]: row for row in csv.DictReader(file)
-                   if row["claim"].startswith("decide")}
-    table = prose(folder / "README.md").split("<!-- from results/cub128/claims.csv -->\n")[1]
+    decided = {row["must be above 0"]: row for row in CLAIMS if row["claim"].startswith("decide")}
+    page = prose(ROOT / "results" / "cub128" / "README.md")
+    table = page.split("<!-- from results/cub128/claims.csv -->\n")[1]
     lines = [re.split(r" *\| *", line.strip("| ")) for line in table.split("\n\n")[0].split("\n")]
     assert [line[0] for line in lines[2:]] == [*decided]
     for difference, *cells in lines[2:]:
@@ -147,8 +159,7 @@ each_paper = pytest.mark.parametrize("script, equations", [("jrd", 16), ("mdr", 
 
 @each_paper
 def test_the_lines_of_a_lecture_stand_in_the_script(script, equations):
-    """The five quoted ones, and the one that each of three exercises changes; its runs have the
-    name that its --compare asks for."""
+    """Five quoted ones, one changed by each of three exercises, whose --compare names its runs."""
     page = (ROOT / "docs" / "lectures" / f"{script}.md").read_text(encoding="utf-8")
     source = (ROOT / f"{script}.py").read_text(encoding="utf-8")
     (quoted,) = [block.splitlines() for language, block in fenced(page) if language == "python"]
@@ -208,8 +219,7 @@ def test_every_equation_stands_here_with_code_and_a_test(script, equations):
 
 @each_paper
 def test_every_silent_point_and_erratum_is_here(script, equations):
-    """Their numbers have no gap; each of the script's is here, and each U here that names the
-    script is marked there."""
+    """Without gaps; each of the script's is here, each U here that names it is marked there."""
     source = (ROOT / f"{script}.py").read_text(encoding="utf-8")
     marked = {*re.findall(r"\b[UE]\d+\b", source)}
     rows = dict(re.findall(r"^\| ([UE]\d+) \| .* \| (.*) \|$", part(script), re.M))
@@ -220,3 +230,48 @@ def test_every_silent_point_and_erratum_is_here(script, equations):
     for number, where in rows.items():
         assert {name.startswith("test_") for name in names(where)} == {True, False}, number
         assert number[0] == "E" or number in marked or f"`{script}." not in where, number
+
+
+# ---------------------------------------------------------------------------- side by side
+BESIDE = {("jrd", 10): "def jrs(", ("jrd", 11): "def objective(", ("jrd", 12): "def amsoftmax(",
+          ("mdr", 2): "def update(", ("mdr", 5): "def forward(self, distances", ("mdr", 6):
+          "def triplet_loss(", ("dml_da", 5): "def class_density(", ("dml_da", 8):
+          "def density_regularizer("}
+
+
+@pytest.fixture(scope="module")
+def annotated(tmp_path_factory):
+    """A function: a script's name -> the HTML of its page"""
+    path = tmp_path_factory.mktemp("annotated")
+    pytest.importorskip("report.annotate", reason="needs pygments and latex2mathml").annotate(path)
+    return lambda script: (path / f"{script}.html").read_text(encoding="utf-8")
+
+
+@each_paper
+def test_every_formula_stands_once_and_every_line_of_code(script, equations, annotated):
+    page, markdown = annotated(script), part(script)
+    assert page.count('<div class="formula"') == markdown.count("```math") > 6
+    assert page.count("<math") == markdown.count("```math") + markdown.count("$`")
+    for n in range(1, equations + 1):
+        assert page.count(f'id="eq-{n}"') == 1 and f'href="#eq-{n}"' in page
+    assert page.count("<b>Paper:</b>") == markdown.count("**Paper:**") and "\\arg" not in page
+    assert not re.search(r'mathvariant="script"', page), "a browser shows no such letters"
+    for anchor in re.findall(r'href="#([^"]*)"', page):
+        assert f'id="{anchor}"' in page
+    source = (ROOT / f"{script}.py").read_text(encoding="utf-8")
+    for n in re.findall(r'"""Eq\. (\d+)', source):
+        assert f'id="eq-{n}"' in page
+    shown = {int(n) for n in re.findall(r'data-n="(\d+)"', page)}
+    code = [i for i, line in enumerate(source.split("\n"), 1) if re.search(
+        r"^\s*(def|class|return|if|for|with|[a-z_.]+ = )", line) and '"""' not in line]
+    assert len(set(code) - shown) < 12, "lines of docstrings alone are left out"
+    assert page.count("<dt>") == page.count("<dd>") > 9 and "<dt>Equation</dt><dd>where</dd>" in page
+    head = page.split("<body>")[0]
+    assert "http" not in re.sub(r'xmlns="[^"]*"|https?://[^"<]*</span>', "", head)
+
+
+@pytest.mark.parametrize("script, n", BESIDE)
+def test_an_equation_stands_beside_its_code(script, n, annotated):
+    (section,) = [s for s in annotated(script).split("<section") if f'id="eq-{n}"' in s]
+    code = re.sub(r"<[^>]*>", "", section.split("</div><div><pre>")[-1])
+    assert BESIDE[script, n] in code

@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 
 import common
 import jrd
-from eval import (confidence_interval, generalization_bound, judge, kmeans, load_npz,
+from eval import (_halves, confidence_interval, generalization_bound, judge, kmeans, load_npz,
                   map_at_r, nmi, rebuild, recall_at_k, stratified_parts)
 from test_ranks import exact_places
 
@@ -65,15 +65,24 @@ def test_half_precision_is_cast():
     assert recall_at_k(small, y, [1]) == recall_by_definition(small.double().numpy(), y, [1])
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (([[0.0, float("nan")]] * 4, [0, 0, 1, 1], [1]), "not finite"),
-    (([[0.0, float("inf")]] * 4, [0, 0, 1, 1], [1]), "not finite"),
-    (([[0.0]] * 4, [0, 0, 1], [1]), "must be"), (([0.0] * 4, [0, 0, 1, 1], [1]), "must be"),
-    ((np.zeros((0, 3)), [], [1]), "must be"), (([[0.0]] * 2, [0, 0], [0]), "at least 1"),
-    (([[0.0]] * 2, [0, 0], [1], [[0.0, 1.0]], [0]), "dimension")])
-def test_what_cannot_be_evaluated_is_refused(arguments, message):
+@pytest.mark.parametrize("function, arguments, message", [
+    (recall_at_k, ([[0.0, float("nan")]] * 4, [0, 0, 1, 1], [1]), "not finite"),
+    (recall_at_k, ([[0.0, float("inf")]] * 4, [0, 0, 1, 1], [1]), "not finite"),
+    (recall_at_k, ([[0.0]] * 4, [0, 0, 1], [1]), "must be"),
+    (recall_at_k, ([0.0] * 4, [0, 0, 1, 1], [1]), "must be"),
+    (recall_at_k, (np.zeros((0, 3)), [], [1]), "must be"),
+    (recall_at_k, ([[0.0]] * 2, [0, 0], [0]), "at least 1"),
+    (recall_at_k, ([[0.0]] * 2, [0, 0], [1], [[0.0, 1.0]], [0]), "dimension"),
+    (map_at_r, (np.ones((2, 3)), [0, 0], [[0.0]] * 2, [0, 0]), "differ in dimension"),
+    (kmeans, (torch.zeros(5, 2), 0, 0), "k must be"),
+    (kmeans, (torch.zeros(5, 2), 6, 0), "k must be"), (nmi, ([0, 1], [0, 1, 2]), ""),
+    (generalization_bound, (np.ones((2, 3)), [0, 0], [[0.0]] * 2, [0, 0], 0), "in dimension"),
+    (generalization_bound, ([[0.0]] * 4, [0, 1, 2, 3], [[0.0]] * 4, [0, 0, 1, 1], 0), "two images"),
+    (stratified_parts, (np.repeat(np.arange(3), 19),), "too few"),
+    (confidence_interval, ([], 0.95), ""), (confidence_interval, ([1], 1.0), "")])
+def test_what_cannot_be_evaluated_is_refused(function, arguments, message):
     with pytest.raises(ValueError, match=message):
-        recall_at_k(*arguments)
+        function(*arguments)
 
 
 # ---------------------------------------------------------------------------- MAP@R
@@ -124,9 +133,6 @@ def test_kmeans_degenerate():
     assert kmeans(torch.zeros(5, 2), 1, 0).tolist() == [0] * 5
     assert len(kmeans(torch.zeros(5, 2), 3, 0)) == 5                 # all equal, empty clusters
     assert sorted(kmeans(torch.randn(4, 3), 4, 0).tolist()) == [0, 1, 2, 3]
-    for k in (0, 6):
-        with pytest.raises(ValueError, match="k must be"):
-            kmeans(torch.zeros(5, 2), k, 0)
 
 
 def test_nmi_of_classes_that_are_perfectly_apart_depends_on_the_seed():
@@ -158,8 +164,6 @@ def test_nmi_by_hand():
     assert nmi([0, 0, 1, 1], [5, 5, 3, 3]) == pytest.approx(1)          # names do not matter
     assert nmi([0, 1, 0, 1], [0, 0, 1, 1]) == pytest.approx(0, abs=1e-12)
     assert nmi([0, 0, 0, 0], [0, 0, 1, 1]) == 0 and nmi([0, 0], [1, 1]) == 1
-    with pytest.raises(ValueError):
-        nmi([0, 1], [0, 1, 2])
 
 
 # ---------------------------------------------------------------------------- Eq. 1-3
@@ -176,11 +180,9 @@ def bound_by_loops(seen, ys, unseen, yu, halves):
 
 
 def test_generalization_bound(monkeypatch):
-    import eval
-    seen, ys = random_set(90, 3, 6, seed=9)
+    drawn, (seen, ys) = [], random_set(90, 3, 6, seed=9)
     unseen, yu = random_set(70, 3, 5, seed=10)
-    drawn, halves = [], eval._halves
-    monkeypatch.setattr(eval, "_halves", lambda *a: drawn.append(halves(*a)) or drawn[-1])
+    monkeypatch.setattr("eval._halves", lambda *a: drawn.append(_halves(*a)) or drawn[-1])
     got = generalization_bound(seen, ys, unseen, yu, seed=0)
     assert got == pytest.approx(bound_by_loops(seen, ys, unseen, yu, drawn))
     assert 0.05 < got[0] < 1.95 and 0.05 < got[1] < 0.95
@@ -196,8 +198,6 @@ def test_generalization_bound_extremes():
     x = torch.tensor([[0.0], [0.1], [10.0], [10.1]])
     y = [0, 0, 1, 1]
     assert generalization_bound(x, y, x + 100, y, 0) == (0, 1)
-    with pytest.raises(ValueError, match="two images"):
-        generalization_bound(x, [0, 1, 2, 3], x, y, 0)
 
 
 def test_sets_of_two_precisions_meet_in_float64():
@@ -205,9 +205,6 @@ def test_sets_of_two_precisions_meet_in_float64():
     assert recall_at_k(torch.ones(1, 1), [0], [1], near, [0, 1])[1] == 1
     assert map_at_r(torch.ones(1, 1), [0], near, [0, 1]) == 1
     assert generalization_bound(torch.ones(2, 1), [0, 0], near, [0, 0], 0) == (0, 1)
-    for function in (map_at_r, lambda *sets: generalization_bound(*sets, 0)):
-        with pytest.raises(ValueError, match="differ in dimension"):
-            function(torch.ones(2, 3), [0, 0], near, [0, 0])
 
 
 def test_the_ranking_is_that_of_the_cosine():
@@ -229,9 +226,6 @@ def test_confidence_interval():
         ends = scipy.stats.t.interval(level, 3, np.mean(values), scipy.stats.sem(values))
         assert confidence_interval(values, level) == pytest.approx((sum(ends) / 2, np.ptp(ends) / 2))
     assert np.isnan(confidence_interval([0.3])[1]) and confidence_interval([1, 1]) == (1, 0)
-    for bad in (([], 0.95), ([1], 1.0)):
-        with pytest.raises(ValueError):
-            confidence_interval(*bad)
 
 
 def test_stratified_parts():
@@ -241,8 +235,6 @@ def test_stratified_parts():
     for part in parts:
         assert abs(len(part) - len(labels) / 10) < 1
         assert (abs(np.bincount(labels[part]) - np.bincount(labels) / 10) < 1).all()
-    with pytest.raises(ValueError, match="too few"):
-        stratified_parts(np.repeat(np.arange(3), 19))
 
 
 def test_judge_reports_everything():

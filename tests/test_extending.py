@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import dml_da
 import jrd
 import mdr
-from conftest import ROOT, agrees, log_and_result, points
+from conftest import ROOT, agrees, left_in, points
 
 NEW, OWN = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").split(
     "## In your own training")
@@ -42,7 +42,7 @@ def test_the_example_of_a_new_regularizer_works(train, tmp_path, monkeypatch):
     exec(test + "test_anisotropy_regularizer()",
          {"dml_da": extended, "np": np, "agrees": agrees, "points": points})
     folder, _ = train(extended, "--regularizer", "anisotropy", "--iterations", "1")
-    assert 0 < log_and_result(folder)[1]["last epoch"]["R@1"] < 1
+    assert 0 < left_in(folder)[1]["last epoch"]["R@1"] < 1
 
 
 def setting(seed=0, batches=4):
@@ -97,9 +97,8 @@ def test_the_loss_is_eq_11(variant):
 
 def test_the_loss_is_mdrs():
     space, i, regularizer = setting(batches=1), torch.arange(30), mdr.MDR()
-    distances = mdr.unit_mean(mdr.pairwise_distances(
-        space["model"](torch.cat(space["triplets"][0]))))
-    want = (mdr.triplet_loss(distances, i, i + 30, i + 60, 0.2) + 0.6 * regularizer(distances)
+    D = mdr.unit_mean(mdr.pairwise_distances(space["model"](torch.cat(space["triplets"][0]))))
+    want = (mdr.triplet_loss(D, i, i + 30, i + 60, 0.2) + 0.6 * regularizer(D)
             + 0.01 * regularizer.levels.square().sum())
     assert run("mdr", batches=1)["loss"].item() == pytest.approx(want.item(), rel=1e-5)
 

@@ -1,6 +1,5 @@
 """Photos of one's own: train/ and test/ folders, held-out classes, lengths, backbones, weights."""
 import errno
-import json
 import math
 import os
 import re
@@ -14,10 +13,9 @@ from PIL import Image
 
 import common
 import dml_da
-import eval as evaluation
 import jrd
 import mdr
-from conftest import each_script, log_and_result, make_folder
+from conftest import each_script, left_in, make_folder
 from support import search
 from support.images import decode
 
@@ -36,8 +34,7 @@ def test_queries_are_searched_in_a_gallery_folder(train, tmp_path):
     run, out = train(mdr, "--batch", "4", "--iterations", "1", dataset=folder)
     assert "· test 5 images of 3 classes, 3 of them in train (closed-set retrieval)" in out
     assert "· gallery 4 images of 3 classes\n" in out
-    splits = json.loads((run / "config.json").read_text())["splits"]
-    assert splits == {"train": [6, 3], "test": [5, 3], "gallery": [4, 3]}
+    assert left_in(run)[2]["splits"] == {"train": [6, 3], "test": [5, 3], "gallery": [4, 3]}
 
 
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
@@ -58,8 +55,7 @@ def test_split_folders_by_other_names_or_not_whole(parts, message, tmp_path):
 
 # ---------------------------------------------------------------------------- what is not whole
 def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
-    """Thumbnails and the like in silence, all else by number and example: a training's note, the
-    gallery's, check's."""
+    """By a training, check and a gallery: by number and example, but thumbnails in silence."""
     folder = split_folder(tmp_path / "photos", "train", "test", "valid")
     for name in ("train/class00/._0.png", "__MACOSX/class00/._0.png", "train/.thumbnails/a.png",
                  "train/class00/@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg", "$RECYCLE.BIN/a.jpg",
@@ -128,23 +124,21 @@ def test_links_to_folders_are_followed_once(tmp_path, capsys):
     assert len(search.folder_entries(folder)) == 10
 
 
-def test_check_says_what_is_there_twice_and_alone(tmp_path, capsys):
+def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
     folder = split_folder(tmp_path / "photos", "train", "test")
     for path in [*(folder / "train" / "class01").iterdir()][:2]:
         path.unlink()
-    common.check(str(folder), None)
-    assert capsys.readouterr().out.splitlines()[1:] == [
+    assert typed("common.py", "check", folder)[1].splitlines()[1:] == [
         "note: training classes with a single image, so without a positive pair: 1, class01"]
     shutil.copy(folder / "test" / "class00" / "0.png", folder / "test" / "class02" / "copy.png")
     shutil.copy(folder / "train" / "class00" / "0.png", folder / "test" / "class02" / "seen.png")
-    common.check(str(folder), None)
-    assert capsys.readouterr().out.splitlines()[2] == (
+    assert typed("common.py", "check", folder)[1].splitlines()[2] == (
         "note: 2 images are there twice, byte for byte, 1 of them in another split: "
         f"{folder}/test/class02/seen.png is {folder}/train/class00/0.png, "
         f"{folder}/test/class02/copy.png is {folder}/test/class00/0.png")
     (folder / "test" / "class00" / "0.png").write_bytes(b"")
-    with pytest.raises(common.UserError, match="1 of 18 images in .*photos cannot be read$"):
-        common.check(str(folder), None)                                 # none to unpack again
+    assert typed("common.py", "check", folder)[2] == (                  # none to unpack again
+        f"common.py: 1 of 18 images in {folder} cannot be read\n")
 
 
 # ---------------------------------------------------------------------------- what a viewer shows
@@ -204,19 +198,17 @@ def test_the_length_follows_the_folder(script, most, batch, capsys):
 
 # ---------------------------------------------------------------------------- held-out classes
 @each_script
-def test_held_out_classes_pick_best_pt(script, train, tmp_path, capsys):
-    """... and eval.py evaluates its checkpoints as they were.  What follows from the folder's size
-    does not stand in the run's name."""
+def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
+    """... as eval.py judges it.  What follows from the folder's size is not in the run's name."""
     photos = make_folder(tmp_path / "photos", [4] * 12, side=20)
     folder, out = train(script, *"--val 0.5 --epochs 3 --batch 6".split(), dataset=photos)
     assert folder.name == f"{script.__name__}-photos-val0.5-batch6-epochs3-backbonesmall-s0"
     assert script is jrd or "batches per epoch, for 12 training images\n" in out
-    rows, result = log_and_result(folder)
+    rows, result, config = left_in(folder)
     best, before = max(rows, key=lambda row: row["val R@1"]), result["pretrained backbone"]
     chosen = result["best on held-out classes"]
     assert {"epoch", "val R@1", "R@1"} <= {*chosen} and chosen.items() <= best.items()
     assert len(torch.load(folder / "best.pt", weights_only=True)["history"]) == best["epoch"]
-    config = json.loads((folder / "config.json").read_text())
     assert config["splits"] == {"train": [12, 3], "test": [24, 6], "val": [12, 3]}
     assert re.search(rf"^best.pt \(epoch {best['epoch']}, chosen on held-out training classes\) .* "
                      rf"{100 * best['val R@1']:.1f}$", out, re.M)
@@ -224,8 +216,7 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, capsys):
         best["val R@1"] <= before["val R@1"])
     assert {"R@1", "MAP@R", "NMI", "seen R@1", "val R@1"} <= {*before}
     for name, metrics in (("last.pt", result["last epoch"]), ("best.pt", chosen)):
-        evaluation.main(evaluation.parse_args([str(folder / name), "--data-root", str(tmp_path)]))
-        out = capsys.readouterr().out
+        _, out, _ = typed("eval.py", folder / name, "--data-root", tmp_path)
         (row,) = (line.split() for line in out.splitlines() if line.startswith("test  "))
         assert "note:" not in out and row[1] == f"{100 * metrics['R@1']:.1f}"
         assert name != "last.pt" or row[-1] == f"{100 * metrics['seen R@1']:.1f}"
@@ -248,11 +239,11 @@ def test_patience(flags, shares, last, train, tmp_path, monkeypatch):
     monkeypatch.setattr(jrd, "val_recall", lambda *_: {"val R@1": next(shares)})
     flags = ["--val", "0.5", "--epochs", "9", *flags.split()]
     folder, out = train(jrd, *flags, dataset=photos)
-    assert log_and_result(folder)[1]["last epoch"]["epoch"] == last
+    assert left_in(folder)[1]["last epoch"]["epoch"] == last
     assert ("no better R@1 on the held-out classes for 2 epochs" in out) == (last < 9)
     (folder / "result.json").unlink()
     train(jrd, *flags, dataset=photos)
-    assert log_and_result(folder)[1]["last epoch"]["epoch"] == last
+    assert left_in(folder)[1]["last epoch"]["epoch"] == last
 
 
 # ---------------------------------------------------------------------------- backbones, weights
@@ -294,8 +285,7 @@ def test_own_weights_of_any_wrapping(wrapped, classifier, tmp_path, capsys):
     assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
 
 
-@pytest.mark.parametrize("content", [
-    [1, 2], {1: torch.ones(2)}, {"state_dict": {}}, torch.ones(3),
+@pytest.mark.parametrize("content", [[1, 2], {1: torch.ones(2)}, {"state_dict": {}}, torch.ones(3),
     torchvision.models.squeezenet1_0().state_dict()])
 def test_weights_that_do_not_fit_are_one_line(content, tmp_path):
     torch.save(content, tmp_path / "other.pth")

@@ -1,15 +1,13 @@
 """A run is code × images × settings × seed: no other is shown or continued as if it were it."""
 import contextlib
-import json
 import re
 
 import numpy as np
 import pytest
 
 import common
-import eval as evaluation
 import jrd
-from conftest import ROOT, make_folder
+from conftest import ROOT, edit_settings, left_in, make_folder
 from report import tables
 from support import runs
 
@@ -17,11 +15,6 @@ from support import runs
 @pytest.fixture
 def photos(tmp_path):
     return make_folder(tmp_path / "photos", [3] * 6, side=20)
-
-
-def edit(folder, **changes):
-    config = json.loads((folder / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 # ---------------------------------------------------------------------------- code
@@ -41,19 +34,19 @@ def test_a_run_is_told_by_its_scripts_code(pattern, replacement, counts, tmp_pat
     assert (runs.code_of("jrd") != before) == counts
 
 
-def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, capsys):
+def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, capfd):
     folder, first = train(jrd)
     again = train(jrd)[1]
     assert "is finished; --again trains it anew" in again
     assert again.partition("\n\n")[2] == first.partition("\n\n")[2]     # the table, the folder
-    commit = json.loads((folder / "config.json").read_text())["commit"]
+    commit = left_in(folder)[2]["commit"]
     monkeypatch.setattr(runs, "code_of", lambda paper: "edited")
     with pytest.raises(common.UserError) as error:
         train(jrd)
     assert str(error.value) == (
         f"{folder} holds a run of another version of jrd.py (commit {commit}); --name LABEL "
         "puts this run beside it, --again in its place")
-    assert "last epoch" not in capsys.readouterr().out
+    assert "last epoch" not in capfd.readouterr().out
     (folder / "result.json").rename(folder / "result")
     state = (folder / "last.pt").read_bytes()
     with pytest.raises(common.UserError, match="of another version of jrd.py"):
@@ -68,7 +61,7 @@ def test_damaged_fields_are_refused_or_accepted(train):
     config = (folder / "config.json").read_text()
     for change in ({"code": 3}, {"code": []}, {"code": None}, {"images": 3},
                    {"images": {"train": 1}}, {"images": []}, {"dataset": None}, {"splits": 7}):
-        edit(folder, **change)
+        edit_settings(folder, **change)
         with contextlib.suppress(common.UserError):
             train(jrd)
         (folder / "config.json").write_text(config)
@@ -94,18 +87,16 @@ def test_digests_by_class_as_older_runs_have_them_tell_nothing():
     assert runs.other_images(text, {"test": "c"}) == "test"
 
 
-def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path, capsys):
+def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path, typed):
     folder, _ = train(jrd, dataset=photos)
     moved = tmp_path / "elsewhere"
     photos.rename(moved)
-    words = [str(folder / "last.pt"), "--dataset", str(moved), "--data-root", str(tmp_path)]
-    with pytest.raises(common.UserError, match="unknown dataset"):
-        evaluation.main(evaluation.parse_args(words[:1]))
-    evaluation.main(evaluation.parse_args(words))
-    assert "note:" not in capsys.readouterr().out
+    words = "eval.py", folder / "last.pt", "--dataset", moved, "--data-root", tmp_path
+    assert "unknown dataset" in typed(*words[:2])[2]
+    status, out, _ = typed(*words)
+    assert status == 0 and "note:" not in out
     (moved / "class00").rename(moved / "zebra")
-    evaluation.main(evaluation.parse_args([*words, "--export", str(tmp_path / "e.npz")]))
-    out = capsys.readouterr().out
+    _, out, _ = typed(*words, "--export", tmp_path / "e.npz")
     assert "note: these are not the images of the run: train, test differ" in out
     with np.load(tmp_path / "e.npz") as file:
         assert [str(file["classes"][label]) for label in file["labels"]] == [
@@ -119,6 +110,6 @@ def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_pat
     with pytest.raises(common.UserError, match="were tested on different images"):
         tables.compare(tmp_path / "runs", own, one)
     for folder in folders[1:]:
-        edit(folder, images={"test": folder.name})
+        edit_settings(folder, images={"test": folder.name})
     with pytest.raises(common.UserError, match="different images .test differ.: their figures"):
         tables.compare(tmp_path / "runs", one, other)

@@ -70,8 +70,7 @@ def test_jrs_is_the_inner_product_of_covariance_operators():
     xs, labels = [points(3, 1), points(2, 2)], np.array([0, 0, 0, 1, 1, 1, 1, 1])
     C = {I: np.mean([np.multiply.outer(features(a), features(b))
                      for a, b, y in zip(*xs, labels) if y == I], axis=0) for I in (0, 1)}
-    kernel = jrd.joint_kernel([torch.tensor(x) for x in xs],
-                              [partial(jrd.polynomial_kernel, p=2)] * 2)
+    kernel = jrd.joint_kernel([*map(torch.tensor, xs)], [partial(jrd.polynomial_kernel, p=2)] * 2)
     assert jrd.jrs(kernel, torch.tensor(labels)).item() == pytest.approx((C[0] * C[1]).sum())
 
 
@@ -167,8 +166,7 @@ def test_jmmd_and_jintra():
     def oracle(x, cross):
         k, total = gaussian(x, [2.0]), 0.0
         for I, J in itertools.permutations(members, 2):
-            II, JJ, IJ = (np.mean([k[i, j] for i in a for j in b])
-                          for a, b in ((I, I), (J, J), (I, J)))
+            II, JJ, IJ = (k[np.ix_(a, b)].mean() for a, b in ((I, I), (J, J), (I, J)))
             total -= len(I) * len(J) / len(NEGATIVE) * (II + JJ - cross * IJ)
         return total
     for function, cross in ((jrd.jmmd, 2), (jrd.jintra, 0)):

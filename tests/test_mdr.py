@@ -8,7 +8,7 @@ from scipy.spatial.distance import cdist, pdist
 
 import dml_da
 import mdr
-from conftest import B, LABELS, LONG, NEGATIVE, PAIRS, POSITIVE, agrees, named, points
+from conftest import B, LONG, NEGATIVE, PAIRS, POSITIVE, agrees, named, points
 from mdr import pairwise_distances as distances
 
 TRIPLETS = [(a, p, [n for i, n in NEGATIVE if i == a][(3 * a + p) % 4]) for a, p in POSITIVE]
@@ -120,17 +120,6 @@ def wu_law(e, anchor, labels):
     return law / law.sum() if law.sum() else negative / negative.sum()
 
 
-def drawn_law(e, labels):
-    """How often each negative is drawn for each anchor."""
-    generator, counts = torch.Generator().manual_seed(0), np.zeros((len(e), len(e)))
-    for _ in range(1500):
-        a, p, n = mdr.distance_weighted_negatives(*map(torch.tensor, (e, labels)), generator)
-        np.add.at(counts, (a.numpy(), n.numpy()), 1)
-    pairs = [(i, j) for i, j in itertools.permutations(range(len(e)), 2) if labels[i] == labels[j]]
-    assert sorted(zip(a.tolist(), p.tolist())) == pairs and len(pairs) == len(n)
-    return counts / counts.sum(1, keepdims=True)
-
-
 def spread_out(D):
     e = points(D, seed=D, n=30) * np.linspace(0.1, 10, 30)[:, None]     # lengths do not matter
     e[0] = e[5] * 3 + 0.01                                              # nearer than the clip
@@ -142,11 +131,15 @@ def spread_out(D):
     (np.repeat([[1.0, 0.1], [-1.0, 0.1]], 4, 0), 2)])       # all beyond 1.4: then any is drawn
 def test_negatives_follow_the_law(e, classes):
     labels = np.repeat(np.arange(classes), len(e) // classes)
-    counts = drawn_law(e, labels)
+    generator, counts = torch.Generator().manual_seed(0), np.zeros((len(e), len(e)))
+    for _ in range(1500):
+        a, p, n = mdr.distance_weighted_negatives(*map(torch.tensor, (e, labels)), generator)
+        np.add.at(counts, (a.numpy(), n.numpy()), 1)
+    pairs = [(i, j) for i, j in itertools.permutations(range(len(e)), 2) if labels[i] == labels[j]]
+    assert sorted(zip(a.tolist(), p.tolist())) == pairs and len(pairs) == len(n)
     for anchor in range(len(e)):
-        law = wu_law(e, anchor, labels)
-        assert 0.5 * np.abs(counts[anchor] - law).sum() < 0.05
-        assert (counts[anchor][law == 0] == 0).all()
+        drawn, law = counts[anchor] / counts[anchor].sum(), wu_law(e, anchor, labels)
+        assert 0.5 * np.abs(drawn - law).sum() < 0.05 and (drawn[law == 0] == 0).all()
 
 
 @pytest.mark.parametrize("script", [mdr, dml_da], ids=named)
@@ -174,9 +167,8 @@ def test_level_shares_have_each_ordered_pair_once():
     module, D = mdr.MDR().double(), distances(torch.tensor(points()))
     module(D)
     for pairs, chosen in ((POSITIVE, mdr.positive_pairs(LONG)), (NEGATIVE, LONG[:, None] != LONG)):
-        normalized = [(d(points(), *pair) - module.mu.item()) / module.sigma.item()
-                      for pair in pairs]
-        nearest = [np.abs(value - np.array([-3, 0, 3])).argmin() for value in normalized]
+        values = [(d(points(), *pair) - module.mu.item()) / module.sigma.item() for pair in pairs]
+        nearest = [np.abs(value - np.array([-3, 0, 3])).argmin() for value in values]
         want = np.bincount(nearest, minlength=3) / len(pairs)
         np.testing.assert_allclose(module.level_shares(D, chosen), want, rtol=1e-6)
         assert want[1] > 0

@@ -38,7 +38,6 @@ def reference(network, x):
 
     def normalized(x):
         return x if bn else F.local_response_norm(x, 5, 1e-4, 0.75, 1.0)
-
     x = normalized(HALVE(unit("conv1_7x7_s2", x, 2)))
     x = HALVE(normalized(unit("conv2_3x3", unit("conv2_3x3_reduce", x))))
     for block in BLOCKS("3c " * bn).split():

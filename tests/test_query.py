@@ -1,8 +1,6 @@
 """A trained network in use: eval.py --query, the sheet, docs/running.md's examples, export."""
-import json
 import re
 import shutil
-import sys
 
 import numpy as np
 import PIL.Image
@@ -12,7 +10,7 @@ import torch
 import common
 import eval as evaluation
 import jrd
-from conftest import ROOT, make_folder
+from conftest import ROOT, left_in, make_folder
 from support import search, glyphs
 from support.images import decode, to_tensor
 
@@ -30,10 +28,6 @@ def checkpoint(tmp_path_factory):
         yield next(runs.glob("*/last.pt"))
 
 
-def typed(*words):
-    evaluation.main(evaluation.parse_args(list(map(str, words))))
-
-
 def table(text):
     """What eval.py printed -> {query: [(distance, class, image), ...]}"""
     answers = {}
@@ -47,13 +41,12 @@ def table(text):
 
 
 # ---------------------------------------------------------------------------- what is found
-def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, capsys):
+def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, typed):
     """Against plain loops over the same images, in order of distance; a photo finds itself at 0."""
     folder = make_folder(tmp_path / "g", [2, 3, 2])
     PIL.Image.open(folder / "class01" / "1.png").save(folder / "lone.png")
     asked = [str(folder / "class00" / "0.png"), str(folder / "class02" / "1.png")]
-    typed(checkpoint, "--query", *asked, "--gallery", folder, "--top", 3)
-    text = capsys.readouterr().out
+    _, text, _ = typed("eval.py", checkpoint, "--query", *asked, "--gallery", folder, "--top", 3)
     answers = table(text)
     assert [*answers] == asked and f"{checkpoint}: 8 images are searched" in text
     network, cfg = common.load(checkpoint)
@@ -69,29 +62,26 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ca
         assert answers[path][0] == (0.0, path.split("/")[-2], path)
 
 
-def test_the_runs_own_test_images_are_searched(checkpoint, tmp_path, capsys):
+def test_the_runs_own_test_images_are_searched(checkpoint, tmp_path, typed):
     """A glyph of the test set, saved as a photo, finds itself; a glyph has a number for a path."""
     images, labels = glyphs.glyphs("test")
     PIL.Image.fromarray(images[13].permute(1, 2, 0).numpy()).save(tmp_path / "photo.png")
-    typed(checkpoint, "--query", tmp_path / "photo.png")
-    text = capsys.readouterr().out
+    _, text, _ = typed("eval.py", checkpoint, "--query", tmp_path / "photo.png")
     rows = table(text)[str(tmp_path / "photo.png")]
     assert "40 images are searched" in text and len(rows) == 5 and rows[0][0] < 1e-3
     assert rows[0][1:] == (f"glyph {450 + labels[13]}", "image 13") and rows == sorted(rows)
 
 
-def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, capsys):
+def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
     """Test images and gallery of --dataset FOLDER, by their paths, cached or not; --top of more
     than there are shows all; --l2norm changes nothing for a network on the unit sphere."""
     for part, sizes in {"train": [2, 2], "test": [2, 2], "gallery": [3, 3]}.items():
         make_folder(tmp_path / "f" / part, sizes, seed=len(part))
     photo = tmp_path / "f" / "gallery" / "class01" / "2.png"
-    searched = [str(p) for part in ("test", "gallery")
-                for p in (tmp_path / "f" / part).rglob("*.png")]
+    searched = [str(p) for part in ("test", "gallery") for p in tmp_path.glob(f"f/{part}/*/*.png")]
+    words = "--dataset", tmp_path / "f", "--data-root", tmp_path, "--top", 50, "--query", photo
     for more in ([], ["--no-cache"], ["--l2norm"]):
-        typed(checkpoint, "--dataset", tmp_path / "f", "--data-root", tmp_path, "--top", 50,
-              "--query", photo, *more)
-        rows = table(capsys.readouterr().out)[str(photo)]
+        rows = table(typed("eval.py", checkpoint, *words, *more)[1])[str(photo)]
         assert rows[0] == (0.0, "class01", str(photo))
         assert sorted(image for *_, image in rows) == sorted(searched)
 
@@ -133,10 +123,10 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["sheet.png", "sheet.JPG"])
-def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, capsys):
+def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, typed):
     photo = make_folder(tmp_path / "g", [2, 1]) / "class00" / "0.png"
-    typed(checkpoint, "--query", photo, photo, "--top", 2, "--to", tmp_path / name)
-    assert capsys.readouterr().out.endswith(f"wrote {tmp_path / name}\n")
+    words = "--query", photo, photo, "--top", 2, "--to", tmp_path / name
+    assert typed("eval.py", checkpoint, *words)[1].endswith(f"wrote {tmp_path / name}\n")
     with PIL.Image.open(tmp_path / name) as sheet:
         assert sheet.format == ("PNG" if name.endswith("png") else "JPEG")
         assert sheet.size == (3 * 148, 2 * (148 + 2 * 17))          # a query and two images, twice
@@ -159,21 +149,18 @@ def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, capsys):
     ("{run} --query {tmp}/p.png --ks 1", "--ks does nothing with --query"),
     ("{run} --query {tmp}/p.png --gallery {tmp} --data-root {tmp}",
      "--data-root does nothing with --gallery")])
-def test_a_mistake_is_one_line(words, message, checkpoint, tmp_path, monkeypatch, capsys):
+def test_a_mistake_is_one_line(words, message, checkpoint, tmp_path, typed):
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.png").write_bytes(b"\x89PNG")
     PIL.Image.new("RGB", (40, 40)).save(tmp_path / "p.png")
     places = {"run": checkpoint, "tmp": tmp_path}
-    monkeypatch.setattr(sys, "argv", ["eval.py", *words.format(**places).split()])
-    with pytest.raises(SystemExit) as stop:
-        common.main(evaluation.main, evaluation.parse_args)
-    stderr = capsys.readouterr().err
-    assert stop.value.code == 2 and stderr.count("\n") == 1 and stderr.startswith("eval.py: ")
+    status, _, stderr = typed("eval.py", *words.format(**places).split())
+    assert status == 2 and stderr.count("\n") == 1 and stderr.startswith("eval.py: ")
     assert message.format(**places) in stderr
 
 
 # ---------------------------------------------------------------------------- docs/running.md
-def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capsys):
+def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capfd, typed):
     """The snippets as they stand there: the search agrees with eval.py's, what is exported embeds
     like the network, whatever the number of images, and the pretrained network gives the features
     that a training judges first (here that of glyphs, which needs no download)."""
@@ -186,10 +173,10 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capsys):
     use, pretrained, export = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     names = {}
     exec(use, names)
-    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    printed = [line.split() for line in capfd.readouterr().out.splitlines()]
     assert len(printed) == 5 and printed[0][1] == "photos/5.jpg" and float(printed[0][0]) < 1e-3
-    typed(checkpoint, "--query", "query.jpg", "--gallery", "photos")
-    rows = table(capsys.readouterr().out)["query.jpg"]
+    _, text, _ = typed("eval.py", checkpoint, "--query", "query.jpg", "--gallery", "photos")
+    rows = table(text)["query.jpg"]
     assert [row[1:] for row in rows] == [("–", image) for _, image in printed]
     exec(export, names)
     images = torch.randint(0, 256, (7, 3, 32, 32), dtype=torch.uint8)
@@ -199,5 +186,4 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capsys):
     exec(pretrained.replace("cub128", "glyphs"), names)
     data = common.load_dataset("glyphs", test=names["transform"])
     shares = evaluation.recall_on_test(names["network"].embed, data, names["cfg"])
-    result = json.loads((checkpoint.parent / "result.json").read_text())
-    assert shares.items() <= result["pretrained backbone"].items()
+    assert shares.items() <= left_in(checkpoint.parent)[1]["pretrained backbone"].items()

@@ -16,37 +16,27 @@ import dml_da
 import eval as evaluation
 import jrd
 import mdr
-from conftest import each_script, log_and_result, named
+from conftest import each_script, left_in, named
 from eval import kmeans, map_at_r, nmi, recall_at_k
 
 
 # ---------------------------------------------------------------------------- any batch
-CHOICES = {jrd: [f"--regularizer {name}" for name in ("jrs", "jmmd", "jintra", "intra")],
-           mdr: [f"--loss {name}" for name in ("triplet", "contrastive", "margin")],
-           dml_da: ["", "--loss triplet --regularizer en", "--loss npair --regularizer gor"]}
-
-
-def terms(script, e, labels):
-    """Every loss and regularizer of a script for one batch of embeddings, by name."""
-    values, generator = {}, [torch.Generator()] if script is not jrd else []
-    for flags in CHOICES[script]:
-        cfg = script.parse_args(flags.split())
-        network = script.Network(cfg, 6)
-        network.forward = lambda images: (e, F.normalize(e), e) if script is jrd else e
-        values |= script.objective(network, cfg, None, labels, *generator)[1]
-    return values
-
-
 @pytest.mark.parametrize("kind", ["random", "equal", "tiny", "huge"])
-@each_script
-def test_degenerate_batches_are_finite(script, kind):
+@pytest.mark.parametrize("script, flags", [
+    *((jrd, f"--regularizer {name}") for name in ("jrs", "jmmd", "jintra", "intra")),
+    *((mdr, f"--loss {name}") for name in ("triplet", "contrastive", "margin")),
+    (dml_da, ""), (dml_da, "--loss triplet --regularizer en"),
+    (dml_da, "--loss npair --regularizer gor")], ids=named)
+def test_degenerate_batches_are_finite(script, flags, kind):
     """One class, one image per class, B = 1 and 2; all embeddings equal, near 0 or far away."""
     for labels in ([0] * 6, list(range(6)), [0, 0, 1, 1, 2, 2], [3], [0, 1]):
         e = torch.randn(len(labels), 6) * {"tiny": 1e-6, "huge": 1e6}.get(kind, 1)
-        if kind == "equal":
-            e = torch.full_like(e, 0.5)
-        values = terms(script, e.requires_grad_(), torch.tensor(labels))
-        for name, value in values.items():
+        e = (torch.full_like(e, 0.5) if kind == "equal" else e).requires_grad_()
+        cfg, generator = script.parse_args(flags.split()), [torch.Generator()] * (script is not jrd)
+        network = script.Network(cfg, 6)
+        network.forward = lambda images: (e, F.normalize(e), e) if script is jrd else e
+        _, terms = script.objective(network, cfg, None, torch.tensor(labels), *generator)
+        for name, value in terms.items():
             slope = torch.zeros(())
             if value.requires_grad:                 # jrs of one class is a constant 0
                 slope, = torch.autograd.grad(value, e, retain_graph=True, materialize_grads=True)
@@ -192,8 +182,7 @@ def test_each_choice_of_jrd_is_its_own(flags, want):
     ("--l2norm --nu 0.5 --momentum 0.3", lambda *args: mdr.triplet_loss(*args, 0.2)),
     ("--lambda 0", lambda *args: mdr.triplet_loss(*args, 0.2))])
 def test_each_choice_of_mdr_is_its_own(flags, loss):
-    """U8: distances of mean 1, those of the embeddings themselves with --l2norm; Eq. 2 with λ = 0
-    too; ν Σ s² (U5)."""
+    """U8: distances of mean 1, with --l2norm the embeddings' own; Eq. 2 at λ = 0; ν Σ s² (U5)."""
     e = torch.randn(B, 5, generator=torch.Generator().manual_seed(1)) * 3
     cfg, draw = mdr.parse_args(flags.split()), torch.Generator().manual_seed
     network, peer = mdr.Network(cfg, 4), mdr.MDR(cfg.levels, cfg.momentum)
@@ -216,20 +205,13 @@ def test_each_choice_of_mdr_is_its_own(flags, loss):
 D0, ALPHA = torch.tensor([0.5, 1.0, 0.7, 1.8]), torch.tensor([0.4, 0.5, 0.6, 0.7])
 
 
-def contrastive(margin=1.0):
-    return dml_da.contrastive_loss(UNIT, LABELS, margin)
-
-
-def da(*D0_and_eta):
-    return dml_da.density_regularizer(dml_da.class_density(UNIT, LABELS)[1], ALPHA, *D0_and_eta)
-
-
-def gor():
-    return dml_da.global_orthogonal_regularizer(UNIT, LABELS)
+contrastive = functools.partial(dml_da.contrastive_loss, UNIT, LABELS, margin=1.0)
+da = functools.partial(dml_da.density_regularizer, dml_da.class_density(UNIT, LABELS)[1], ALPHA)
+gor = functools.partial(dml_da.global_orthogonal_regularizer, UNIT, LABELS)
 
 
 @pytest.mark.parametrize("flags, loss, weight, regularizer", [
-    ("--margin 0.4", lambda: contrastive(0.4), 10, lambda: da(D0)),
+    ("--margin 0.4", lambda: contrastive(margin=0.4), 10, lambda: da(D0)),
     ("--loss triplet --margin 0.4", lambda: dml_da.triplet_loss(UNIT, LABELS, 0.4), 10,
      lambda: da(D0)),
     ("--loss npair", lambda: dml_da.n_pair_loss(UNIT, LABELS, torch.Generator().manual_seed(2)), 10,
@@ -256,9 +238,8 @@ def test_each_choice_of_dml_da_is_its_own(flags, loss, weight, regularizer):
     (dml_da, "--lambda 0 --epochs 4 --iterations 1 --lr 1e-3 --head-lr-mult 3",
      dict(contrastive=1), np.outer([1] * 4, [1e-3, 3e-3, 1e-3]), 1e-8, 0)], ids=named)
 def test_what_adam_is_told(script, flags, weights, rates, eps, decay, train):
-    """The rate of each parameter group at every step, one step per epoch (JRD U1, U5, MDR U1,
-    DML-DA U4, U5).  The logged loss is the weighted sum of the logged terms, and no level and no α
-    moves without its regularizer."""
+    """Each parameter group's rate at every step, one per epoch (JRD U1, U5, MDR U1, DML-DA U4, U5).
+    The logged loss is the weighted sum of its terms; no level, no α moves unless regularized."""
     told = []
 
     def listen(optimizer, *_):
@@ -269,7 +250,7 @@ def test_what_adam_is_told(script, flags, weights, rates, eps, decay, train):
     told = np.array(told)                                   # (steps, groups, 3)
     np.testing.assert_allclose(told[..., 0], rates)
     assert (told[..., 1:] == [eps, decay]).all()
-    for row in log_and_result(folder)[0]:
+    for row in left_in(folder)[0]:
         assert all(abs(row[name]) > 1e-5 for name in weights)
         assert row["loss"] == pytest.approx(sum(w * row[name] for name, w in weights.items()))
         starts = {"levels": [-3, 0, 3], "alpha min": 0.5, "alpha max": 0.5}
@@ -302,10 +283,9 @@ def test_the_figures_before_training(script, few_glyphs):
 
 @pytest.mark.parametrize("script", [mdr, dml_da], ids=named)
 def test_the_figures_of_an_epoch(script, train):
-    """Recomputed from last.pt, and what the papers' figures need besides; last.pt has the levels,
-    D⁰ and α too."""
+    """Recomputed from last.pt, which has levels, D⁰, α too; and what the papers' figures need."""
     folder, _ = train(script, *"--epochs 2 --iterations 2 --lr 0.01".split())
-    (first, row), result = log_and_result(folder)
+    (first, row), result, _ = left_in(folder)
     last, (network, cfg) = result["last epoch"], common.load(folder / "last.pt")
     untrained, _, data = pretrained(script)
     state = torch.load(folder / "last.pt", weights_only=True)

@@ -1,0 +1,210 @@
+"""studies/ and benchmarks/: rate_search.py's commands, split, table and rule; pictures; step.py and
+reg_weight.py run to their end; the identities of jrs_bandwidths.md, with jrd.py's own kernels."""
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+import common
+import dml_da
+import jrd
+import mdr
+import conftest
+from conftest import B, LONG, ROOT
+from studies import rate_search, reg_weight
+from studies.jrs_bandwidths import (KS, at_bandwidths, different_class, mean_distance, mixture,
+                                    penalty)
+from support import glyphs
+
+
+# ---------------------------------------------------------------------------- rate_search.py
+def test_the_commands(capsys):
+    def listed(*words):
+        rate_search.main(["list", *words])
+        return capsys.readouterr().out.splitlines()
+    cub = listed("--weights", "my.pth", "--workers", "0")
+    assert len(cub) == len(set(cub)) == 8 * 5 + 2 + 4 + 4 * 3
+    assert cub[0] == ("studies/rate_search.py run jrd --weights my.pth --workers 0 --dataset "
+                      "cub128 --epochs 25 --drop-every 10 --alpha 0 --lr 1e-05 --lr-proxies 0.001 "
+                      "--out runs-search")
+    cfg = dml_da.parse_args(cub[-8].split()[3:])            # its own weights have the last word
+    assert (cfg.backbone, cfg.weights) == ("googlenet_bvlc", "googlenet_bvlc.pth")
+    assert (cfg.epochs, cfg.lr, cfg.lambda_) == (12, 3e-5, 10) and "--lambda" not in cub[-8]
+    glyphs = listed("--dataset", "glyphs")
+    assert len(glyphs) == len(set(glyphs)) == 6 * 5 * 3
+    assert glyphs[-1] == ("studies/rate_search.py run dml_da --dataset glyphs "
+                          "--loss npair --lambda 0 --lr 0.003 --seed 2 --out runs-search")
+
+
+def test_no_image_of_a_test_class_is_seen():
+    data, whole = rate_search.held_out("glyphs"), common.load_dataset("glyphs")
+    assert data.test.classes == whole.train.classes[40:] and data.val is data.gallery is None
+    assert data.train.classes == whole.train.classes[:40] and len(data.test) == 150
+    assert not {*data.train.classes, *data.test.classes} & {*whole.test.classes}
+    assert (data.test.images[0] == whole.seen.images[600]).all()
+
+
+@pytest.mark.parametrize("of_rates, want", [
+    ({1e-4: [50, 52], 3e-4: [50, 51], 1e-3: [45, 46]}, 3e-4),       # best 51 ± 1.41: 50.5 is within
+    ({1e-4: [50, 50.5], 3e-4: [49, 50], 1e-3: [45, 46]}, 1e-4),     # best 50.25 ± 0.35
+    ({1e-4: [50, 52], 3e-4: [55]}, None), ({}, None)])
+def test_the_rule(of_rates, want):
+    assert rate_search.choice(of_rates) == want
+
+
+def test_the_presets_of_glyphs_are_the_choice_of_the_committed_runs(capsys):
+    archive = ROOT / "results" / "glyphs" / "search.tar.xz"
+    runs = rate_search.finished_runs("glyphs", archive)
+    rate_search.table("glyphs", archive)
+    table = capsys.readouterr().out
+    for paper, script in (("jrd", jrd), ("mdr", mdr), ("dml_da", dml_da)):
+        means = rate_search.baseline_means(runs, paper)
+        assert rate_search.choice(means) == script.parse_args([]).lr and len(means) == 5
+        (row,) = [line for line in table.splitlines() if f"{paper}'s baselines" in line]
+        assert row.count("**") == 2 and row.count("±") == 5
+
+
+@pytest.mark.parametrize("runs, taken", [
+    ("search", ["80.8 / 79.7", "81.7 / 70.2", "75.4 / 57.0", "65.7 / 39.6"]),
+    ("mdr", ["64.5 / 67.8", "66.9 / 54.5", "78.6 / 62.8"])])
+def test_the_table_has_the_rates_of_the_plan(runs, taken, capsys):
+    """docs/plans.md"""
+    rate_search.table("cub128", ROOT / "results" / "cub128" / f"{runs}.tar.xz")
+    table = capsys.readouterr().out
+    assert all(figure in table for figure in taken)
+
+
+def test_an_empty_folder_has_no_table(tmp_path):
+    with pytest.raises(SystemExit, match="no finished run of the search on glyphs under"):
+        rate_search.table("glyphs", tmp_path)
+
+
+# ---------------------------------------------------------------------------- what runs to its end
+def test_the_toy_is_an_animation_and_the_same_twice(tmp_path):
+    toy = pytest.importorskip("studies.toy", reason="needs matplotlib")
+    for name in ("one.gif", "two.gif"):
+        toy.draw(tmp_path / name, steps=3, frames=3)
+    with Image.open(tmp_path / "one.gif") as picture:
+        assert picture.n_frames == 4 and picture.info["loop"] == 0     # the outcome, then the path
+    assert (tmp_path / "one.gif").read_bytes() == (tmp_path / "two.gif").read_bytes()
+
+
+def test_the_toy_shows_what_its_texts_say():
+    """Spread within a class: 0 by the loss, with and without JRS; held by MDR and DML-DA."""
+    toy = pytest.importorskip("studies.toy", reason="needs matplotlib")
+    ends = [path[-1][0] for path in toy.paths(800)]
+    loss, jrs, mdr, da, circle = (dml_da.class_density(x, toy.LABELS)[1].mean() for x in ends)
+    assert max(loss, jrs, circle) < 0.01 and min(mdr, da) > 0.03
+    apart = [torch.pdist(x).max() for x in ends]
+    assert apart[1] > 1.1 * apart[0]                                    # JRS: beyond the margin
+
+
+def test_each_lecture_has_its_figure(tmp_path):
+    pytest.importorskip("studies.mechanisms", reason="needs matplotlib").draw(tmp_path)
+    for paper in ("jrd", "mdr", "dml_da"):
+        path = tmp_path / f"{paper}_mechanism.png"
+        with Image.open(path) as picture:
+            assert 1000 < picture.width < 1300
+        assert path.stat().st_size < 200_000
+
+
+def test_step():
+    done = subprocess.run([sys.executable, ROOT / "benchmarks" / "step.py", "--papers", "dml_da",
+                           "--batch", "2", "--steps", "1", "--threads", "1", "--device", "cpu"],
+                          capture_output=True, encoding="utf-8")
+    assert "\n| dml_da, googlenet | 2 " in done.stdout, done.stderr
+
+
+def test_reg_weight(monkeypatch, capsys):
+    monkeypatch.setattr(glyphs, "GLYPHS", dict(glyphs.GLYPHS))
+    monkeypatch.setattr(dml_da, "train", lambda cfg: {"last epoch": {
+        "R@1": 0.5, "NMI": cfg.reg_weight / 1000 if cfg.reg_weight else 0}})
+    reg_weight.main()
+    assert capsys.readouterr().out.replace(" ", "").endswith("|gor|100|50.0|10.0|\n")
+
+
+# ---------------------------------------------------------------------------- jrs_bandwidths.py
+def points(seed=0, d=3):
+    """(B, d), not centred"""
+    return torch.tensor(conftest.points(d, seed) + 1)
+
+
+def gradients(variant, layers, labels=LONG):
+    """Of JRS with jrd.py's detached τ, with τ's gradient, or of what detaching adds."""
+    layers = [x.detach().requires_grad_() for x in layers]
+    return torch.autograd.grad(penalty(variant, layers, labels, KS[:len(layers)], None), layers)
+
+
+def value_of(layers, labels=LONG):
+    return penalty("detached", layers, labels, KS[:len(layers)], None).item()
+
+
+def along_the_sphere(slope, x):
+    return slope - (slope * x).sum(1, keepdim=True) * x
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_what_detaching_adds_is_radial(layers):
+    layers = [points(seed, 5 - seed) for seed in range(layers)]
+    slopes = (gradients(variant, layers) for variant in ("detached", "gradient", "only τ"))
+    for x, detached, whole, added in zip(layers, *slopes):
+        torch.testing.assert_close(detached, whole + added)
+        centred = x - x.mean(0)
+        radial = (detached * centred).sum() / centred.square().sum() * centred
+        torch.testing.assert_close(added, radial)
+        assert whole.norm() > 1e-3 and radial.norm() > whole.norm()     # not vacuous
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bound(seed):
+    """F >= g(mean of u over different classes) >= g(N / N_pairs)"""
+    different = different_class(LONG)
+    most = torch.tensor(B * (B - 1) / different.sum().item())
+    layers = [points(seed + k) for k in range(3)]
+    u = [(jrd.squared_distances(x) / mean_distance(x))[different].mean() for x in layers]
+    tight, loose = (math.prod(mixture(mean, K) for mean, K in zip(means, KS))
+                    for means in (u, [most] * 3))
+    assert value_of(layers) > tight > loose
+    assert math.prod(mixture(torch.tensor(1.0), K) for K in KS).item() == pytest.approx(
+        0.0503, abs=5e-5)                                               # the page's
+    collapsed = torch.eye(8, dtype=torch.float64)[LONG] + seed        # a regular simplex
+    assert value_of([collapsed]) == pytest.approx(mixture(most, 3).item())
+    assert gradients("gradient", [collapsed])[0].norm() < 1e-12
+
+
+def test_same_class_pairs_attract():
+    """∂F/∂(d²) of a same-class pair is ∂L/∂τ / N: positive and the same for every such pair."""
+    x = points()
+    tau = mean_distance(x).requires_grad_()
+    of_tau, = torch.autograd.grad(at_bandwidths([x], LONG, KS[:1], [tau]), tau)
+    d2 = jrd.squared_distances(x).requires_grad_()
+    value = jrd.jrs(mixture(d2 / (d2.sum() / (B * (B - 1))), 3), LONG)
+    slope, = torch.autograd.grad(value, d2)
+    same = ~different_class(LONG) & ~torch.eye(B, dtype=torch.bool)
+    torch.testing.assert_close(slope[same], (of_tau / (B * (B - 1))).expand(int(same.sum())))
+    assert of_tau > 0.01
+
+
+def test_on_the_sphere():
+    """τ = 2B/(B-1) (1 - ‖mean‖²); centred, ∇τ vanishes and the gradients agree."""
+    x = F.normalize(points())
+    assert mean_distance(x).item() == pytest.approx(
+        2 * B / (B - 1) * (1 - x.mean(0).square().sum().item()))
+    centred = torch.cat([x[:4], -x[:4]])
+    for x, agree in ((x, False), (centred, True)):
+        detached, whole = (along_the_sphere(gradients(variant, [x])[0], x)
+                           for variant in ("detached", "gradient"))
+        assert torch.allclose(detached, whole, atol=1e-12) == agree and detached.norm() > 1e-3
+
+
+@pytest.mark.parametrize("step", [1e-3, 1e-1])
+def test_on_the_sphere_a_detached_step_can_raise_F(step):
+    angles = torch.tensor([0.57, 2.64, 4.64, 4.86], dtype=torch.float64)
+    labels, x = torch.tensor([0, 1, 0, 1]), torch.stack([angles.cos(), angles.sin()], 1)
+    detached, whole = (F.normalize(x - step * along_the_sphere(
+        gradients(variant, [x], labels)[0], x)) for variant in ("detached", "gradient"))
+    assert value_of([detached], labels) > value_of([x], labels) > value_of([whole], labels)
