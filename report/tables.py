@@ -10,6 +10,7 @@ import math
 import re
 import shutil
 import statistics
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -198,10 +199,11 @@ def unpacked(paths):
     if not str(paths[0]).endswith(".tar.xz") and len(paths) == 1:
         yield paths[0]
         return
+    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}      # Python 3.11.4
     with tempfile.TemporaryDirectory() as folder:
         for path in paths:
             try:
-                shutil.unpack_archive(path, folder, "xztar", filter="data")
+                shutil.unpack_archive(path, folder, "xztar", **safely)
             except OSError as error:
                 raise common.UserError(f"cannot read the archive {path}: {error}")
         yield folder
