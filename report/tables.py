@@ -199,7 +199,7 @@ def unpacked(paths):
     if not str(paths[0]).endswith(".tar.xz") and len(paths) == 1:
         yield paths[0]
         return
-    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}      # Python 3.11.4
+    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
     with tempfile.TemporaryDirectory() as folder:
         for path in paths:
             try:

@@ -43,7 +43,7 @@ def first_places(x, labels, gallery, gallery_labels, ks):
     """Where each query's first positive stands in the list of its neighbours, from 1: 1 + how many
     negatives lie at least as near.  A place is exact as to whether it is <= k, for each k in ks.
     -> (n,) long on the host, NOWHERE for a query without a positive"""
-    alone, size = gallery is None, 384 if x.device.type == "cpu" else 8192
+    alone, size = gallery is None, 512 if x.device.type == "cpu" else 8192
     kinds, order = labels.sort(stable=True)                             # classes become ranges
     other_kinds, other_order = (kinds, order) if alone else gallery_labels.sort(stable=True)
     a, b, half_a, half_b, error = centred(x, gallery, torch.float32)
