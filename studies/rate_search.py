@@ -29,7 +29,7 @@ BASELINES = {  # a row of the table: script, flags
     "Triplet (DML-DA's)": ("dml_da", "--loss triplet --lambda 0"),
     "N-pair": ("dml_da", "--loss npair --lambda 0")}
 R18 = "--backbone resnet18 --weights resnet18_pqf.pth --precision fp32"
-GOOGLENET = "--backbone googlenet_bvlc --weights googlenet_bvlc.pth --precision fp32"
+GOOGLENET = "--backbone googlenet_bvlc --weights googlenet_bvlc.pth"
 REGULARIZED = {  # on cub128 alone
     "JRD": ("jrd", ""), "Triplet + MDR": ("mdr", ""), "DML-DA contrastive": ("dml_da", ""),
     "DML-DA triplet": ("dml_da", "--loss triplet"), "DML-DA N-pair": ("dml_da", "--loss npair"),
