@@ -24,7 +24,7 @@ Equation                                          where
 
 We know of no public code.  U1, U2, ... mark choices that the paper leaves open, or that differ from
 it; docs/equations.md has them all.
-Shapes: B batch (the paper's Ñ), d embedding width, C classes of the batch, T triplets or tuplets.
+Shapes: B batch (the paper's Ñ), C its classes, D pooled and d embedding width, T triplets, tuplets.
 """
 import torch
 import torch.nn as nn
@@ -36,7 +36,7 @@ from eval import (final_table, judge, kmeans, nmi, pretrained_baseline, recall_a
                   val_recall)
 
 # Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the paper's rate is "initially set"; here it
-# is constant, no weight decay.  --head-lr-mult 10: ten times the rate for the embedding layer.
+# is constant, and the embedding layer's too unless --head-lr-mult is given; no weight decay.
 DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
                 reg_weight=None, batch=100, images_per_class=10, epochs=30, iterations=1000,
                 lr=1e-5, head_lr_mult=1.0, dim=128, backbone="googlenet",
@@ -46,8 +46,8 @@ PRESETS = {
     "cars": dict(lr=5e-4),
     "sop": dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000], eval_every=10),
     "glyphs": dict(backbone="small", epochs=40, iterations=10, ks=[1, 2, 4, 8]),        # ours
-    # Ours: CUB at 128 × 128 with SqueezeNet, a tenth of the iterations.  The rate was chosen with
-    # the three losses alone, on held-out training classes; N-pair has its own (results/cub128).
+    # Ours: CUB at 128 × 128 with SqueezeNet, a tenth of the iterations.  On held-out training
+    # classes 3e-5 is the best rate of all but N-pair alone, which takes 3e-6 (docs/plans.md).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=3,
                    iterations=100, lr=3e-5),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
@@ -75,7 +75,7 @@ class Network(nn.Module):
         # U2: each α_c, the target of a class, is a parameter of its own, because Adam leaves alone
         # what has no gradient: no α of a class outside the batch moves, not even by momentum.
         # U4: they start at 0.5 (the paper).  It names no optimizer for them: here the network's
-        # Adam learns them at the network's rate.  Nothing keeps them positive, so they are printed.
+        # Adam learns them at the network's rate.  They may fall below 0; log.jsonl has the least.
         self.alpha = nn.ParameterList(nn.Parameter(torch.tensor(0.5)) for _ in range(classes))
         self.register_buffer("D0", torch.zeros(classes))    # D⁰_c of Eq. 7
 

@@ -38,7 +38,7 @@ from torchvision.transforms import v2
 import common
 from eval import final_table, judge, pretrained_baseline, recall_on_test, val_recall
 
-# Section 5.1, unless a comment says otherwise.  U7: the paper gives no number of seeds.  Run at
+# Section 5.1; variant, p, ks: Tables 2, 4, 1.  U7: the paper gives no number of seeds.  Run at
 # least 3 and report mean ± std.
 DEFAULTS = dict(alpha=1.0, s=20.0, m=0.1, regularizer="jrs", variant="jrd", kernel="gaussian", p=2,
                 K=3, K_prime=1, batch=100, epochs=50, lr=1e-4, lr_proxies=1e-2, drop_every=20,
@@ -49,13 +49,13 @@ PRESETS = {
     "sop": dict(alpha=0.4, batch=120, epochs=80, lr_proxies=1e-1, drop_every=40,
                 ks=[1, 10, 100], eval_every=10),                    # ours: eval_every
     "glyphs": dict(backbone="small"),                   # ours: CUB in miniature
-    # Ours: CUB at 128 × 128 with SqueezeNet.  Both rates were chosen with AMSoftmax alone, on
-    # held-out training classes (results/cub128).
+    # Ours: CUB at 128 × 128 with SqueezeNet.  The model's rate was chosen with AMSoftmax alone,
+    # on held-out training classes (results/cub128); the proxies have 100 times it, as in the paper.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=5,
                    lr=1e-3, lr_proxies=1e-1),
     "folder": {}}
 IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
-    ("backbone", "small"): dict(dim=64, lr=3e-4, lr_proxies=3e-2),     # results/glyphs: the search
+    ("backbone", "small"): dict(dim=64, lr=3e-4, lr_proxies=3e-2),  # dim: ours; lr: results/glyphs
     ("kernel", "polynomial"): dict(alpha=1e-3), ("kernel", "mgf"): dict(alpha=1e-3),      # Table 4
     ("regularizer", "jmmd"): dict(alpha=0.1)}                                             # Table 3
 # Table 2: which representations are joined, 0 x⁻, 1 x, 2 x⁺.  "-c" drops x⁺, "-pooling" drops x⁻.
@@ -111,7 +111,7 @@ def mean_bandwidth(distances):
     """Mean over ordered pairs i ≠ j (the diagonal is 0), detached.  (B, B) -> scalar > 0
 
     U2: the paper computes τ "by averages of ℓ²-distances in the exponent part".  The batch's pairs
-    i ≠ j and the detached gradient are the authors' code's choices.  σ is by analogy.
+    i ≠ j and the detached gradient are the authors' code's choices.  Laplace's σ is by analogy.
     If all rows are equal (or B = 1), a tiny floor gives k = exp(-0) = 1 instead of exp(0/0).
     """
     pairs = max(1, len(distances) * (len(distances) - 1))
@@ -155,7 +155,7 @@ def joint_kernel(reps, kernels):
 
 
 def kernels_of(cfg):
-    """5.1 and Table 4: the kernels of x⁻, x and x⁺."""
+    """5.1 and Table 4 (its Gaussian is a single one, --K 1): the kernels of x⁻, x and x⁺."""
     gaussian, polynomial = partial(gaussian_kernel, K=cfg.K), partial(polynomial_kernel, p=cfg.p)
     return {"gaussian": (gaussian, gaussian, partial(gaussian_kernel, K=cfg.K_prime)),
             "laplace": (laplace_kernel,) * 3,
@@ -227,8 +227,8 @@ def regularizer(cfg, x_minus, x, x_plus, labels):
     if cfg.regularizer == "intra":
         return intra_class(x, labels)
     if cfg.kernel in ("polynomial", "mgf"):
-        # U8: these two kernels see x⁻ l2-normalized.  Otherwise x⁻·x⁻' exceeds 700 on `glyphs`: the
-        # mgf kernel overflows, and the polynomial one dominates the loss.
+        # U8: these two kernels see x⁻ l2-normalized.  Else x⁻·x⁻' is mostly above 88 on glyphs,
+        # where float32's exp overflows, and the polynomial kernel dominates the loss.
         x_minus = F.normalize(x_minus)
     layers, kernels, reps = VARIANTS[cfg.variant], kernels_of(cfg), (x_minus, x, x_plus)
     gram = joint_kernel([reps[i] for i in layers], [kernels[i] for i in layers])        # (B, B)

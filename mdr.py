@@ -49,7 +49,7 @@ PRESETS = {
                    iterations=50, lr=3e-4),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
 IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
-    ("backbone", "small"): dict(dim=64, lr=1e-3),                      # results/glyphs: the search
+    ("backbone", "small"): dict(dim=64, lr=1e-3),              # dim: ours; lr: results/glyphs
     ("loss", "contrastive"): dict(margin=1.0)}                                          # U10
 
 
@@ -155,8 +155,8 @@ def distance_weighted_negatives(e, labels, generator):
     to the density q(r) ∝ r^(d-2) (1 - r²/4)^((d-3)/2) of its distance r on the unit sphere.
 
     U9: the paper only names it.  r is of l2-normalized e, at least 0.5.  A negative beyond 1.4 is
-    drawn only if all are, then uniformly.  The authors' weights underflow in float32 if a positive
-    is much nearer.
+    drawn only if all are, then uniformly.  If a positive is much nearer than every negative, the
+    authors' float32 weights underflow to 0, and their draw is uniform too.
     e (B, d), labels (B,), generator, on one device -> anchors, positives, negatives (T,)
     """
     anchors, positives = positive_pairs(labels).nonzero(as_tuple=True)
@@ -377,7 +377,7 @@ def parse_args(argv=None):
         "cub128, or a folder")
     add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 7; 0 is the loss alone")
     add("--loss", choices=("triplet", "contrastive", "margin"), help="L_DML of Eq. 7 (Table 2b)")
-    add("--margin", type=number(float, 0), help="m of Eq. 6")
+    add("--margin", type=number(float, 0), help="m of L_DML (Eq. 6, U10)")
     add("--levels", type=number(float), nargs="+", help="initial levels")
     add("--fixed-levels", action="store_const", const=True, help="do not learn them (Table 2c)")
     add("--momentum", type=number(float, 0, below=1), help="γ of Eq. 2")

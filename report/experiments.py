@@ -203,7 +203,7 @@ FAMILIES = {        # by the label of their runs, --name
         "DML-DA triplet - triplet": 6.33, "DML-DA N-pair - N-pair": 4.15, "L2Norm - Triplet": 7.8,
         "MDR - Triplet": 11.5, "MDR - L2Norm": 3.7}),
     # The plan's "a run that fails twice counts as p = 1" is not built: its family stays undecided.
-    "networks": Family("a network of each paper (docs/plans.md)", range(3, 6), {
+    "networks": Family("the networks of the plan (docs/plans.md)", range(3, 6), {
         "MDR": (AUTHORS, None), "Triplet": (AUTHORS, None), "L2Norm": (AUTHORS, None),
         "DML-DA contrastive": (None, None), "contrastive": (None, None),        # on GoogLeNet
         "JRD": (SEARCHED, None), "AMSoftmax": (SEARCHED, None)}, {

@@ -100,8 +100,8 @@ def add_shared_arguments(parser, backbone_name):
         "classification model of torchvision: resnet50, squeezenet1_1, ...")
     add("--weights", metavar="FILE", help="pretrained weights of the backbone, or 'random' "
         "(default: the published file, checked by SHA-256)")
-    add("--resize", type=number(int, 1), help="what test images are resized to, of which the "
-        "network sees a crop")
+    add("--resize", type=number(int, 1), help="what images (JRD: test images) are resized to, of "
+        "which the network sees a crop")
     add("--size", type=number(int, 1), help="side of that crop, the network's input")
     add("--val", type=number(float, above=0, below=1), help="share of the training classes, the "
         "last by name, that are held out: R@1 on them picks best.pt (the papers have none)")
