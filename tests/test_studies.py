@@ -1,6 +1,7 @@
 """studies/ and benchmarks/: rate_search.py's commands, split, table and rule; pictures; step.py and
 reg_weight.py run to their end; the identities of jrs_bandwidths.md, with jrd.py's own kernels."""
 import math
+import runpy
 import subprocess
 import sys
 
@@ -19,6 +20,11 @@ from studies import rate_search, reg_weight
 from studies.jrs_bandwidths import (KS, at_bandwidths, different_class, mean_distance, mixture,
                                     penalty)
 from support import glyphs
+
+
+def test_every_study_finds_what_it_imports():
+    for path in ROOT.glob("studies/*.py"):
+        runpy.run_path(path, run_name="imported")
 
 
 # ---------------------------------------------------------------------------- rate_search.py
