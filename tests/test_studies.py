@@ -23,8 +23,7 @@ from support import glyphs
 
 
 def test_every_study_finds_what_it_imports():
-    for path in ROOT.glob("studies/*.py"):
-        runpy.run_path(path, run_name="imported")
+    assert [runpy.run_path(path, run_name="imported") for path in ROOT.glob("studies/*.py")]
 
 
 # ---------------------------------------------------------------------------- rate_search.py
