@@ -191,6 +191,7 @@ METHODS = {         # in families: paper, flags
 R18 = "--backbone resnet18 --weights resnet18_pqf.pth --eval-every 10"
 AUTHORS = f"{R18} --lr 5e-5 --epochs 100 --iterations 100"
 SEARCHED = f"{R18} --epochs 50 --lr 1e-3 --lr-proxies 1e-1"
+GOOGLENET = "--backbone googlenet_bvlc --weights googlenet_bvlc.pth --lr 1e-5"
 FAMILIES = {        # by the label of their runs, --name
     "decides": Family("SqueezeNet 1.1 (docs/plans.md)", range(3, 11), {
         "JRD": ("--lr 3e-4 --lr-proxies 3e-2", 0.8),
@@ -205,7 +206,7 @@ FAMILIES = {        # by the label of their runs, --name
     # The plan's "a run that fails twice counts as p = 1" is not built: its family stays undecided.
     "networks": Family("the networks of the plan (docs/plans.md)", range(3, 6), {
         "MDR": (AUTHORS, None), "Triplet": (AUTHORS, None), "L2Norm": (AUTHORS, None),
-        "DML-DA contrastive": (None, None), "contrastive": (None, None),        # on GoogLeNet
+        "DML-DA contrastive": (GOOGLENET, None), "contrastive": (GOOGLENET, None),
         "JRD": (SEARCHED, None), "AMSoftmax": (SEARCHED, None)}, {
         "MDR - Triplet": 12.4, "DML-DA contrastive - contrastive": 3.63, "JRD - AMSoftmax": None,
         "MDR - L2Norm": None}, optional=("MDR - L2Norm",))}             # 12.4: Table 2a, R18
@@ -321,10 +322,10 @@ def runs_of(row, args):
 
 
 def deciding_runs(family, setting, args):
-    """The runs of a family's setting, one per seed; none before its rate is known."""
+    """The runs of a family's setting, one per seed"""
     (paper, flags), (more, _) = METHODS[setting], FAMILIES[family].settings[setting]
     return [training(paper, "cub128", f"{flags} {more} --name {family}", seed, args.runs,
-                     args.weights) for seed in FAMILIES[family].seeds if more]
+                     args.weights) for seed in FAMILIES[family].seeds]
 
 
 def all_runs(rows, args):
