@@ -18,15 +18,13 @@ from support import files, glyphs  # noqa: E402
 def pretrain(path):
     """Train SmallNet as a classifier of the 400 pretraining classes and save it."""
     torch.manual_seed(0)
-    images, labels = glyphs.glyphs("pretraining")
-    split, epochs, batch = common.Split(images, labels, range(400)), 12, 100
-    loader = common.train_loader(split, glyphs.SMALL_TRANSFORMS[1], jrd.batches, argparse.Namespace(
-        batch=batch, seed=0, workers=0, device="cpu"))
+    split, epochs = common.Split(*glyphs.glyphs("pretraining"), range(400)), 12
+    cfg = argparse.Namespace(batch=100, seed=0, workers=0, device="cpu")
+    loader = common.train_loader(split, glyphs.SMALL_TRANSFORMS[1], jrd.batches, cfg)
     network, head = glyphs.SmallNet(), nn.Linear(128, 400)
-    parameters = [*network.parameters(), *head.parameters()]
-    optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 2e-3, total_steps=epochs * len(split) // batch)
+    optimizer = torch.optim.AdamW([*network.parameters(), *head.parameters()], weight_decay=0.01)
+    steps = epochs * len(split) // cfg.batch
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
     for epoch in range(epochs):
         for images, labels in loader(epoch):
             images = (images.float() - 127.5) / 127.5                   # -1 to 1
@@ -37,8 +35,7 @@ def pretrain(path):
             schedule.step()
     with files.atomic(path, "wb") as file:
         torch.save(network.state_dict(), file)
-    print(f"wrote {path}, SHA-256 {files.sha256(path)} "
-          f"(the committed file's: {glyphs.SHA256}; another processor gives other last digits)")
+    print(f"wrote {path}, SHA-256 {files.sha256(path)}; the committed file's: {glyphs.SHA256}")
 
 
 if __name__ == "__main__":
