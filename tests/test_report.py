@@ -162,8 +162,9 @@ def test_cub128_has_the_experiments_on_cub_and_cars_and_the_headlines_first():
         for run in experiments.runs_of(row, args)}
     for run in runs:                                # the user's weights, where a row has none
         words = shlex.split(run.command)
-        own = "resnet18_pqf.pth" if run.cfg.backbone == "resnet18" else "my own.pth"
-        assert words[words.index("--weights") + 1] == own and words.count("--weights") == 1
+        own = {"resnet18": "resnet18_pqf.pth", "googlenet_bvlc": "googlenet_bvlc.pth"}
+        weights = own.get(run.cfg.backbone, "my own.pth")
+        assert words[words.index("--weights") + 1] == weights and words.count("--weights") == 1
 
 
 def test_archives_are_read_like_a_folder(out, tmp_path, typed):
