@@ -160,11 +160,10 @@ def test_cub128_has_the_experiments_on_cub_and_cars_and_the_headlines_first():
     assert {run.folder for run in runs[:33]} == {
         run.folder for row in rows if row.key in experiments.HEADLINES
         for run in experiments.runs_of(row, args)}
+    own = {"resnet18": "resnet18_pqf.pth", "googlenet_bvlc": "googlenet_bvlc.pth"}
     for run in runs:                                # the user's weights, where a row has none
-        words = shlex.split(run.command)
-        own = {"resnet18": "resnet18_pqf.pth", "googlenet_bvlc": "googlenet_bvlc.pth"}
-        weights = own.get(run.cfg.backbone, "my own.pth")
-        assert words[words.index("--weights") + 1] == weights and words.count("--weights") == 1
+        weights = re.findall(r"--weights ('.*?'|\S+)", run.command)
+        assert weights == [own.get(run.cfg.backbone, "'my own.pth'")]
 
 
 def test_archives_are_read_like_a_folder(out, tmp_path, typed):
