@@ -9,7 +9,7 @@
 #                                      and for several GPUs (docs/running.md)
 #   --jobs N                           N runs at a time; each gets its share of the cores
 # Everything else goes to `python -m report`, which says what it takes: --paper jrd|mdr|dml_da,
-# --table 2a, --seeds N, --weights FILE, --runs DIR.  Paths are as seen from run_all.sh's folder.
+# --table 2a, --seeds N, --weights FILE, --precision fp32, --runs DIR.  Paths are as seen from here.
 # Makes .venv and installs what is missing, unless a virtual environment is active or PYTHON is set.
 # The plan comes first.  A finished run is skipped, a broken one continued, a failed one reported at
 # the end.  Exit status: 0, 1 if a run failed or a dataset is missing, 2 for a wrong argument.

@@ -46,6 +46,7 @@ deviations too, their [low, high] 95% intervals.  {chosen}  In figures: 95% Stud
 over seeds, if there are three or more; in sweeps (of the seeds that all points have) and by level \
 mean ± standard deviation.
 """
+SELECTION = "dataset paper table quick seeds weights precision"         # flags of a list of runs
 NOTHING_RUN = """\
 0 of {all} runs are there, so there is no figure to report.  `bash run_all.sh {words}` runs what \
 is left and writes this report.  With `--list` it prints the commands alone, for xargs or SLURM; \
@@ -65,7 +66,7 @@ def header(args, runs, done):
     """From what the report was made, and by what."""
     if not done:
         words = [f"--{name} {shlex.quote(str(value))}" for name, value in vars(args).items()
-                 if name in ("dataset", "paper", "table", "seeds", "weights") and value]
+                 if value and name in {*SELECTION.split()} - {"quick"}]
         return NOTHING_RUN.format(all=len(runs), words=" ".join(words))
     commits = {run.config["commit"] or "none" for run in done}          # 40 digits, + if edited
     weights = ", ".join(sorted({run.config["weights_sha256"] for run in done}))
@@ -156,6 +157,8 @@ def parse_args(argv=None):
     add("--quick", action="store_const", const=True, help="three methods, their baselines, on "
         "glyphs, two seeds")
     add("--weights", metavar="FILE", help="pretrained weights that every command is to have")
+    add("--precision", choices=("fp32", "tf32", "bf16"), help="and its precision, but for the "
+        "preset's")
     add("--runs", metavar="PATH", nargs="+", help="folder that holds the runs (default: runs), or "
         "archives of such folders: results/cub128/runs.tar.xz ...")
     one("--list", action="store_true", help="print the commands, one per line")
@@ -169,13 +172,12 @@ def parse_args(argv=None):
         "curves.png; the folder annotated)")
     args = parser.parse_args(argv)
     args.partial = bool(args.paper or args.table or args.quick)
-    selection = "dataset paper table quick seeds weights"
-    idle = {"list": "out", "plan": "out", "compare": f"{selection} out", "curves": selection,
-            "sheet": f"{selection} runs", "annotate": f"{selection} runs"}
+    idle = {"list": "out", "plan": "out", "compare": f"{SELECTION} out", "curves": SELECTION,
+            "sheet": f"{SELECTION} runs", "annotate": f"{SELECTION} runs"}
     common.refuse_idle(parser, args, [
         *((f"with --{mode}", getattr(args, mode), names) for mode, names in idle.items()),
         ("without --dataset, --paper, --table or --quick", not args.partial and not args.dataset
-         and not any(getattr(args, mode) for mode in idle), "seeds weights out")])
+         and not any(getattr(args, mode) for mode in idle), "seeds weights precision out")])
     args.runs = args.runs or ["runs"]
     first = Path(args.runs[0])
     args.beside = first.parent if first.suffix == ".xz" else first

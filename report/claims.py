@@ -118,7 +118,8 @@ def in_each_seed(paper, inequality, dataset, args, seeds, rate=""):
     """What must be above 0 -> its value in each seed that has its runs.  rate: flags of another"""
     def v(seed, flags, metric="R@1"):               # nan if not run, and so is the inequality
         flags = flags_on(dataset, paper, f"{flags} {rate}".strip())
-        run = flags is not None and training(paper, dataset, flags, seed, args.runs, args.weights)
+        run = flags is not None and training(
+            paper, dataset, flags, seed, args.runs, args.weights, args.precision)
         return reading(run, metric) if run and run.result else math.nan
 
     values = [inequality(functools.partial(v, seed)) for seed in seeds]
@@ -263,7 +264,7 @@ def figures(sides, shares):
 
 def decided(args, name):
     """A family of FAMILIES -> Markdown lines, CSV rows.  No figure before all of its runs are in,
-    by one code, each seed's on one kind of processor."""
+    by one code, each seed's on one kind of processor in one precision."""
     family, rows, members, runs = FAMILIES[name], [], [], {}
     for text, papers in family.differences.items():
         pair = text.split(" - ")
@@ -277,10 +278,10 @@ def decided(args, name):
                      "seeds": f"{done} of {len(family.seeds)}",
                      "paper's": f"{papers:+g}" if papers else "–"})
     missing = [run.folder.name for run in runs if not run.result]
-    kinds = {}                  # what has to be one in a script's runs, the processor in a seed's
+    kinds = {}                  # what has to be one in a script's runs, or in a seed's
     for run in (run for run in runs if run.result):
-        for what in ("code", "images", "weights_sha256", "versions", "processor"):
-            seed = f" at seed {run.config['seed']}" if what == "processor" else ""
+        for what in ("code", "images", "weights_sha256", "versions", "processor", "precision"):
+            seed = f" at seed {run.config['seed']}" if what.startswith("pr") else ""
             kinds.setdefault(f"{what} of {NAMES[run.paper]}'s runs differ{seed}", set()).add(
                 str(run.config.get(what)))
     word = ", ".join(text for text, values in kinds.items() if len(values) > 1)

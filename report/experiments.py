@@ -288,9 +288,10 @@ class Folder:
 class Training(Folder):
     """One run of the list: its command, settings and folder."""
 
-    def __init__(self, paper, dataset, flags, seed, runs="runs", weights=None):
+    def __init__(self, paper, dataset, flags, seed, runs="runs", weights=None, precision=None):
         words = ["--dataset", dataset, *flags.split(), "--seed", str(seed)]
-        words += ["--weights", weights] if weights and "--weights" not in words else []
+        for flag, value in (("--weights", weights), ("--precision", precision)):
+            words += [flag, value] if value and flag not in words else []
         words += ["--out", runs] if runs != "runs" else []
         self.paper, self.command = paper, shlex.join(["python", f"{paper}.py", *words])
         self.cfg = SCRIPTS[paper].parse_args(words)
@@ -317,15 +318,17 @@ training = functools.cache(Training)        # of the same arguments the same one
 
 def runs_of(row, args):
     """A row's runs under --runs, one per seed; none if it has no counterpart."""
-    return [training(row.key[0], row.dataset, row.flags, seed, args.runs, args.weights)
-            for seed in range(row.seeds) if row.flags is not None]
+    return [training(row.key[0], row.dataset, row.flags, seed, args.runs, args.weights,
+                     args.precision) for seed in range(row.seeds) if row.flags is not None]
 
 
 def deciding_runs(family, setting, args):
-    """The runs of a family's setting, one per seed"""
+    """The runs of a family's setting, one per seed: those in float32 where one has begun"""
     (paper, flags), (more, _) = METHODS[setting], FAMILIES[family].settings[setting]
-    return [training(paper, "cub128", f"{flags} {more} --name {family}", seed, args.runs,
-                     args.weights) for seed in FAMILIES[family].seeds]
+    words = paper, "cub128", f"{flags} {more} --name {family}"
+    both = [[training(*words, seed, args.runs, args.weights, precision)
+             for precision in ("fp32", args.precision)] for seed in FAMILIES[family].seeds]
+    return [plain if plain.config else other for plain, other in both]
 
 
 def all_runs(rows, args):

@@ -162,6 +162,8 @@ class Run:
         print(f"backbone {cfg.backbone}, weights {weights[:12]}")
         print(f"settings: the preset{changed and ', but ' + changed} · {cfg.epochs} epochs, batch "
               f"{cfg.batch}, lr {cfg.lr:g}")
+        if cfg.precision == "bf16" and self.config["processor"].endswith("AVX2"):
+            print("note: this processor has no bfloat16: --precision fp32 is several times faster")
 
     def __enter__(self):
         self.lock = filelock.FileLock(self.folder / ".lock", timeout=LOCK_WAIT)

@@ -9,7 +9,6 @@ scheduler does.  It starts them again at once and compares every finished run wi
 one, bit for bit.  `fuzz` feeds each reader of what a user brings with so many damaged copies.
 Exit status 1 if anything was wrong.
 """
-import argparse
 import contextlib
 import io
 import json
@@ -194,8 +193,7 @@ def fuzz(count, draw, tmp):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.Parser("stress.py", __doc__)
     parser.add_argument("what", choices=("kill", "fuzz"))
     parser.add_argument("--kills", type=int, default=20, help="of each training")
     parser.add_argument("--inputs", type=int, default=300, help="for each reader")

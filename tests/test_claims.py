@@ -127,7 +127,7 @@ def test_every_claim_is_there_and_asks_for_runs_of_the_list():
         def v(flags, metric="R@1"):
             flags = experiments.flags_on(dataset, paper, f"{flags} {rate}".strip())
             if flags is not None:
-                run = experiments.training(paper, dataset, flags, 0, "runs", None)
+                run = experiments.training(paper, dataset, flags, 0, "runs", None, None)
                 assert listed[run.folder] >= least, (claim, dataset, run.command)
                 assert not rate or run.cfg.lr >= 2.9 * presets[paper]
             return 0.0
@@ -140,7 +140,7 @@ def test_differences_are_paired_by_seed(out):
     times the rate the gain is 0 ± something."""
     def runs(flags, r1):
         for seed, value in enumerate(r1):
-            pretend(experiments.training("jrd", "glyphs", flags.strip(), seed, out, None), value)
+            pretend(experiments.training("jrd", "glyphs", flags.strip(), seed, out, None, None), value)
     three = experiments.THREE_TIMES_IS["jrd"]
     runs("--alpha 0", (0.3, 0.5, 0.7, 0.9))
     runs("", (0.31, 0.511, 0.712))
@@ -246,10 +246,10 @@ def test_nothing_is_said_before_all_seeds_are_in(tmp_path, monkeypatch):
         shares.append((right[0] - right[1]) / 8 / sum(9 + c for c in classes))
     low, high = 100 * np.percentile(shares, (2.5, 97.5))
     assert row["over classes"] == f"[{low:+.2f}, {high:+.2f}]"
-    runs[0].config |= {"code": "another", "processor": "another"}
-    assert {row["verdict"] for row in told("mixed")[1]} == {
-        "code of JRD's runs differ, processor of JRD's runs differ at seed 3"}
-    runs[0].config["code"] = runs[1].config["code"]
+    runs[0].config |= dict.fromkeys(("code", "processor", "precision"), "another")
+    assert {row["verdict"] for row in told("mixed")[1]} == {"code of JRD's runs differ, " + ", ".join(
+        f"{what} of JRD's runs differ at seed 3" for what in ("processor", "precision"))}
+    runs[0].config |= {what: runs[1].config[what] for what in ("code", "precision")}
     for run in runs:            # another processor at seed 3, in both arms, is none of its business
         run.config["processor"] = f"kind {run.config['seed']}"
     assert all(row["Holm-adjusted p"] for row in told("by seed")[1])
@@ -274,3 +274,7 @@ def test_the_optional_difference_is_there_with_all_of_its_seeds(tmp_path, monkey
     for run in experiments.deciding_runs("networks", "L2Norm", args):
         pretend(run, hits={"0": "0110", "1": "0010"})
     assert claims.decided(args, "networks")[1][-1]["must be above 0"] == "MDR - L2Norm"
+    flags = f" {experiments.SEARCHED} --name networks"      # a seed may be in float32
+    pretend(experiments.training("jrd", "cub128", flags, 4, args.runs, None, "fp32"))
+    assert [run.cfg.precision for run in experiments.deciding_runs("networks", "JRD", args)] == [
+        "bf16", "fp32", "bf16"]

@@ -150,7 +150,7 @@ def test_two_settings_are_compared_within_a_seed(out, typed):
 
 
 def test_cub128_has_the_experiments_on_cub_and_cars_and_the_headlines_first():
-    args = args_of("--dataset", "cub128", "--weights", "my own.pth")
+    args = args_of("--dataset", "cub128", "--weights", "my own.pth", "--precision", "fp32")
     rows = experiments.selected(args)
     assert {row.key for row in rows} == set(experiments.EXPERIMENTS) - {("mdr", "1b")}
     assert {(row.dataset, row.seeds) for row in rows} == {("cub128", 3)}
@@ -161,6 +161,7 @@ def test_cub128_has_the_experiments_on_cub_and_cars_and_the_headlines_first():
         run.folder for row in rows if row.key in experiments.HEADLINES
         for run in experiments.runs_of(row, args)}
     own = {"resnet18": "resnet18_pqf.pth", "googlenet_bvlc": "googlenet_bvlc.pth"}
+    assert {run.cfg.precision for run in runs} == {"fp32"}
     for run in runs:                                # the user's weights, where a row has none
         weights = re.findall(r"--weights ('.*?'|\S+)", run.command)
         assert weights == [own.get(run.cfg.backbone, "'my own.pth'")]
@@ -170,7 +171,7 @@ def test_archives_are_read_like_a_folder(out, tmp_path, typed):
     """One archive per family of runs; the commands of a table have no trace of where it was."""
     archives = [tmp_path / f"{seed}.tar.xz" for seed in range(2)]
     for seed, archive in enumerate(archives):
-        pretend(experiments.training("jrd", "glyphs", "", seed, out, None), 0.5 + 0.1 * seed)
+        pretend(experiments.training("jrd", "glyphs", "", seed, out, None, None), 0.5 + 0.1 * seed)
         with tarfile.open(archive, "w:xz") as file:
             file.add(f"{out}/jrd-glyphs-s{seed}", f"jrd-glyphs-s{seed}")
     report = "--dataset", "glyphs", "--table", 1, "--out", tmp_path / "report"
@@ -199,7 +200,7 @@ def test_ours_stand_beside_the_papers(out, tmp_path):
     assert written == ["report.md"] == [path.name for path in (tmp_path / "r").iterdir()]
     assert "\n0 of 425 runs " in text and "`bash run_all.sh --dataset cub`" in text
     for seed, r1 in enumerate((0.68, 0.69, 0.70)):
-        pretend(experiments.training("mdr", "cub", "", seed, out, None), r1)
+        pretend(experiments.training("mdr", "cub", "", seed, out, None, None), r1)
     text, written = write_report(tmp_path / "r", *words)
     assert written[1:3] == ["tables.csv", "claims.csv"] and "Not run: J1, J2, " in text
     rows = table_rows(text)
@@ -394,7 +395,6 @@ def run_all(tmp_path):
     """)
     stub.chmod(0o755)
     log.touch()
-
     return lambda *words, **env: subprocess.Popen(
         ["bash", ROOT / "run_all.sh", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, cwd=tmp_path, env=os.environ | {"PYTHON": str(stub)} | env)
