@@ -77,9 +77,20 @@ def first_places(x, labels, gallery, gallery_labels, ks):
     most, least = counts.long().cpu()
     places, found = torch.empty_like(most), (nearest > -torch.inf).cpu()
     places[order] = torch.where(found, 1 + most, NOWHERE)
-    unclear = order[found & (sum((least < k) & (k <= most) for k in ks) > 0)]
-    for rows, exact in positive_places(x, labels, gallery, gallery_labels, max(ks), unclear, 1):
-        places[rows] = exact[:, 0].cpu()
+    unclear = (found & (sum((least < k) & (k <= most) for k in ks) > 0)).nonzero()[:, 0]
+    if not len(unclear):
+        return places
+    # Exact places need no point that is farther than the nearest positive of every unclear query.
+    near = sum((a[rows] @ b.T >= bounds[0][rows, None]).sum(0) for rows in unclear.split(size)) > 0
+    near, asked = near.cpu(), order[unclear]
+    if alone:                                                           # each is near itself
+        asked, unclear = order[near], near.cumsum(0)[unclear] - 1
+        parts = x[asked], labels[asked], None, None
+    else:
+        kept, unclear = other_order[near], None
+        parts = x[asked], labels[asked], gallery[kept], gallery_labels[kept]
+    for rows, exact in positive_places(*parts, max(ks), unclear, 1):
+        places[asked[rows]] = exact[:, 0].cpu()
     return places
 
 
