@@ -75,7 +75,7 @@ def draw_points(axis, points, size):
         axis.plot(*points[LABELS == c].T, MARKS[c], color=COLOURS[c], ms=size, mew=0.6, mec="white")
 
 
-def draw(to, steps=1600, frames=48):
+def draw(to, steps=1600, frames=48, last=40, first=15):
     figure, axes = plt.subplots(1, 4, figsize=(10.4, 3.5), dpi=100)
     figure.subplots_adjust(0.005, 0.2, 0.995, 0.92, wspace=0.02)
     *panels, inner = paths(steps)
@@ -97,7 +97,7 @@ def draw(to, steps=1600, frames=48):
             axis.set_xlabel(f"{text}\nSpread within a class: {spread:.2f}", fontsize=9)
 
     shown = [round(steps * share ** 2) for share in torch.linspace(0, 1, frames).tolist()]
-    animation.FuncAnimation(figure, frame, 40 * [steps] + 15 * [0] + shown).save(
+    animation.FuncAnimation(figure, frame, last * [steps] + first * [0] + shown).save(
         to, animation.PillowWriter(fps=10))
 
 

@@ -184,6 +184,8 @@ def test_the_papers_differences_are_those_of_its_tables():
 @pytest.mark.parametrize("name", experiments.FAMILIES)
 def test_rates_and_shares_are_those_of_the_search(name):
     family = experiments.FAMILIES[name]
+    searched = {runs: rate_search.finished_runs("cub128", ROOT / f"results/cub128/{runs}.tar.xz")
+                for runs in ("mdr", "search")}
     assert {name for text in family.differences for name in text.split(" - ")} == {*family.settings}
     for setting, (more, share) in family.settings.items():
         paper, flags = experiments.METHODS[setting]
@@ -192,9 +194,7 @@ def test_rates_and_shares_are_those_of_the_search(name):
         assert paper != "jrd" or cfg.lr_proxies == pytest.approx(100 * cfg.lr)
         if share:
             (row,) = [row for row, of in rate_search.SETTINGS.items() if of == (paper, flags)]
-            runs = "mdr" if paper == "mdr" else "search"
-            found = rate_search.finished_runs("cub128", ROOT / f"results/cub128/{runs}.tar.xz")
-            assert share == found[cfg.lr][row][0][3]
+            assert share == searched["mdr" if paper == "mdr" else "search"][cfg.lr][row][0][3]
 
 
 def test_nothing_is_said_before_all_seeds_are_in(tmp_path, monkeypatch):

@@ -15,7 +15,6 @@ import common
 import jrd
 from conftest import ROOT, left_in, make_folder
 
-
 ENV = dict(cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
 
 
@@ -239,16 +238,17 @@ def with_small(folder, size, commands):
                                                   ("dml_da.py", "3m", 1)])
 def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, size, epochs, tmp_path):
     """Full at the first checkpoint, or at the second; with space the same command goes on."""
-    short = "" if script == "jrd.py" else " --iterations 1"
-    command = f"{sys.executable} {script} --epochs 3{short} --out {tmp_path}"
-    done = with_small(tmp_path, size, f"{command}; echo status $?; wc -l {tmp_path}/*/log.jsonl\n"
-                      f"mount -o remount,size=50m {tmp_path}; {command}")
-    lines = done.stderr.splitlines()
-    assert f"No space left on device: '{tmp_path}" in lines[0] and lines[0].startswith(script)
-    assert f"keeps its last whole epoch; to continue: python {script} --epochs 3" in lines[0]
-    assert "status 2" in done.stdout and "Traceback" not in done.stderr
-    assert (f"after epoch {epochs}" in done.stdout) == bool(epochs) and done.returncode == 0
-    assert "last epoch (3)" in done.stdout
+    photos, runs = make_folder(tmp_path / "photos", [3] * 4, side=36), tmp_path / "runs"
+    runs.mkdir()
+    command = (f"{sys.executable} {script} --dataset {photos} --backbone small --epochs 3 "
+               f"--workers 0 --data-root {tmp_path} --out {runs}")
+    done = with_small(runs, size, f"{command}; echo status $?\n"
+                      f"mount -o remount,size=50m {runs}; {command}")
+    (line,) = done.stderr.splitlines()
+    assert f"No space left on device: '{runs}" in line and line.startswith(script)
+    assert f"keeps its last whole epoch; to continue: python {script} --dataset" in line
+    assert "status 2" in done.stdout and "last epoch (3)" in done.stdout and done.returncode == 0
+    assert (f"after epoch {epochs}" in done.stdout) == bool(epochs)
 
 
 def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):

@@ -92,7 +92,7 @@ def test_an_empty_folder_has_no_table(tmp_path):
 def test_the_toy_is_an_animation_and_the_same_twice(tmp_path):
     toy = pytest.importorskip("studies.toy", reason="needs matplotlib")
     for name in ("one.gif", "two.gif"):
-        toy.draw(tmp_path / name, steps=3, frames=3)
+        toy.draw(tmp_path / name, steps=3, frames=3, last=1, first=1)
     with Image.open(tmp_path / "one.gif") as picture:
         assert picture.n_frames == 4 and picture.info["loop"] == 0     # the outcome, then the path
     assert (tmp_path / "one.gif").read_bytes() == (tmp_path / "two.gif").read_bytes()
