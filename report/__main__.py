@@ -157,8 +157,8 @@ def parse_args(argv=None):
     add("--quick", action="store_const", const=True, help="three methods, their baselines, on "
         "glyphs, two seeds")
     add("--weights", metavar="FILE", help="pretrained weights that every command is to have")
-    add("--precision", choices=("fp32", "tf32", "bf16"), help="and its precision, but for the "
-        "preset's")
+    add("--precision", choices=("fp32", "tf32", "bf16"), help="that every command is to have "
+        "(default: its preset's)")
     add("--runs", metavar="PATH", nargs="+", help="folder that holds the runs (default: runs), or "
         "archives of such folders: results/cub128/runs.tar.xz ...")
     one("--list", action="store_true", help="print the commands, one per line")
