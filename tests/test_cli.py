@@ -254,7 +254,7 @@ def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(script, size, ep
 def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
     folder = make_folder(tmp_path / "photos", [8] * 4, side=300)
     done = with_small("/dev/shm", "1m", f"{sys.executable} jrd.py --dataset {folder} --backbone "
-                      "squeezenet1_1 --weights random --epochs 1 --workers 2 --data-root "
+                      "squeezenet1_1 --weights random --epochs 1 --workers 1 --data-root "
                       f"{tmp_path} --out {tmp_path}/runs")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "/dev/shm" in done.stderr and "--workers 0" in done.stderr
