@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Set-up, every experiment of the three papers, the report.
-#   bash run_all.sh                    every table and figure, on CUB, Cars, SOP and In-Shop
+#   bash run_all.sh                    every table and figure but t-SNE, on CUB, Cars, SOP, In-Shop
 #   bash run_all.sh --dataset glyphs   the same in miniature, on the embedded dataset (or: cub, ...)
 #   bash run_all.sh --dataset cub128   the same on CUB at 128 × 128
 #   bash run_all.sh --quick            the three methods and their baselines in miniature: minutes

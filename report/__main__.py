@@ -1,4 +1,4 @@
-"""Every table, figure and claim of the three papers: what to run for it, and what came out.
+"""Tables, figures (but t-SNE) and claims of the three papers: what to run, and what came out.
 
     python -m report                              every finished run under runs/, as a table
     python -m report --dataset glyphs             the report in miniature: Markdown, CSV and PNGs
