@@ -40,9 +40,11 @@ def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None, each=
     embeddings (n, d), labels (n,), ks whole numbers >= 1; gallery (m, d), gallery_labels (m,) or
     None for retrieval among themselves -> {k: share}, with `each` also {k: hits of each query (n,)}
     """
+    ks = [*ks]
     if any(k != int(k) or k < 1 for k in ks):
-        raise ValueError(f"K must be whole and at least 1, not {list(ks)}")
-    places = ranks.first_places(*_usable(embeddings, labels, gallery, gallery_labels), ks)
+        raise ValueError(f"K must be whole and at least 1, not {ks}")
+    usable = _usable(embeddings, labels, gallery, gallery_labels)
+    places = ranks.first_places(*usable, [*map(int, ks)])
     hits = {k: places <= k for k in ks}
     shares = {k: hit.double().mean().item() for k, hit in hits.items()}
     return (shares, hits) if each else shares

@@ -25,17 +25,20 @@ def without_tf32():
 def centred(x, gallery=None, dtype=None):
     """x and the gallery (x itself if None) times a power of two, which keeps squares in range, less
     a vector near their mean, so that an offset drowns no distance; 0 where all are equal
-    -> a, b, ‖a‖²/2, ‖b‖²/2, and for each a twice the most that rounding moves a ‖a - b‖²/2"""
+    -> a, b, ‖a‖²/2, ‖b‖²/2, and for each a twice the most that rounding moves a ‖a - b‖²/2;
+    `lost` is more than underflow can take"""
     own = torch.promote_types(x.dtype, dtype or x.dtype)
     sets = [points.to(own, copy=True) for points in (x, gallery) if points is not None]
     exponent = np.frexp(max(torch.stack(points.aminmax()).abs().max().item() for points in sets))[1]
     scale = min(2.0 ** min(-exponent, 1000), 1 / torch.finfo(own).tiny)
-    first = sets[-1][0] * scale
-    sets = [points.mul_(scale).sub_(first) for points in sets]
+    first = sets[-1][0].clone()
+    equal = all((points == first).all() for points in sets)
+    sets = [points.mul_(scale).sub_(first * scale) for points in sets]
     sets = [points.sub_(sets[-1].mean(0)).to(dtype) for points in sets]
     halves = [torch.linalg.vector_norm(points, dim=1).square() / 2 for points in sets]
-    unit = (3.2 * x.shape[1] + 50) * torch.finfo(sets[0].dtype).eps
-    return sets[0], sets[-1], halves[0], halves[-1], unit * (halves[0] + halves[-1].max())
+    limits = torch.finfo(sets[0].dtype)
+    unit, lost = (3.2 * x.shape[1] + 50) * limits.eps, 0 if equal else limits.tiny / limits.eps ** 2
+    return sets[0], sets[-1], halves[0], halves[-1], unit * (halves[0] + halves[-1].max() + lost)
 
 
 @without_tf32()
@@ -77,19 +80,18 @@ def first_places(x, labels, gallery, gallery_labels, ks):
     most, least = counts.long().cpu()
     places, found = torch.empty_like(most), (nearest > -torch.inf).cpu()
     places[order] = torch.where(found, 1 + most, NOWHERE)
-    unclear = (found & (sum((least < k) & (k <= most) for k in ks) > 0)).nonzero()[:, 0]
-    if not len(unclear):
+    unclear = found & (sum((least < k) & (k <= most) for k in ks) > 0)
+    if not unclear.any():
         return places
     # Exact places need no point that is farther than the nearest positive of every unclear query.
-    near = sum((a[rows] @ b.T >= bounds[0][rows, None]).sum(0) for rows in unclear.split(size)) > 0
-    near, asked = near.cpu(), order[unclear]
+    near = sum((a[rows] @ b.T >= bounds[0][rows, None]).sum(0)
+               for rows in unclear.nonzero()[:, 0].split(512)).cpu() > 0
+    kept = other_order[near]
     if alone:                                                           # each is near itself
-        asked, unclear = order[near], near.cumsum(0)[unclear] - 1
-        parts = x[asked], labels[asked], None, None
+        asked, *rest = kept, None, None, max(ks), unclear[near].nonzero()[:, 0]
     else:
-        kept, unclear = other_order[near], None
-        parts = x[asked], labels[asked], gallery[kept], gallery_labels[kept]
-    for rows, exact in positive_places(*parts, max(ks), unclear, 1):
+        asked, *rest = order[unclear], gallery[kept], gallery_labels[kept], max(ks), None
+    for rows, exact in positive_places(x[asked], labels[asked], *rest, 1):
         places[asked[rows]] = exact[:, 0].cpu()
     return places
 

@@ -54,14 +54,16 @@ def points(kind, n, d, draw):
             "tiny": lambda: 1e-40 * draw.randint(-9, 9, (n, d)),
             "huge": lambda: 1e37 * draw.standard_normal((n, d)),
             "every size": lambda: draw.standard_normal((n, d)) * sizes,
+            "beside a constant": lambda: np.append(np.ones((n, 1)), 1e-30 * around[:, 1:], 1),
+            "far beside one": lambda: np.append(np.ones((n, 1)), 1e-200 * around[:, 1:], 1),
             "smaller than float32": lambda: 1e-250 * draw.standard_normal((n, d)),
             "larger than float32": lambda: 1e250 * draw.standard_normal((n, d)),
             "equal": lambda: np.full((n, d), 0.1)}[kind]()
 
 
 KINDS = ["whole", "offset", "duplicates", "one ulp", "near", "permuted", "tiny", "huge",
-         "every size", "equal"]
-LARGER = ["smaller than float32", "larger than float32"]
+         "every size", "beside a constant", "equal"]
+LARGER = ["far beside one", "smaller than float32", "larger than float32"]
 
 
 # ---------------------------------------------------------------------------- places
@@ -97,13 +99,11 @@ def test_many_blocks(n, classes):
     """Classes that end within a block of 512, and ones that span several."""
     draw = np.random.RandomState(classes)
     x, y = (torch.tensor(draw.randint(0, *size)) for size in ((5, (n, 4)), (classes, n)))
-    x = x.float()
-    d = cdist(x, x)
-    np.fill_diagonal(d, np.inf)
+    d = cdist(x, x) + np.diag(np.full(n, np.inf))
     same = (y[:, None] == y).numpy()
     nearest = np.where(same, d, np.inf).min(1, keepdims=True)
     want = np.where(nearest[:, 0] < np.inf, 1 + ((d <= nearest) & ~same).sum(1), ranks.NOWHERE)
-    places = ranks.first_places(x, y, None, None, [1, 2, 8, 100])
+    places = ranks.first_places(x.float(), y, None, None, [1, 2, 8, 100])
     for k in (1, 2, 8, 100):
         np.testing.assert_array_equal(places <= k, want <= k)
 
@@ -113,7 +113,7 @@ def test_an_image_twice_under_two_classes_is_a_tie():
     for d in (3, 48, 128, 513):
         x = torch.randn(3, d, generator=torch.Generator().manual_seed(d))
         g, gy = x.repeat(2, 1), torch.tensor([0, 1, 2, 3, 4, 5])
-        assert recall_at_k(x, [0, 1, 2], [1], g, gy) == {1: 0}
+        assert recall_at_k(x, [0, 1, 2], iter([1.0]), g, gy) == {1: 0}
         assert map_at_r(x, [0, 1, 2], g, gy) == 0
 
 
