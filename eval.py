@@ -10,7 +10,8 @@
 Protocol: the evaluator that MDR and DML-DA name (Oh Song et al. 2016; JRD names none), without the
 traps of its successors.
 - Euclidean distances (on unit vectors the ranking is that of the cosine), compared exactly, as if
-  without rounding.  A query leaves its own list by index: an image may occur twice.
+  without rounding; k-means and the 1-NN estimates compare in float32.  A query leaves its own list
+  by index: an image may occur twice.
 - Ties count against the query: a negative exactly as far as the nearest positive is nearer, so a
   collapsed embedding scores 0 and not 100%.
 - A query whose class has no second image cannot hit and counts as a miss.
@@ -107,7 +108,7 @@ def nmi(assignments, labels):
         raise ValueError(f"assignments {a.shape} and labels {b.shape} must be two equal (n,)")
     h_a, h_b, h_joint = (entr(np.unique(v, axis=-1, return_counts=True)[1] / len(a)).sum()
                          for v in (a, b, np.stack([a, b])))             # -Σ p ln p
-    return float(max(0.0, 2 * (h_a + h_b - h_joint) / (h_a + h_b))) if h_a + h_b else 1.0
+    return float(np.clip(2 * (h_a + h_b - h_joint) / (h_a + h_b), 0, 1)) if h_a + h_b else 1.0
 
 
 # ---------------------------------------------------------------------------- generalization
@@ -170,10 +171,11 @@ def confidence_interval(values, level=0.95):
 
 # ---------------------------------------------------------------------------- what can be judged
 def _usable(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
-    """One or two sets -> of each x (n, d) float32, or float64 if either is, labels (n,) long on the
-    host; None for a set that is None.  ValueError if not usable."""
+    """One or two sets -> of each x (n, d) float32, or float64 if either needs it, labels (n,) long on
+    the host; None for a set that is None.  ValueError if not usable."""
     sets = [torch.as_tensor(x).detach() for x in (a, b) if x is not None]
-    dtype = torch.float64 if torch.float64 in [x.dtype for x in sets] else torch.float32
+    wide = {x.dtype for x in sets} & {torch.float64, torch.int64, torch.int32}
+    dtype = torch.float64 if wide else torch.float32
     usable = []
     for name, x, labels in zip(names, sets, (a_labels, b_labels)):
         labels = torch.as_tensor(labels).cpu()

@@ -168,7 +168,7 @@ def distance_weighted_negatives(e, labels, generator):
     log_weight = log_weight.masked_fill(same | (r > 1.4), -torch.inf)
     no_candidate = (log_weight == -torch.inf).all(1, keepdim=True)      # (B, 1)
     log_weight = torch.where(no_candidate & ~same, 0.0, log_weight)     # uniform
-    weight = log_weight.softmax(1)                                      # over negatives alone
+    weight = log_weight.softmax(1).nan_to_num(1.0)      # of negatives; nan: the loss will say so
     negatives = torch.multinomial(weight[anchors], 1, generator=generator)[:, 0]
     return anchors, positives, negatives
 

@@ -132,7 +132,8 @@ def judged(values):
     from scipy import stats                         # here, because it takes a second to import
     mean, half = confidence_interval(values)
     word = "holds" if mean > half else "does not hold" if mean < -half else "undecided"
-    p = float(stats.ttest_1samp(values, 0).pvalue) if len(values) > 1 else math.nan
+    p = float(stats.ttest_1samp(values, 0).pvalue) if any(values) else 1.0
+    p = p if len(values) > 1 else math.nan
     return {"estimate": mean, "half-width": half, "verdict": word, "p": p}
 
 

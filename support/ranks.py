@@ -136,6 +136,6 @@ def _exact_order(point, others):
 @without_tf32()
 def nearest(points, bank):
     """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and its nearest row of
-    the bank (n,), and which row that is (n,) long, the first one where several are as near"""
+    the bank (n,), and which row that is (n,) long, in float32 a first one of equally near"""
     half = bank.square().sum(1) / 2
     return [*map(torch.cat, zip(*((half - part @ bank.T).min(1) for part in points.split(1024))))]

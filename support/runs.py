@@ -135,13 +135,14 @@ class Run:
                        "versions": versions(), "commit": commit(),
                        "processor": processor(device(cfg))}
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
-        old = None if cfg.again else read_config(self.folder)
-        if what := old is not None and self._what_differs(old):
+        if what := not cfg.again and self._what_differs(read_config(self.folder)):
             raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside "
                             "it, --again in its place")
         self._header(data, weights)
 
     def _what_differs(self, old):
+        if old is None:
+            return (self.folder / "last.pt").exists() and "without its config.json"
         if splits := other_images(old.get("images"), self.config["images"]):
             return f"on other images: {splits} differ"
         if settings := other_settings(old, self.config):

@@ -42,7 +42,7 @@ def load_npz(path):
         names = np.unique(np.concatenate([values.ravel().astype(str) for values in labels]))
         arrays |= {key: np.searchsorted(names, arrays[key].astype(str)) for key in keys[1::2]}
     for key in keys:
-        floats = np.float64 if arrays[key].dtype == np.float64 else np.float32
+        floats = np.float32 if np.can_cast(arrays[key].dtype, np.float32) else np.float64
         arrays[key] = torch.from_numpy(arrays[key].astype(np.int64 if "labels" in key else floats))
     return {"test" if key == "embeddings" else key: arrays[key] for key in keys}
 

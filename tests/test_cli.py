@@ -48,6 +48,8 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --variant mrd --K-prime 3": "--K-prime does nothing with --variant mrd",
     "jrd.py --alp 1": "unrecognized arguments: --alp 1",
     "jrd.py --lr 1e30 --epochs 1": "the loss is not finite at epoch 1, step 2: loss",
+    "mdr.py --lr 1e30 --epochs 1": "the loss is not finite at epoch 1, step 2: loss",
+    "jrd.py --K 101": "--K: 101 must be >= 1 and <= 100",
     "jrd.py --epochs 1 --out {tmp}/file": "cannot write",
     f"jrd.py --seed {'9' * 400}": "must be >= 0 and <= 2147483648",
     "jrd.py --lr 0": "--lr: 0 must be > 0",

@@ -54,6 +54,9 @@ def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, 
     assert (folder / "last.pt").read_bytes() == state
     assert train(jrd, "--name", "my-idea")[0].name == "jrd-glyphs-epochs1-my-idea-s0"
     assert "is finished" not in train(jrd, "--again")[1] and "is finished" in train(jrd)[1]
+    (folder / "config.json").unlink()
+    with pytest.raises(common.UserError, match="holds a run without its config.json; --name LABEL"):
+        train(jrd)
 
 
 def test_damaged_fields_are_refused_or_accepted(train):

@@ -68,7 +68,7 @@ def pretend(run, r1=0.5, seen=0.9, epochs=None, hits=None):
         | {"commit": "c0ffee", "weights_sha256": "c0de", "code": "same", "images": {}}))
     recall = {f"R@{k}": r1 + 0.01 * i for i, k in enumerate(cfg["ks"])}
     line = {**recall, "seen R@1": seen, "NMI": r1 + 0.1, "norm mean": 2.0, "norm cv": r1 / 5,
-            "levels": [-2.9, 0.1, 3.2], "positive pairs by level": [0.6, 0.3, 0.1],
+            "val R@1": r1, "levels": [-2.9, 0.1, 3.2], "positive pairs by level": [0.6, 0.3, 0.1],
             "negative pairs by level": [0.1, 0.6, 0.3]}
     log = [{"epoch": e + 1, **line} for e in range(epochs or 3)]
     (run.folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
@@ -140,7 +140,7 @@ def test_two_settings_are_compared_within_a_seed(out, typed):
         _, text, _ = typed("report", "--compare", *names, "--runs", out)
         told = {row[0]: row[1:] for row in table_rows(text)}
         assert told["last epoch"][:2] == ["jrd-glyphs", "jrd-glyphs-alpha0"]
-        assert told["R@1"] == ["50.00, 60.00", "48.00, 56.00", "+3.00",
+        assert told["R@1"] == told["val R@1"] == ["50.00, 60.00", "48.00, 56.00", "+3.00",
                                f"[{3 - half:+.2f}, {3 + half:+.2f}]"]
         assert told["norm cv"][2] == "+0.0060" and told["levels, 1"][1] == "-2.9000, -2.9000"
         assert text.endswith("The settings differ in alpha (1.0 and 0.0).\n")
