@@ -43,9 +43,8 @@ each_script = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=named)
 @pytest.fixture(autouse=True, scope="session")
 def session(tmp_path_factory):
     """No test reads or writes the datasets and caches of whoever runs it.  Ctrl-C reaches the
-    processes that tests start, even where a shell without job control has SIGINT ignored.  Two
-    thirds of a short training go: what tests write need not outlive a power cut, and the same
-    figures are drawn once.  One thread: several wait for each other when the cores are busy."""
+    processes that tests start, even where a shell has SIGINT ignored.  No fsync, and figures drawn
+    once, save two thirds of a short training.  One thread: several wait for each other."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["DML_DATA"] = str(tmp_path_factory.mktemp("data"))
     torch.set_num_threads(1)

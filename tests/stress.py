@@ -7,7 +7,6 @@
 written, with and without a worker: by SIGKILL, or by SIGTERM to its whole process group, as a
 scheduler does.  It starts them again at once and compares every finished run with an undisturbed
 one, bit for bit.  `fuzz` feeds each reader of what a user brings with so many damaged copies.
-Exit status 1 if anything was wrong.
 """
 import contextlib
 import io

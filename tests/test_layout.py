@@ -37,8 +37,7 @@ def test_imports_run_one_way(path):
 @each_file
 def test_no_file_is_longer_than_a_reader_holds_in_mind(path):
     lines = path.read_text(encoding="utf-8").splitlines()
-    most = 450 if path.parent.name == "support" else 500
-    assert len(lines) <= most and all(len(line) <= 100 for line in lines)
+    assert len(lines) <= 400 and all(len(line) <= 100 for line in lines)
 
 
 def test_nothing_else_stands_at_the_top():
