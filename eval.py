@@ -171,7 +171,7 @@ def confidence_interval(values, level=0.95):
 
 # ---------------------------------------------------------------------------- what can be judged
 def _usable(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
-    """One or two sets -> of each x (n, d) float32, or float64 if either needs it, labels (n,) long on
+    """One or two sets -> of each x (n, d) float32, or float64 if one needs it, labels (n,) long on
     the host; None for a set that is None.  ValueError if not usable."""
     sets = [torch.as_tensor(x).detach() for x in (a, b) if x is not None]
     wide = {x.dtype for x in sets} & {torch.float64, torch.int64, torch.int32}
