@@ -32,7 +32,7 @@ def centred(x, gallery=None, dtype=None):
     exponent = np.frexp(max(torch.stack(points.aminmax()).abs().max().item() for points in sets))[1]
     scale = min(2.0 ** min(-exponent, 1000), 1 / torch.finfo(own).tiny)
     first = sets[-1][0].clone()
-    equal = all((points == first).all() for points in sets)
+    equal = all(torch.equal(points[-1], first) and (points == first).all() for points in sets)
     sets = [points.mul_(scale).sub_(first * scale) for points in sets]
     sets = [points.sub_(sets[-1].mean(0)).to(dtype) for points in sets]
     halves = [torch.linalg.vector_norm(points, dim=1).square() / 2 for points in sets]
