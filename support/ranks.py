@@ -25,8 +25,7 @@ def without_tf32():
 def centred(x, gallery=None, dtype=None):
     """x and the gallery (x itself if None) times a power of two, which keeps squares in range, less
     a vector near their mean, so that an offset drowns no distance; 0 where all are equal
-    -> a, b, ‖a‖²/2, ‖b‖²/2, and for each a twice the most that rounding moves a ‖a - b‖²/2;
-    `lost` is more than underflow can take"""
+    -> a, b, ‖a‖²/2, ‖b‖²/2, and for each a twice the most that rounding moves a ‖a - b‖²/2"""
     own = torch.promote_types(x.dtype, dtype or x.dtype)
     sets = [points.to(own, copy=True) for points in (x, gallery) if points is not None]
     exponent = np.frexp(max(torch.stack(points.aminmax()).abs().max().item() for points in sets))[1]
@@ -36,7 +35,7 @@ def centred(x, gallery=None, dtype=None):
     sets = [points.mul_(scale).sub_(first * scale) for points in sets]
     sets = [points.sub_(sets[-1].mean(0)).to(dtype) for points in sets]
     halves = [torch.linalg.vector_norm(points, dim=1).square() / 2 for points in sets]
-    limits = torch.finfo(sets[0].dtype)
+    limits = torch.finfo(sets[0].dtype)         # lost: more than products that underflow can lose
     unit, lost = (3.2 * x.shape[1] + 50) * limits.eps, 0 if equal else limits.tiny / limits.eps ** 2
     return sets[0], sets[-1], halves[0], halves[-1], unit * (halves[0] + halves[-1].max() + lost)
 
@@ -136,6 +135,6 @@ def _exact_order(point, others):
 @without_tf32()
 def nearest(points, bank):
     """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and its nearest row of
-    the bank (n,), and which row that is (n,) long, in float32 a first one of equally near"""
+    the bank (n,), and which row that is (n,) long: of equally near ones any"""
     half = bank.square().sum(1) / 2
     return [*map(torch.cat, zip(*((half - part @ bank.T).min(1) for part in points.split(1024))))]

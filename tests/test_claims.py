@@ -138,12 +138,12 @@ def test_differences_are_paired_by_seed(out):
     times the rate the gain is 0 ± something."""
     def runs(flags, r1):
         for seed, value in enumerate(r1):
-            pretend(experiments.training("jrd", "glyphs", flags.strip(), seed, out, None, None), value)
+            pretend(experiments.training("jrd", "glyphs", flags, seed, out, None, None), value)
     three = experiments.THREE_TIMES_IS["jrd"]
     runs("--alpha 0", (0.3, 0.5, 0.7, 0.9))
     runs("", (0.31, 0.511, 0.712))
     runs(f"--alpha 0 {three}", (0.3, 0.5, 0.7))
-    runs(f" {three}", (0.301, 0.499, 0.701))
+    runs(three, (0.301, 0.499, 0.701))
     args = args_of("--dataset", "glyphs", "--runs", out)
     lines, rows = claims.ledger(args, range(5))
     rows = {row["claim"]: row for row in reversed(rows)}
