@@ -1,13 +1,12 @@
 """The datasets as the scripts see them: splits of images and labels, held-out classes, caches."""
 import collections
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torchvision.transforms import v2
-from tqdm import tqdm
+from tqdm.contrib.concurrent import thread_map
 
 from support import glyphs
 from support.command_line import cores, data_root
@@ -118,11 +117,9 @@ def check(name, root):
             decode(path, as_stored=papers)
         except UserError as error:
             return str(error)
-    with ThreadPoolExecutor(cores()) as pool:
-        bar = tqdm(pool.map(fault, part_of), "checking images", len(part_of), leave=False,
-                   unit="image", disable=None)
-        faults = [*filter(None, bar)]
-    if faults:
+    faults = thread_map(fault, part_of, max_workers=cores(), desc="checking images", unit="image",
+                        leave=False, disable=None)
+    if faults := [*filter(None, faults)]:
         print(*faults, sep="\n", flush=True)
         raise UserError(f"{len(faults):,} of {len(part_of):,} images in {folder} cannot be read"
                         + (": unpack it again" if papers else ""))

@@ -68,11 +68,7 @@ def digest(*parts):
 
 def sha256(path):
     """SHA-256 of a file"""
-    total = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(2 ** 20):
-            total.update(block)
-    return total.hexdigest()
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def load_torch(path):

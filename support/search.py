@@ -10,7 +10,7 @@ import torch
 from PIL import ImageDraw, ImageFont, ImageOps
 from torchvision.transforms.v2.functional import to_pil_image
 
-from support.files import UserError, atomic, reason
+from support.files import UserError, reason
 from support.images import decode
 from support.layouts import files_below, say_left_out
 
@@ -109,5 +109,4 @@ def draw_sheet(path, rows):
                 while font.getlength(words) > SIDE:                     # cut to fit
                     words = words[:-1]
                 pen.text((left, top + SIDE + 8 + i * LINE), words, colour, font)
-    with atomic(path, "wb") as file:
-        sheet.save(file, PIL.Image.registered_extensions()[Path(path).suffix.lower()])
+    sheet.save(path)
