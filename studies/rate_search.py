@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
 from report.tables import finished, markdown, reading, spread  # noqa: E402
 from support.datasets import load_dataset  # noqa: E402
-from support.runs import other_settings, settings_of  # noqa: E402
+from support.runs import other_settings  # noqa: E402
 
 BASELINES = {  # a row of the table: script, flags
     "AMSoftmax": ("jrd", "--alpha 0"), "Triplet": ("mdr", "--lambda 0"),
@@ -82,7 +82,7 @@ def run(script, *flags):
 def is_run_of(config, name, dataset):
     """Whether a config.json is of a setting of the search on a dataset, at any rate and seed."""
     script, *flags = command(name, dataset, config["lr"]).split()
-    own = {"paper": script, **settings_of(importlib.import_module(script).parse_args(flags))}
+    own = {"paper": script, **vars(importlib.import_module(script).parse_args(flags))}
     differ = other_settings(config, own).keys() & own.keys()
     return config["dataset"] == dataset and differ <= {"seed", "eval_every"}
 

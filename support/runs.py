@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import filelock
@@ -25,7 +26,7 @@ PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
 #                     was killed notices within five
 NOT_SETTINGS = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "code", "images",
-                "dataset"}
+                "dataset", "changed"}
 
 
 # ---------------------------------------------------------------------------- what a run is
@@ -45,11 +46,6 @@ def run_folder(paper, cfg):
                if name != "weights"]
     words = [paper, Path(cfg.dataset).resolve().name, *changed, cfg.name, f"s{cfg.seed}"]
     return Path(cfg.out, "-".join(filter(None, words)))
-
-
-def settings_of(cfg):
-    """cfg as it stands in config.json: without what is derived from it."""
-    return {name: value for name, value in vars(cfg).items() if name != "changed"}
 
 
 def other_settings(old, new):
@@ -102,24 +98,20 @@ def read_checkpoint(path):
     return state
 
 
-def _read(path, what, *keys):
+def _read(file, what, keys, folder):
     """A JSON file of a run folder -> dict, None where there is none.  UserError if it is damaged or
     lacks one of the keys."""
-    if not path.exists():
+    if not (path := folder / file).exists():
         return None
     with contextlib.suppress(ValueError, TypeError):
         values = dict(json.loads(path.read_text(encoding="utf-8")))
         if values.keys() >= {*keys}:
             return values
-    raise UserError(f"{path} is not the {what} of a run: delete {path.parent} to train anew")
+    raise UserError(f"{path} is not the {what} of a run: delete {folder} to train anew")
 
 
-def read_config(folder):
-    return _read(folder / "config.json", "settings")
-
-
-def read_result(folder):
-    return _read(folder / "result.json", "result", "last epoch", "best on test")
+read_config = partial(_read, "config.json", "settings", ())
+read_result = partial(_read, "result.json", "result", ("last epoch", "best on test"))
 
 
 class Run:
@@ -130,7 +122,7 @@ class Run:
     def __init__(self, paper, cfg, data, weights):
         self.cfg, self.paper, self.ks = cfg, paper, [f"R@{k}" for k in cfg.ks]
         self.folder = run_folder(paper, cfg)
-        self.config = {"paper": paper, **settings_of(cfg), "weights_sha256": weights,
+        self.config = {"paper": paper, **vars(cfg), "weights_sha256": weights,
                        "splits": data.counts(), "images": data.identity, "code": code_of(paper),
                        "versions": versions(), "commit": commit(),
                        "processor": processor(device(cfg))}
