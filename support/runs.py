@@ -201,7 +201,6 @@ class Run:
             except (KeyError, RuntimeError, ValueError) as error:
                 raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
                                 f"delete {self.folder} to train anew")
-            self._write_log()
             print(f"{self.folder} is finished; --again trains it anew" if self.result else
                   f"continuing {self.folder} after epoch {len(self.history)}")
         self.started, self.first = None, len(self.history)
@@ -255,10 +254,11 @@ class Run:
         row = {"epoch": epoch + 1, **self.means, **row,
                "images/s": self.images / self.seconds, "seconds": self.seconds}
         self.history.append(row)
+        with atomic(self.folder / "log.jsonl") as file:     # first: never shorter than last.pt's
+            file.writelines(json.dumps(row) + "\n" for row in self.history)
         if self.best("val R@1") is row:
             self._save("best.pt", optimizer=None)
         self._save("last.pt")
-        self._write_log()
         self._print(row)
 
     def _print(self, row):
@@ -286,10 +286,6 @@ class Run:
         torch.save(state, content)
         with atomic(self.folder / name, "wb") as file:
             file.write(content.getbuffer())
-
-    def _write_log(self):
-        with atomic(self.folder / "log.jsonl") as file:
-            file.writelines(json.dumps(row) + "\n" for row in self.history)
 
     def finish(self, last):
         """Write result.json: last epoch, best on test labelled as such, pretrained backbone."""
