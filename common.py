@@ -28,12 +28,11 @@ from support import glyphs
 from support.command_line import (Parser, add_shared_arguments, cores, data_root,  # noqa: F401
                                   device, idle_shared, main, number, output, refuse_idle,
                                   settings)
-from support.datasets import (Data, Split, check, iterations_for, load_dataset,   # noqa: F401
-                              need_pairs)
 from support.files import (NonFiniteLoss, UserError, atomic, listed, load_torch,  # noqa: F401
                            reason, sha256)
 from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
-from support.images import ImageFiles                                             # noqa: F401
+from support.images import (Data, ImageFiles, Split, check, iterations_for,      # noqa: F401
+                            load_dataset, need_pairs)
 from support.layouts import ARCHIVES, COUNTS, FOLDERS, SMALLER
 from support.networks import BNInception, GoogLeNet
 from support.runs import PAPERS, Run, other_images, read_checkpoint, run_folder  # noqa: F401
@@ -330,7 +329,7 @@ def prepare(args):
         data = load_dataset(dataset, args.data_root, train, test)
         network, _ = backbone(cfg.backbone, cfg.size)
         sha = load_weights(network, cfg.backbone, cfg.weights)
-        print(f"ready: {data.name} as {paper}.py sees it, {data.train} to train, {data.test} to "
+        print(f"ready: {dataset} as {paper}.py sees it, {data.train} to train, {data.test} to "
               f"test, weights of {cfg.backbone} {sha[:12]}", flush=True)
 
 

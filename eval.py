@@ -31,7 +31,7 @@ from support import ranks
 from support.images import decode, to_tensor
 from support.runs import final_table, show              # noqa: F401  final_table is the scripts'
 from support.search import (UNKNOWN, draw_sheet, folder_entries, load_npz, names_of,
-                            nearest_entries, sheet_row, split_entries)
+                            nearest_entries, split_entries)
 
 
 # ---------------------------------------------------------------------------- retrieval
@@ -243,10 +243,9 @@ def pretrained_baseline(network, data, cfg):
     """What judge and val_recall say of the pretrained backbone's l2-normalized pooled features."""
     def pooled(images):
         return F.normalize(network.pool(images))
-    parts = common.embeddings(pooled, data, cfg)
-    seen, seen_labels = parts.pop("seen"), parts.pop("seen_labels")
-    metrics = judge(ks=cfg.ks, **parts) | val_recall(pooled, data, cfg)
-    metrics["seen R@1"] = recall_at_k(seen, seen_labels, [1])[1]
+    metrics = judge(ks=cfg.ks, **common.embeddings(pooled, data, cfg, ("test", "gallery")))
+    seen = recall_at_k(common.embed(pooled, data.seen, cfg), data.seen.labels, [1])[1]
+    metrics |= val_recall(pooled, data, cfg) | {"seen R@1": seen}
     return {name: value for name, value in metrics.items() if name not in ("hits", "ten parts")}
 
 
@@ -291,7 +290,7 @@ def search(args):
         for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
             print(f"{place:>3} {distance:8.4f}  {kind:<{wide}}  {name}")
     if args.to:
-        draw_sheet(args.to, [sheet_row((p, UNKNOWN, Path(p)), nearest) for p, nearest in answers])
+        draw_sheet(args.to, [((p, UNKNOWN, p), nearest) for p, nearest in answers])
         print(f"\nwrote {args.to}")
 
 

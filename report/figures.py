@@ -11,7 +11,7 @@ import common
 from eval import confidence_interval, rebuild
 from report.experiments import EXPERIMENTS, NAMES, runs_of
 from report.tables import PERCENT, readings, seeds_of
-from support.search import draw_sheet, nearest_entries, sheet_row, split_entries
+from support.search import draw_sheet, nearest_entries, split_entries
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -173,6 +173,6 @@ def draw_nearest(path, checkpoint, queries=6):
         (nearest,) = nearest_entries(parts["test"][i:i + 1].cpu(), x.cpu(), searched, 6)
         if not data.gallery:
             nearest = [pair for pair in nearest if pair[1] is not searched[i]]      # not itself
-        rows.append(sheet_row(entries[i], nearest[:5]))
+        rows.append((entries[i], nearest[:5]))
     draw_sheet(path, rows)
     print(f"wrote {path}")

@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
 from report.tables import finished, markdown, reading, spread  # noqa: E402
-from support.datasets import load_dataset  # noqa: E402
+from support.images import load_dataset  # noqa: E402
 from support.runs import other_settings  # noqa: E402
 
 BASELINES = {  # a row of the table: script, flags

@@ -15,9 +15,9 @@ from support.files import NonFiniteLoss, UserError, reason
 class Parser(argparse.ArgumentParser):
     """argparse with errors of one line, and --help that has the options first, then `page`."""
 
-    def __init__(self, prog, page=None, **kwargs):
+    def __init__(self, prog, page):
         super().__init__(prog=prog, epilog=page, allow_abbrev=False,
-                         formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+                         formatter_class=argparse.RawDescriptionHelpFormatter)
         self._negative_number_matcher = re.compile(r"-[\d.]")   # nor are -1e-1 and -3,0,3 flags
 
     def error(self, message):

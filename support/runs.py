@@ -146,8 +146,9 @@ class Run:
     def _header(self, data, weights):
         cfg, shared = self.cfg, len({*data.train.classes} & {*data.test.classes})
         changed = ", ".join(f"{k} {plain(v)}" for k, v in cfg.changed.items())
-        print(f"{self.paper} on {data.name} · {device(cfg)} ({self.config['processor']}, "
-              f"{torch.get_num_threads()} threads) · torch {torch.__version__}")
+        print(f"{self.paper} on {Path(cfg.dataset).resolve().name} · {device(cfg)} "
+              f"({self.config['processor']}, {torch.get_num_threads()} threads) · torch "
+              f"{torch.__version__}")
         closed = f"{shared} of them in train (closed-set retrieval)"
         test = f"{data.test}, {closed if shared else 'none of them in train'}"
         parts = {"train": data.train, "held out": data.val, "test": test, "gallery": data.gallery}

@@ -85,23 +85,19 @@ def nearest_entries(x, searched, entries, top):
     return [[(d, entries[i]) for d, i in zip(*row)] for row in zip(*order)]
 
 
-def sheet_row(query, nearest):
-    """A query and the entries nearest to it -> a row of draw_sheet, framed as right or wrong."""
-    name, own, source = query
-    cells = [(source, ["query", Path(name).name if own == UNKNOWN else own], "black")]
-    for distance, (_, kind, source) in nearest:
-        colour = "dimgray" if own == UNKNOWN else RIGHT if kind == own else WRONG
-        cells.append((source, ["" if kind == UNKNOWN else kind, f"{distance:.4f}"], colour))
-    return cells
-
-
-def draw_sheet(path, rows):
-    """A picture with a line of images for each of rows [(source, two texts, colour), ...]."""
+def draw_sheet(path, answers):
+    """A picture with a line of images for each of answers [(query, the entries nearest to it)],
+    framed as right or wrong if the query's class is known."""
     font, across, down = ImageFont.load_default(TEXT), SIDE + 2 * GAP, SIDE + 2 * GAP + 2 * LINE
-    sheet = PIL.Image.new("RGB", (across * max(map(len, rows)), down * len(rows)), "white")
+    width = 1 + max(len(nearest) for _, nearest in answers)
+    sheet = PIL.Image.new("RGB", (across * width, down * len(answers)), "white")
     pen = ImageDraw.Draw(sheet)
-    for top, row in zip(range(GAP, sheet.height, down), rows):
-        for left, (source, lines, colour) in zip(range(GAP, sheet.width, across), row):
+    for top, ((name, own, source), nearest) in zip(range(GAP, sheet.height, down), answers):
+        cells = [(source, ["query", Path(name).name if own == UNKNOWN else own], "black")]
+        for distance, (_, kind, source) in nearest:
+            colour = "dimgray" if own == UNKNOWN else RIGHT if kind == own else WRONG
+            cells.append((source, ["" if kind == UNKNOWN else kind, f"{distance:.4f}"], colour))
+        for left, (source, lines, colour) in zip(range(GAP, sheet.width, across), cells):
             image = to_pil_image(source) if torch.is_tensor(source) else decode(source)
             image = ImageOps.contain(image, (SIDE, SIDE))
             sheet.paste(ImageOps.expand(image, 3, colour), (left, top))

@@ -39,7 +39,7 @@ def test_folder_first_half_trains_second_half_tests(tmp_path):
     folder = make_folder(tmp_path / "photos", [3, 1, 2, 4, 2])
     (folder / "notes").mkdir()                                   # a folder without images: no class
     data = common.load_dataset(str(folder))
-    assert data.name == "photos" and data.counts() == {"train": [4, 2], "test": [8, 3]}
+    assert data.counts() == {"train": [4, 2], "test": [8, 3]}
     assert data.test.classes == ["class02", "class03", "class04"]
     assert data.test.labels.tolist() == [0, 0, 1, 1, 1, 1, 2, 2]
     want = torch.tensor(np.array(Image.open(folder / "class03" / "0.png"))).permute(2, 0, 1)
@@ -248,7 +248,7 @@ def run_of(tmp_path, *arguments):
     cfg = jrd.parse_args([*arguments, "--out", str(tmp_path)])
     split = common.Split(torch.zeros(4, 3, 36, 36, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]),
                          ["a", "b"])
-    return common.Run("jrd", cfg, common.Data("toy", split, split, split, identity={}), "random")
+    return common.Run("jrd", cfg, common.Data(split, split, split, identity={}), "random")
 
 
 @pytest.mark.parametrize("flags, name", [

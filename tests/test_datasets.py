@@ -135,7 +135,6 @@ def test_layouts(layout, mini, tmp_path):
     """Counts, classes, labels from 0, and each image under its own label."""
     name, _ = mini(layout)
     data = common.load_dataset(name, tmp_path)
-    assert data.name == name
     assert data.counts() == {part: list(counts) for part, counts in MINI[name].items()}
     for part in MINI[name]:
         split, first = getattr(data, part), 0 if part == "train" else 2

@@ -9,8 +9,8 @@ from conftest import ROOT
 PAPERS = ("jrd", "mdr", "dml_da")
 FLOORS = [  # each imports from those above it in this list, report/ from itself too
     ["support.files", "support.networks"], ["support.command_line"],
-    ["support.layouts", "support.images", "support.ranks"],
-    ["support.glyphs", "support.search"], ["support.runs"], ["support.datasets"],
+    ["support.layouts", "support.glyphs", "support.ranks"],
+    ["support.images", "support.runs"], ["support.search"],
     ["common"], ["eval"], PAPERS, ["report"]]
 FLOOR = {module: i for i, floor in enumerate(FLOORS) for module in floor}
 PRODUCT = sorted([*ROOT.glob("*.py"), *ROOT.glob("support/*.py"), *ROOT.glob("report/*.py")])

@@ -109,15 +109,16 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
     """A wide image as wide as the space, a tall one as tall, framed; a long name is cut."""
     PIL.Image.new("RGB", (256, 128), "blue").save(tmp_path / "wide.png")
     tall = torch.zeros(3, 60, 30, dtype=torch.uint8)
-    row = [(tmp_path / "wide.png", ["a name by far too long to stand below it"], "red"),
-           (tall, ["tall"], "lime")]
-    search.draw_sheet(tmp_path / "sheet.png", [row, row[:1], row[::-1]])
+    wide = "wide", "a name by far too long to stand below it", tmp_path / "wide.png"
+    row = wide, [(0.5, ("tall", wide[1], tall)), (0.7, ("tall", "another class", tall))]
+    search.draw_sheet(tmp_path / "sheet.png", [row, (wide, []), row])
     sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png").convert("RGB")).astype(int)
 
     def size(colour):
         rows, columns = np.nonzero((sheet[:145] == colour).all(-1))
         return np.ptp(columns) + 1, np.ptp(rows) + 1
-    assert size((0, 0, 255)) == (128, 64) and size((0, 255, 0))[1] == 128 + 6
+    assert size((0, 0, 255)) == (128, 64)
+    assert size((0, 158, 115))[1] == size((213, 94, 0))[1] == 128 + 6   # right, wrong
     assert (sheet[-1] == 255).all() and (sheet[:, -1] == 255).all()     # nothing is cut off
     assert list(tmp_path.glob(".*")) == []
 

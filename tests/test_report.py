@@ -19,7 +19,6 @@ import torch
 import common
 from conftest import ROOT, edit_settings
 from report import __main__ as command, experiments, figures, tables
-from support import search
 
 
 def args_of(*words):
@@ -351,15 +350,15 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "draw_sheet", lambda path, rows: sheets.append(rows))
     figures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
     assert len(sheets[0]) == 2
-    for (file, words, _), *others in sheets[0]:
-        assert words == ["query", file.stem[0]]
-        assert [other.stem for other, _, _ in others] == nearest[file.stem].split()
-        for other, words, colour in others:
-            assert words[0] == other.stem[0] and words[1].endswith(".0000")
-            assert colour == (search.RIGHT if words[0] == file.stem[0] else search.WRONG)
+    for (_, kind, file), found in sheets[0]:
+        distances, others = zip(*found)
+        assert [other.stem for *_, other in others] == nearest[file.stem].split()
+        assert kind == file.stem[0] and all(c == other.stem[0] for _, c, other in others)
+        assert all(distance % 1 == 0 for distance in distances)
     data.gallery = test
     figures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
-    assert sheets[-1][0][1][0] == sheets[-1][0][0][0]                   # now with itself
+    query, found = sheets[-1][0]
+    assert found[0][1] == query                                         # now with itself
 
 
 @pytest.mark.parametrize("file, content", [("config.json", "[1]"), ("result.json", "{}"),
