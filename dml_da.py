@@ -326,7 +326,7 @@ def train(cfg):
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
     common.need_pairs(data.train)
-    cfg.iterations = cfg.iterations or common.iterations_for(data.train, cfg.batch, DEFAULTS)
+    cfg.iterations = cfg.iterations or common.iterations_for(data.train, cfg, DEFAULTS)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
@@ -371,8 +371,8 @@ def parse_args(argv=None):
     """-> the settings"""
     number, parser = common.number, common.Parser("dml_da.py", __doc__)
     add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs (default), cub, cub128, ..., or a folder")
-    add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 9; 0 is the loss alone")
+    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, cub128, a folder")
+    add("--lambda", dest="lambda_", metavar="λ", type=number(float, 0), help="Eq. 9; 0: no DA")
     add("--loss", choices=("contrastive", "triplet", "npair"), help="Eq. 2, 3 or 4")
     add("--margin", type=number(float, 0), help="m_p of Eq. 2, m_t of Eq. 3")
     add("--regularizer", choices=("da", "da-", "en", "gor"), help="Eq. 8 or 6, EN, GOR (Fig. 4)")
@@ -380,7 +380,7 @@ def parse_args(argv=None):
     add("--reg-weight", type=number(float, 0), help="weight of en or gor")
     add("--head-lr-mult", type=number(float, above=0), help="the embedding layer's rate over lr")
     add("--images-per-class", type=number(int, 0), help="in a batch; 0: all of them")
-    add("--iterations", type=number(int, 1), help="batches per epoch")
+    add("--iterations", type=number(int, 1), help="batches per epoch (a folder: by its size)")
     common.add_shared_arguments(parser, common.backbone_name)
     args, cfg = common.settings(parser, argv, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
     if cfg.images_per_class == 1:

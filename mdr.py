@@ -193,8 +193,8 @@ class MDR(nn.Module):
         """
         d = off_diagonal(distances)
         weight = 1 - self.momentum if self.batches else 1
-        self.mu.lerp_(d.mean(), weight)
-        self.sigma.lerp_(d.std(), weight)
+        self.mu.lerp_(d.mean().to(self.mu), weight)
+        self.sigma.lerp_(d.std().to(self.mu), weight)
         self.batches += 1
 
     def normalize(self, distances):
@@ -210,7 +210,7 @@ class MDR(nn.Module):
     def forward(self, distances):
         """Eq. 5: mean over i ≠ j of |d̄ - nearest level|.  (B, B) -> scalar; 0 if B < 2
 
-        In training mode it updates μ* and σ* first.  E1: Eq. 5 prints 1/P; 1/|P| is meant.
+        Training mode updates μ* and σ* first; eval mode needs them.  E1: Eq. 5's 1/P means 1/|P|.
         """
         if len(distances) < 2:
             return distances.sum() * 0
@@ -326,7 +326,7 @@ def train(cfg):
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
     common.need_pairs(data.train)
-    cfg.iterations = cfg.iterations or common.iterations_for(data.train, cfg.batch, DEFAULTS)
+    cfg.iterations = cfg.iterations or common.iterations_for(data.train, cfg, DEFAULTS)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
@@ -375,7 +375,7 @@ def parse_args(argv=None):
     add = parser.add_argument
     add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, inshop, "
         "cub128, or a folder")
-    add("--lambda", dest="lambda_", type=number(float, 0), help="λ of Eq. 7; 0 is the loss alone")
+    add("--lambda", dest="lambda_", metavar="λ", type=number(float, 0), help="Eq. 7; 0: no MDR")
     add("--loss", choices=("triplet", "contrastive", "margin"), help="L_DML of Eq. 7 (Table 2b)")
     add("--margin", type=number(float, 0), help="m of L_DML (Eq. 6, U10)")
     add("--levels", type=number(float), nargs="+", help="initial levels")
@@ -385,7 +385,7 @@ def parse_args(argv=None):
     add("--l2norm", action="store_const", const=True, help="embed on the unit sphere")
     add("--eval-l2norm", action="store_const", const=True, help="... at inference only (Table 3)")
     add("--images-per-class", type=number(int, 2), help="in a batch")
-    add("--iterations", type=number(int, 1), help="batches per epoch")
+    add("--iterations", type=number(int, 1), help="batches per epoch (a folder: by its size)")
     common.add_shared_arguments(parser, common.backbone_name)
     args, cfg = common.settings(parser, argv, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
     common.refuse_idle(parser, args, [

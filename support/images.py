@@ -197,11 +197,14 @@ def need_pairs(split):
         raise UserError(f"no training class has two images ({split}), as pairs and triplets need")
 
 
-def iterations_for(split, batch, defaults):
-    """Batches per epoch for a folder: as many passes as the paper over CUB, at most as long."""
+def iterations_for(split, cfg, defaults):
+    """Batches per epoch for a folder: as many passes as the paper over CUB, at most as long.  With
+    few classes a batch of --images-per-class of each (0: all) stays below --batch."""
+    of_class = split.labels.bincount().clamp(max=cfg.images_per_class or len(split))
+    batch = min(cfg.batch, int(of_class.sum()))
     passes = defaults["iterations"] * defaults["batch"] / COUNTS["cub"]["train"][0]
     batches = min(defaults["iterations"], math.ceil(passes * len(split) / batch))
-    print(f"{batches} batches per epoch, for {len(split):,} training images")
+    print(f"batches per epoch: {batches}, of {batch} of the {len(split):,} training images")
     return batches
 
 
@@ -235,5 +238,5 @@ def check(name, root):
         if (other := first.setdefault(sha256(path), path)) != path:
             (here if part_of[other] == part else across).append(f"{path} is {other}")
     if here or across:
-        print(f"note: {len(across + here)} images are there twice, byte for byte, {len(across)} of "
-              f"them in another split: {listed(across + here, 2)}")
+        print(f"note: images that are there twice, byte for byte: {len(across + here)}, of them in "
+              f"another split {len(across)}: {listed(across + here, 2)}")

@@ -133,7 +133,7 @@ def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
     shutil.copy(folder / "test" / "class00" / "0.png", folder / "test" / "class02" / "copy.png")
     shutil.copy(folder / "train" / "class00" / "0.png", folder / "test" / "class02" / "seen.png")
     assert typed("common.py", "check", folder)[1].splitlines()[2] == (
-        "note: 2 images are there twice, byte for byte, 1 of them in another split: "
+        "note: images that are there twice, byte for byte: 2, of them in another split 1: "
         f"{folder}/test/class02/seen.png is {folder}/train/class00/0.png, "
         f"{folder}/test/class02/copy.png is {folder}/test/class00/0.png")
     (folder / "test" / "class00" / "0.png").write_bytes(b"")
@@ -189,11 +189,16 @@ def test_a_photo_is_upright(kind, orientation, turn, tmp_path):
 @pytest.mark.parametrize("script, most, batch", [(mdr, 100, 128), (dml_da, 1000, 100)])
 def test_the_length_follows_the_folder(script, most, batch, capsys):
     """About as many passes over the images as over CUB's 5,864, at most the preset."""
-    for n, times in ((45, 1), (1000, 1), (5864, 1), (60_000, 1), (5864, 2)):
-        split = common.Split(None, torch.zeros(n), [])
-        steps = common.iterations_for(split, times * batch, script.DEFAULTS)
-        assert f"{steps} batches per epoch, for {n:,} training images" in capsys.readouterr().out
-        assert steps == min(most, math.ceil(most * n / 5864 / times))
+    for n, classes, times in ((45, 3, 1), (32, 4, 1), (1000, 50, 1), (5864, 100, 1),
+                              (60_000, 100, 1), (5864, 100, 2)):
+        split = common.Split(None, torch.arange(n) % classes, [])
+        cfg = script.parse_args(["--batch", str(times * batch)])
+        cfg.iterations = common.iterations_for(split, cfg, script.DEFAULTS)
+        drawn = sum(map(len, script.batches(split.labels, cfg, 0)))
+        one = drawn // cfg.iterations
+        assert f"{cfg.iterations}, of {one} of the {n:,} training" in capsys.readouterr().out
+        passes = most * batch / 5864
+        assert cfg.iterations == most or passes * n <= drawn < passes * n + one
 
 
 # ---------------------------------------------------------------------------- held-out classes
@@ -203,7 +208,7 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
     photos = make_folder(tmp_path / "photos", [4] * 12, side=20)
     folder, out = train(script, *"--val 0.5 --epochs 3 --batch 6".split(), dataset=photos)
     assert folder.name == f"{script.__name__}-photos-val0.5-batch6-epochs3-backbonesmall-s0"
-    assert script is jrd or "batches per epoch, for 12 training images\n" in out
+    assert script is jrd or "of 6 of the 12 training images\n" in out
     rows, result, config = left_in(folder)
     best, before = max(rows, key=lambda row: row["val R@1"]), result["pretrained backbone"]
     chosen = result["best on held-out classes"]

@@ -52,10 +52,10 @@ def test_l_mdr(levels, momentum):
 
 
 def test_statistics_are_kept_and_only_in_training():
-    module = mdr.MDR()
+    module = mdr.MDR()                              # float32, the batches float64
     batches = [points(seed=s) for s in range(4)]
     for t in range(4):
-        module(distances(torch.tensor(batches[t], dtype=torch.float32)))
+        module(distances(torch.tensor(batches[t])))
         mu, sigma = momented(batches[:t + 1], 0.9)
         assert module.mu.item() == pytest.approx(mu) and module.sigma.item() == pytest.approx(sigma)
     before = {k: v.clone() for k, v in module.eval().state_dict().items()}
