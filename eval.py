@@ -29,7 +29,7 @@ from scipy.special import entr, stdtrit       # scipy.stats would add a second t
 import common
 from support import ranks
 from support.images import decode, to_tensor
-from support.runs import final_table, show              # noqa: F401  final_table is the scripts'
+from support.runs import final_table, show, without_bound   # noqa: F401  final_table: scripts'
 from support.search import (UNKNOWN, draw_sheet, folder_entries, load_npz, names_of,
                             nearest_entries, split_entries)
 
@@ -178,13 +178,15 @@ def _usable(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery"))
     dtype = torch.float64 if wide else torch.float32
     usable = []
     for name, x, labels in zip(names, sets, (a_labels, b_labels)):
-        labels = torch.as_tensor(labels).cpu()
+        labels = torch.as_tensor([] if labels is None else labels).cpu()
         if x.ndim != 2 or labels.ndim != 1 or len(x) != len(labels) or not x.numel():
             raise ValueError(f"{name} must be (n, d) and its labels (n,), n and d at least 1, "
                              f"not {tuple(x.shape)} and {tuple(labels.shape)}")
         if x.shape[1] != sets[0].shape[1]:
             raise ValueError(f"{' and '.join(names)} differ in dimension: {sets[0].shape[1]}, "
                              f"{x.shape[1]}")
+        if (labels != labels.long()).any():
+            raise ValueError(f"labels of {name} must be whole numbers")
         x = x.to(dtype)
         if not torch.isfinite(torch.stack(x.aminmax())).all():
             raise ValueError(f"{name} contain values that are not finite")
@@ -198,6 +200,7 @@ def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_l
 
     NMI has k = the number of test classes; NMI and Table 2's parts are not defined for a separate
     gallery.  Of ten splits or parts: the 95% confidence_interval."""
+    test, ks = torch.as_tensor(test), [*ks]
     shares, hits = recall_at_k(test, labels, [1, *ks], gallery, gallery_labels, each=True)
     result = {f"R@{k}": shares[k] for k in ks}
     labels = torch.as_tensor(labels).cpu()
@@ -310,6 +313,8 @@ def main(args):
         result = judge(ks=ks, **inputs)
     except ValueError as error:
         raise common.UserError(f"{path}: {error}")
+    if path.suffix != ".npz" and data.shared():
+        result = without_bound(result)
     n, width = inputs["test"].shape
     print(f"{path}: {n:,} embeddings of {len(inputs['labels'].unique()):,} classes, d = {width}")
     show({"test": result}, ks)

@@ -134,11 +134,15 @@ class Split:
 class Data:
     train: Split                # what the loader augments
     seen: Split                 # the same images as test images are seen
-    test: Split                 # of other classes, but where a folder's train/ and test/ share some
+    test: Split                 # of other classes, but for those that are `shared`
     gallery: Split = None       # what the test images are searched in, if not in themselves
     val: Split = None           # held-out training classes, as test images are seen
     identity: dict = None       # {split: digest of its images}, of train with what is held out
     folder: Path = None         # of the files
+
+    def shared(self):
+        """How many of the test classes train too: a folder's train/ and test/ may share some."""
+        return len({*self.train.classes} & {*self.test.classes})
 
     def counts(self):
         return {part: [len(own), len(own.classes)] for part in ("train", "test", "gallery", "val")

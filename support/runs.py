@@ -127,6 +127,7 @@ class Run:
                        "versions": versions(), "commit": commit(),
                        "processor": processor(device(cfg))}
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
+        self.open_set = not data.shared()
         if what := not cfg.again and self._what_differs(read_config(self.folder)):
             raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside "
                             "it, --again in its place")
@@ -144,7 +145,7 @@ class Run:
             return f"of another version of {self.paper}.py (commit {old.get('commit')})"
 
     def _header(self, data, weights):
-        cfg, shared = self.cfg, len({*data.train.classes} & {*data.test.classes})
+        cfg, shared = self.cfg, data.shared()
         changed = ", ".join(f"{k} {plain(v)}" for k, v in cfg.changed.items())
         print(f"{self.paper} on {Path(cfg.dataset).resolve().name} · {device(cfg)} "
               f"({self.config['processor']}, {torch.get_num_threads()} threads) · torch "
@@ -295,7 +296,10 @@ class Run:
                   "best on test": {k: best[k] for k in ("epoch", *self.ks)},
                   "pretrained backbone": self.pretrained,
                   "seconds": sum(row["seconds"] for row in self.history)}
+        if not self.open_set:
+            result["last epoch"] = without_bound(result["last epoch"])
         if chosen:
+            result["last epoch"]["val R@1"] = self.history[-1]["val R@1"]
             columns = ("epoch", "val R@1", *self.ks)
             result["best on held-out classes"] = {k: chosen[k] for k in columns}
         write_json(self.folder / "result.json", result)
@@ -304,6 +308,11 @@ class Run:
 
 
 # ---------------------------------------------------------------------------- the last table
+def without_bound(metrics):
+    """judge's dict without JRD's Eq. 1-3, which are about classes that never trained"""
+    return {name: value for name, value in metrics.items() if name not in ("lambda", "d_H")}
+
+
 def show(rows, ks):
     """Print {name: judge(...)} in % as a table, below it the ten parts and 1-NN estimates."""
     metrics = [f"R@{k}" for k in ks] + ["MAP@R", "NMI", "seen R@1", "val R@1"]
@@ -331,7 +340,8 @@ def final_table(run):
     """The end of a training: pretrained backbone, last epoch, best epoch on test, its folder."""
     before, last, best, chosen = (run.result.get(part) for part in (
         "pretrained backbone", "last epoch", "best on test", "best on held-out classes"))
-    rows = {"pretrained backbone": before, f"last epoch ({last['epoch']})": last}
+    start = "untrained" if run.cfg.weights == "random" else "pretrained"
+    rows = {f"{start} backbone": before, f"last epoch ({last['epoch']})": last}
     if chosen:
         rows[f"best.pt (epoch {chosen['epoch']}, chosen on held-out training classes)"] = chosen
     rows[f"best on test (epoch {best['epoch']}, chosen on the test set)"] = best
