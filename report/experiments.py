@@ -46,8 +46,7 @@ class Experiment(NamedTuple):
 
 VARIANTS = {"JRD": "", "MRD": "--variant mrd", "JRD-C": "--variant jrd-c",
             "JRD-Pooling": "--variant jrd-pooling"}
-PENALTIES = {"JRD": "--regularizer jrs", "JMMD": "--regularizer jmmd",
-             "JIntra": "--regularizer jintra"}
+PENALTIES = {"JRD": "jrs", "JMMD": "jmmd", "JIntra": "jintra"}    # α = 0 is AMSoftmax with each
 TRIPLET = {"Triplet": "--lambda 0", "Triplet+L2Norm": "--lambda 0 --l2norm", "Triplet+MDR": ""}
 WITH_AND_WITHOUT_MDR = (("", " --lambda 0"), ("+MDR", ""))
 LEVELS = ("-1 0 1", "-2 0 2", "-3 0 3", "-3 -1 0 1 3", "-3 -2 0 2 3", "-4 -2 0 2 4", "-6 -3 0 3 6")
@@ -57,19 +56,12 @@ PLAIN = {"Triplet": "--loss triplet --lambda 0", "N-pair": "--loss npair --lambd
 ADAPTIVE = {f"DML-DA {name}": loss for name, loss in LOSSES.items()}
 ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 and 5 go from 0 to 2; the paper names no points
 JRD_AND_BASELINE = {"JRD": "", "AMSoftmax": "--alpha 0"}
-FIG_1 = PLAIN | {"DML-DA contrastive": ""}
 RETRIEVAL = ("MAP@R", "NMI", "seen R@1")
 # Headline settings stand on glyphs at the search's next rate too; JRD's proxies have 100 times it.
 THREE_TIMES = "3 × the rate"
 THREE_TIMES_IS = {"jrd": "--lr 1e-3 --lr-proxies 0.1", "mdr": "--lr 3e-3", "dml_da": "--lr 3e-4"}
 # Seeds on glyphs of every row that a headline claim needs: fixed before they ran, the same for all.
 GLYPHS_SEEDS = 10
-
-
-def with_alpha(flags, alpha):
-    """JRD's flags at a point of a sweep; α = 0 is AMSoftmax, whatever the regularizer."""
-    return f"{flags} --alpha {alpha}" if alpha else "--alpha 0"
-
 
 # Not here: t-SNE of embeddings (MDR Fig. 5, DML-DA Fig. 1a-c, 5 and 7-9), of the runs of Tables 1a
 # and I.  Such pictures did not tell one method from another.
@@ -91,15 +83,15 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         "moment-generating exp(x.x') (alpha=1e-3)": "--kernel mgf"}),
     ("jrd", "fig2"): Experiment(
         "λ and d_H against the intra-class penalty of Eq. 4", "cub", 3,
-        {("AMSoftmax + intra-class penalty", "α", a): with_alpha("--regularizer intra", a)
-         for a in (0, 0.05, 0.1, 0.2, 0.5, 1)},
+        {("AMSoftmax + intra-class penalty", "α", a): f"--regularizer intra --alpha {a}" if a else
+         "--alpha 0" for a in (0, 0.05, 0.1, 0.2, 0.5, 1)},
         columns=("lambda", "d_H", "R@1"), picture="sweep"),
     ("jrd", "fig4"): Experiment(
         "R@1 against α", "cub cars sop", 3, {("JRD", "α", a): f"--alpha {a}" for a in ALPHAS},
         beside=("jrs",), picture="sweep"),
     ("jrd", "fig5"): Experiment(
         "R@1 against α for JRD, JMMD and JIntra", "cub", 3,
-        {(name, "α", a): with_alpha(penalty, a)
+        {(name, "α", a): f"--regularizer {penalty} --alpha {a}" if a else "--alpha 0"
          for name, penalty in PENALTIES.items() for a in ALPHAS}, picture="sweep"),
     ("jrd", "fig6"): Experiment(
         "R@1 over (K, K'); the curves coincide, so a table alone", "cub cars", 3,
@@ -139,8 +131,8 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         "NMI and Recall@K", "cars cub sop", GLYPHS_SEEDS, PLAIN | ADAPTIVE,
         three_times=True, beside=("MAP@R", "seen R@1", "D_avg mean")),
     ("dml_da", "fig1d"): Experiment(
-        "R@1 of train and test", "cars", GLYPHS_SEEDS, FIG_1, three_times=True,
-        columns=("R@1", "seen R@1"), picture="epochs"),
+        "R@1 of train and test", "cars", GLYPHS_SEEDS, PLAIN | {"DML-DA contrastive": ""},
+        three_times=True, columns=("R@1", "seen R@1"), picture="epochs"),
     ("dml_da", "fig3"): Experiment(
         "R@K with and without the correlation term; the curves coincide, so a table alone", "cars",
         5,
