@@ -39,8 +39,7 @@ class Experiment(NamedTuple):
     three_times: bool = False   # on glyphs the rows stand at three times the rate too
     columns: tuple = ("R@1",)   # metrics, unless paper_numbers.jsonl has a table of the paper
     beside: tuple = ()          # metrics that glyphs and cub128 have besides; no figure draws them
-    ten_parts: bool = False     # R@K within ten parts of the test images (JRD's Table 2)
-    last_alone: bool = False    # nothing of the epoch that is best on test
+    measured: str = None        # of the last epoch alone: "ten parts", "l2 norm at inference"
     picture: str = None         # what draws it, a function of report/figures.py
 
 
@@ -71,11 +70,10 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         JRD_AND_BASELINE, three_times=True, beside=RETRIEVAL),
     ("jrd", "2"): Experiment(
         "which representations are joined; in ten parts (SOP: whole)", "cub cars sop", GLYPHS_SEEDS,
-        VARIANTS, ten_parts=True, last_alone=True),
+        VARIANTS, measured="ten parts"),
     ("jrd", "3"): Experiment(
         "terms of the generalization bound by 1-NN; R@1 in ten parts", "cub", 5,
-        {"JMMD (alpha=0.1)": "--regularizer jmmd", "JRD (alpha=1)": ""}, ten_parts=True,
-        last_alone=True),
+        {"JMMD (alpha=0.1)": "--regularizer jmmd", "JRD (alpha=1)": ""}, measured="ten parts"),
     ("jrd", "4"): Experiment("kernels", "cub", 5, {
         "Gaussian (alpha=1)": "--K 1", "Laplace (alpha=1)": "--kernel laplace",
         "polynomial p=2 (alpha=1e-3)": "--kernel polynomial",
@@ -114,7 +112,7 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         for levels in LEVELS for kind, flag in (("fixed", " --fixed-levels"), ("learnable", ""))}),
     ("mdr", "3"): Experiment("l2 norm at inference only", "cub", GLYPHS_SEEDS, {
         name + way: TRIPLET[name] for name in ("Triplet", "Triplet+MDR")
-        for way in ("", " (L2 norm at inference)")}, last_alone=True),
+        for way in ("", " (L2 norm at inference)")}, measured="l2 norm at inference"),
     ("mdr", "fig3a"): Experiment(
         "R@1 against the embedding's width", "cub cars", 3,
         {(name, "d", d): f"{flags} --dim {d}" for name, flags in TRIPLET.items()

@@ -105,13 +105,13 @@ def reading(run, metric, row=None, part="last epoch"):
         return 100 * min((line for line in run.log if "R@1" in line), key=lambda line: abs(
             line["epoch"] - metric * run.cfg.epochs))["R@1"]
     figures, name = run.result[part], IN_RUNS.get(metric, metric)
-    if row and part == "last epoch":
-        if EXPERIMENTS[row.key].ten_parts:
-            figures = figures | figures.get("ten parts", {})
-        if "at inference" in row.name:
-            name += ", l2-normalized"
-    elif row and EXPERIMENTS[row.key].last_alone:
+    measured = row and EXPERIMENTS[row.key].measured
+    if measured and part != "last epoch":
         return None
+    if measured == "ten parts":                     # R@K within them, as in JRD's Table 2
+        figures = figures | figures.get(measured, {})
+    elif measured and "at inference" in row.name:
+        name += ", l2-normalized"
     log = run.log[-1] if part == "last epoch" and name not in figures else {}
     value = (log | figures).get(name)
     value = value[0] if isinstance(value, list) else value          # of [mean, half-width]
