@@ -256,8 +256,8 @@ def selected(args):
 
 
 # ---------------------------------------------------------------------------- a run
-def read_log(path):
-    """A log.jsonl -> its rows, dicts.  UserError if it is damaged or not there."""
+def read_lines(path):
+    """A file of JSON lines -> its rows, dicts.  UserError if it is damaged or not there."""
     try:
         return [dict(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, TypeError):
@@ -271,7 +271,7 @@ class Folder:
         self.folder = folder
 
     config = functools.cached_property(lambda self: read_config(self.folder))
-    log = functools.cached_property(lambda self: read_log(self.folder / "log.jsonl"))
+    log = functools.cached_property(lambda self: read_lines(self.folder / "log.jsonl"))
     result = functools.cached_property(lambda self: read_result(self.folder))
 
 

@@ -4,8 +4,6 @@ Figures are last-epoch means ± standard deviations over seeds; what was not run
 """
 import contextlib
 import csv
-import functools
-import json
 import math
 import re
 import shutil
@@ -16,11 +14,11 @@ from pathlib import Path
 
 import common
 from eval import confidence_interval
-from report.experiments import EXPERIMENTS, NAMES, STAND_INS, Folder, runs_of
+from report.experiments import EXPERIMENTS, NAMES, STAND_INS, Folder, read_lines, runs_of
 from support.layouts import SMALLER
 from support.runs import other_images, other_settings
 
-NUMBERS = Path(__file__).with_name("paper_numbers.jsonl")
+PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
 IN_RUNS = {"R@1 (fraction)": "R@1", "lambda_NN": "lambda", "H-divergence_NN": "d_H"}
 PERCENT = re.compile(r"(seen |val )?R@\d+(, l2-normalized)?|NMI|MAP@R")
@@ -70,16 +68,10 @@ def write_csv(path, rows):
 
 
 # ---------------------------------------------------------------------------- single figures
-@functools.cache
-def paper_numbers():
-    """The entries of paper_numbers.jsonl"""
-    return [json.loads(line) for line in NUMBERS.read_text(encoding="utf-8").splitlines()]
-
-
 def papers(key, dataset, row=None):
     """The entries of a paper's table or of one of its rows, on this dataset alone (cub128: on
     CUB); on glyphs on all of the paper's."""
-    return [entry for entry in paper_numbers() if (entry["paper"], entry["table"]) == key
+    return [entry for entry in PAPER_NUMBERS if (entry["paper"], entry["table"]) == key
             and (dataset == "glyphs" or entry["dataset"] == SMALLER.get(dataset, dataset))
             and row in (None, entry["row"])]
 
