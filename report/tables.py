@@ -155,33 +155,27 @@ def paper_table(rows, args):
     metrics = metrics_of(rows[0].key, rows[0].dataset)
     lines, csv_rows = [["", "", *metrics]], []
     for row in rows:
-        below, figures = {}, cells(row, args)
+        figures, below = cells(row, args), {}                           # {head: {metric: text}}
         for entry in papers(row.key, row.dataset, label(row)):
             head = f"paper, {NAMES[entry['dataset']]}" if row.dataset in STAND_INS else "paper"
             below.setdefault(head, {})[entry["metric"]] = published(entry)
-        below = [[head, *(texts.get(metric, "–") for metric in metrics)]
-                 for head, texts in below.items()] + our_lines(row, figures)
-        lines += [[f"**{label(row)}**", *below[0]], *(["", *line] for line in below[1:])]
+        n = max(cell["seeds"] for cell in figures)
+        ours = below[f"**ours**, last epoch, n = {n}" if n else figures[0]["ours"]] = {}
+        difference, best = below["difference"], below["best on test*"] = {}, {}
+        for cell in figures:
+            metric, mean, paper = cell["metric"], cell["ours"], cell["paper's figure"]
+            digits = 1 if PERCENT.fullmatch(metric) else 3
+            ours[metric] = f"**{plus_minus(mean, cell['our std'], digits)}**" if n else "–"
+            if n and row.dataset not in STAND_INS and None not in (mean, paper):
+                difference[metric] = f"{mean - paper:+.{digits}f}"
+            if cell["best on test, not to report"] is not None:
+                best[metric] = plus_minus(cell["best on test, not to report"],
+                                          cell["best on test's std"], digits)
+        told = [[head, *(texts.get(metric, "–") for metric in metrics)]
+                for head, texts in below.items() if texts]
+        lines += [[f"**{label(row)}**", *told[0]], *(["", *line] for line in told[1:])]
         csv_rows += figures
     return markdown(lines), csv_rows
-
-
-def our_lines(row, figures):
-    """figures: rows of tables.csv -> cells of the last epoch, of the difference from the paper, of
-    the best epoch on test"""
-    n = max(cell["seeds"] for cell in figures)
-    if not n:
-        return [[figures[0]["ours"], *("–" for _ in figures)]]
-    columns = [(f"**ours**, last epoch, n = {n}", "difference", "best on test*")]
-    for cell in figures:
-        mean, paper = cell["ours"], cell["paper's figure"]
-        digits = 1 if PERCENT.fullmatch(cell["metric"]) else 3
-        comparable = row.dataset not in STAND_INS and None not in (mean, paper)
-        columns.append((f"**{plus_minus(mean, cell['our std'], digits)}**",
-                        f"{mean - paper:+.{digits}f}" if comparable else "–",
-                        plus_minus(cell["best on test, not to report"],
-                                   cell["best on test's std"], digits)))
-    return [line for line in zip(*columns) if {*line[1:]} != {"–"}]
 
 
 # ---------------------------------------------------------------------------- whatever was run
