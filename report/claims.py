@@ -9,7 +9,7 @@ from eval import confidence_interval
 from report.experiments import (FAMILIES, GLYPHS_SEEDS, LEVELS, LOSSES, NAMES, THREE_TIMES,
                                 THREE_TIMES_IS, VARIANTS, datasets_asked, deciding_runs,
                                 flags_on, training)
-from report.tables import interval, markdown, reading, spread
+from report.tables import markdown, reading, signed, spread
 from support.files import listed
 
 PAPER_OF = {"J": "jrd", "M": "mdr", "D": "dml_da"}
@@ -202,23 +202,16 @@ def ledger(args, seeds):
             alone, adjusted = (min((row[of] for row in rows), key=VERDICTS.index)
                                for of in ("verdict", "Holm-adjusted verdict"))
             short.append([claim, rows[0]["sentence"], f"**{alone}**", adjusted])
-            long += [cells_of(row) for row in rows]
+            long += [[claim, row["must be above 0"], NAMES[row["on"]],
+                      *signed(row.get("estimate", math.nan), row.get("half-width", math.nan), 3),
+                      str(row["seeds"]), row["verdict"], row["Holm-adjusted verdict"]]
+                     for row in rows]
         else:
             not_run.append(claim)
     lines += [*markdown(short), "", *markdown(long), ""] if len(short) > 1 else []
     if not_run:
         lines += [f"Not run: {', '.join(not_run)} (claims.csv has their inequalities).", ""]
     return lines, csv_rows
-
-
-def cells_of(row):
-    """A row of claims.csv -> cells"""
-    numbers = ["–", "–"]
-    if row["seeds"]:                                # + 0: not -0.000
-        numbers = [f"{round(row['estimate'], 3) + 0:+.3f}",
-                   interval(row["estimate"], row["half-width"], 3)]
-    return [row["claim"], row["must be above 0"], NAMES[row["on"]], *numbers, str(row["seeds"]),
-            row["verdict"], row["Holm-adjusted verdict"]]
 
 
 # ---------------------------------------------------------------------------- by new seeds
@@ -259,7 +252,7 @@ def figures(sides, shares):
     for name, metrics in differences.items():
         if values := of_both(metrics):
             mean, half = confidence_interval(np.subtract(*values))
-            row[name] = f"{mean:+.2f} {interval(mean, half, 2)}"
+            row[name] = " ".join(signed(mean, half, 2))
     return row
 
 

@@ -4,7 +4,6 @@ Figures are last-epoch means ± standard deviations over seeds; what was not run
 """
 import contextlib
 import csv
-import math
 import re
 import shutil
 import statistics
@@ -40,10 +39,11 @@ def spread(values, digits=1):
     return plus_minus(*mean_and_std(values), digits)
 
 
-def interval(mean, half, digits):
-    """An interval of a difference: '[+0.10, +0.30]', – if there is none."""
-    ends = f"[{mean - half:+.{digits}f}, {mean + half:+.{digits}f}]"
-    return "–" if math.isnan(half) else ends
+def signed(mean, half, digits):
+    """A difference and its interval: '+0.20', '[+0.10, +0.30]'; – for what is nan"""
+    texts = [f"{round(mean, digits) + 0:+.{digits}f}",                  # + 0: not -0.00
+             f"[{mean - half:+.{digits}f}, {mean + half:+.{digits}f}]"]
+    return ["–" if "nan" in text else text for text in texts]
 
 
 def label(row):
@@ -144,7 +144,7 @@ def published(entry):
     """A paper's figure as printed, with ± std or [its 95% interval]"""
     text = " ± ".join(str(entry[k]) for k in ("value", "std") if k in entry)
     if "ci95" in entry:
-        ends = interval(entry["value"], entry["ci95"], len(text.partition(".")[2]))
+        _, ends = signed(entry["value"], entry["ci95"], len(text.partition(".")[2]))
         text += f" {ends.replace('+', '')}"
     return text
 
@@ -273,7 +273,7 @@ def compare(runs, one, other):
             mean, half = confidence_interval(x - y for x, y in zip(a, b))
             texts = [", ".join(f"{x:.{digits}f}" for x in values) if len(seeds) < 4
                      else spread(values, digits) for values in both]
-            rows.append([metric, *texts, f"{mean:+.{digits}f}", interval(mean, half, digits)])
+            rows.append([metric, *texts, *signed(mean, half, digits)])
     lines = [*markdown(rows), "", f"Seeds {', '.join(seeds)}; recalls, MAP@R and NMI in %, the "
              "others as in the log; differences within a seed, their mean."]
     shared = {*configs[0]} & {*configs[1]} - {"name", "paper", "seed", "splits"}
