@@ -1,7 +1,6 @@
 """What the papers claim, as inequalities between runs: the ledger, and what new seeds decided."""
 import functools
 import math
-import statistics
 
 import numpy as np
 
@@ -67,9 +66,9 @@ CLAIMS = {
         for loss in ("contrastive", "margin")}),
     "M4": ("Levels {-3, 0, 3} beat {-1, 0, 1}; learnable ones beat fixed ones.", "cub", {
         "{-3, 0, 3} - {-1, 0, 1}": less("", "--levels -1 0 1"),
-        "learnable - fixed, mean of 7": lambda v: statistics.mean(
+        "learnable - fixed, mean of 7": lambda v: np.mean([
             v(f"--levels {levels}") - v(f"--levels {levels} --fixed-levels")
-            for levels in LEVELS)}),
+            for levels in LEVELS])}),
     "M5": ("l2 norm at inference costs Triplet much, Triplet+MDR little.", "cub", {
         "cost to Triplet": lambda v: v(BASE) - v(BASE, NORM),
         "cost to Triplet - to Triplet+MDR": lambda v: v(BASE) - v(BASE, NORM) - (
@@ -114,18 +113,6 @@ HEADLINE_CLAIMS = ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")  
 
 
 # ---------------------------------------------------------------------------- verdicts
-def in_each_seed(paper, inequality, dataset, args, seeds, rate=""):
-    """What must be above 0 -> its value in each seed that has its runs.  rate: flags of another"""
-    def v(seed, flags, metric="R@1"):               # nan if not run, and so is the inequality
-        flags = flags_on(dataset, paper, f"{flags} {rate}".strip())
-        run = flags is not None and training(
-            paper, dataset, flags, seed, args.runs, args.weights, args.precision)
-        return reading(run, metric) if run and run.result else math.nan
-
-    values = [inequality(functools.partial(v, seed)) for seed in seeds]
-    return [value for value in values if not math.isnan(value)]
-
-
 def judged(values):
     """-> columns of claims.csv: a mean, the half-width of its 95% interval (nan for one value), the
     verdict on 'above 0', the p of the two-sided t-test (of differences within a seed: paired)"""
@@ -171,13 +158,22 @@ VERDICTS = ("does not hold", "not run", "undecided", "holds")           # the wo
 
 
 def judged_claim(claim, at, args, seeds):
-    """A claim, at THREE_TIMES or "" -> rows of claims.csv, one per inequality and dataset"""
+    """A claim, at THREE_TIMES or "" -> rows of claims.csv, one per inequality and dataset: its
+    value in each seed that has its runs is judged."""
     (sentence, datasets, inequalities), paper = CLAIMS[claim], PAPER_OF[claim[0]]
+
+    def v(dataset, seed, flags, metric="R@1"):      # nan if not run, and so is the inequality
+        more = f" {THREE_TIMES_IS[paper]}" if at else ""
+        flags = flags_on(dataset, paper, f"{flags}{more}".strip())
+        run = flags is not None and training(
+            paper, dataset, flags, seed, args.runs, args.weights, args.precision)
+        return reading(run, metric) if run and run.result else math.nan
+
     rows = []
     for dataset in datasets_asked(datasets, args.dataset):
         for text, inequality in inequalities.items():
-            values = in_each_seed(paper, inequality, dataset, args, seeds,
-                                  THREE_TIMES_IS[paper] if at else "")
+            values = [inequality(functools.partial(v, dataset, seed)) for seed in seeds]
+            values = [value for value in values if not math.isnan(value)]
             rows.append({"claim": ", ".join(filter(None, [claim, at])), "sentence": sentence,
                          "must be above 0": text, "on": dataset, "seeds": len(values)}
                         | (judged(values) if values else {"verdict": "not run"}))
@@ -251,8 +247,7 @@ def figures(sides, shares):
     differences = {"paired": ["R@1"] * 2, **{m: [m] * 2 for m in METRICS}, EARLY: shares}
     for name, metrics in differences.items():
         if values := of_both(metrics):
-            mean, half = confidence_interval(np.subtract(*values))
-            row[name] = " ".join(signed(mean, half, 2))
+            row[name] = " ".join(signed(*confidence_interval(np.subtract(*values)), 2))
     return row
 
 
@@ -279,13 +274,10 @@ def decided(args, name):
             kinds.setdefault(f"{what} of {NAMES[run.paper]}'s runs differ{seed}", set()).add(
                 str(run.config.get(what)))
     word = ", ".join(text for text, values in kinds.items() if len(values) > 1)
-    if missing or not all(side for sides, _ in members for side in sides):      # [] has no rate yet
-        word = word or "not before all seeds"
-    if word:
-        rows = [row | {"verdict": word, "Holm-adjusted verdict": word} for row in rows]
-    else:
-        rows = [row | figures(*member) for row, member in zip(rows, members)]
-        holm(rows)
+    word = word or ("not before all seeds" if missing else "")
+    rows = [row | ({"verdict": word} if word else figures(*member))
+            for row, member in zip(rows, members)]
+    holm(rows)
     lines = [f"By seeds {family.seeds[0]} to {family.seeds[-1]}, on {family.title}:", ""]
     for heads in TABLES:
         heads = ["must be above 0", *heads]

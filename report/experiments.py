@@ -167,8 +167,8 @@ class Family(NamedTuple):
     """Differences that new seeds decide on cub128, with Holm's correction over these alone."""
     title: str
     seeds: range
-    settings: dict          # {method: (flags, None while a rate is searched; share of the schedule
-    #                         after which its search was best, None without one)}
+    settings: dict          # {method: (flags, share of the schedule after which its search was
+    #                         best, None without one)}
     differences: dict       # {method - method: the paper's, in points; None: in no table}
     optional: tuple = ()    # differences that are in the family only if all their runs are
 
