@@ -24,7 +24,7 @@ from pathlib import Path
 import common
 from report.claims import decided, ledger
 from report.experiments import EXPERIMENTS, FAMILIES, NAMES, SCRIPTS, all_runs, plan, selected
-from report.figures import draw_nearest, draw_picture, draw_runs, for_figures
+from report.figures import draw_nearest, draw_picture, draw_runs, needed
 from report.tables import CHOSEN, compare, paper_table, table, unpacked, write_csv
 from support.command_line import number
 from support.runs import commit, versions
@@ -121,9 +121,7 @@ def main(args):
         if args.sheet:
             draw_nearest(Path(args.out or Path(args.sheet).with_name("sheet.png")), args.sheet)
         elif args.annotate:
-            with for_figures():
-                from report.annotate import annotate
-            annotate(Path(args.out or "annotated"))
+            needed("report.annotate").annotate(Path(args.out or "annotated"))
         elif args.curves:
             draw_runs(Path(args.out or "curves.png"), args.runs, args.curves)
         elif args.compare:

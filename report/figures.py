@@ -1,6 +1,6 @@
 """Curves of a figure's runs, with intervals over seeds (matplotlib); sheets (Pillow)."""
 import argparse
-import contextlib
+import importlib
 import itertools
 import sys
 from pathlib import Path
@@ -22,25 +22,23 @@ AXES = {"loss": "training loss", "R@1": "R@1 on test classes (%)",
 
 
 # ---------------------------------------------------------------------------- a picture
-@contextlib.contextmanager
-def for_figures():
-    """UserError if a package is missing that only figures need."""
+def needed(module):
+    """Import what only figures and pages need.  UserError if a package is missing."""
     try:
-        yield
+        return importlib.import_module(module)
     except ImportError as error:
         raise common.UserError(f"{error}; figures need: pip install -r report/requirements.txt")
 
 
 def panels(n, width=4.4, height=3.4):
     """-> figure, n axes, at most three in a row"""
-    with for_figures():
-        import matplotlib.figure
-    matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False,
-                                "axes.grid": True, "grid.alpha": 0.3, "legend.frameon": False,
-                                "figure.dpi": 130, "axes.titlesize": 10, "axes.axisbelow": True})
+    needed("matplotlib").rcParams.update({
+        "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3,
+        "axes.titlesize": 10, "axes.axisbelow": True, "legend.frameon": False, "figure.dpi": 130})
     across = 2 if n == 4 else min(n, 3)
     down = -(-n // across)
-    figure = matplotlib.figure.Figure((width * across, height * down + 0.5), layout="constrained")
+    figure = needed("matplotlib.figure").Figure((width * across, height * down + 0.5),
+                                                layout="constrained")
     return figure, [figure.add_subplot(down, across, i) for i in range(1, n + 1)]
 
 
