@@ -9,9 +9,9 @@ import re
 from latex2mathml.converter import convert
 from pygments import formatters, highlight, lexers
 
+from report.experiments import NAMES, SCRIPTS
 from support.files import ROOT, atomic
 
-PAPERS = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA"}
 EQUATIONS = "docs/equations.md"
 NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
 MARKS = {"&": "&amp;", "<": "&lt;", r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
@@ -45,7 +45,7 @@ def paper_side(paper):
         return ".".join(name.split(".")[:2]) if name.startswith(f"{paper}.") else name
 
     text = (ROOT / EQUATIONS).read_text(encoding="utf-8")
-    text = re.search(rf"^## {PAPERS[paper]} \(.*?(?=^## )", text, re.S | re.M)[0]
+    text = re.search(rf"^## {NAMES[paper]} \(.*?(?=^## )", text, re.S | re.M)[0]
     left, home = collections.defaultdict(str), {}
     for block in re.split(r"^### ", text, flags=re.M)[1:]:
         heading, _, body = block.partition("\n")
@@ -75,15 +75,13 @@ def paper_side(paper):
 
 
 # ---------------------------------------------------------------------------- right: the code
-def read(path):
-    """A Python file -> its text, its syntax tree, its lines as HTML"""
-    text = path.read_text(encoding="utf-8")
-    lexer, formatter = lexers.PythonLexer(stripnl=False), formatters.HtmlFormatter(nowrap=True)
-    return text, ast.parse(text), highlight(text, lexer, formatter).split("\n")
-
-
-def listing(lines, numbers):
-    code = "".join(f'<i data-n="{n}">{lines[n - 1]}</i>' for n in numbers)
+def listing(text, numbers):
+    """Some lines of a Python file -> HTML, each with its number, no blank ones around"""
+    lines = text.split("\n")
+    code = "\n".join(lines[n - 1] for n in numbers)
+    html_lines = highlight(code, lexers.PythonLexer(stripnl=False),
+                           formatters.HtmlFormatter(nowrap=True)).split("\n")
+    code = "".join(f'<i data-n="{n}">{line}</i>' for n, line in zip(numbers, html_lines))
     blank = r'(<i data-n="\d+"></i>)+'
     return f"<pre>{re.sub(f'^{blank}|{blank}$', '', code)}</pre>"
 
@@ -94,10 +92,11 @@ def source_of(name):
     path = (ROOT / "tests" if name.startswith("test_") else ROOT) / words.pop(0)
     while not path.with_suffix(".py").exists():
         path /= words.pop(0)
-    _, node, lines = read(path.with_suffix(".py"))
+    text = path.with_suffix(".py").read_text(encoding="utf-8")
+    node = ast.parse(text)
     for word in words:
         node = next(inner for inner in node.body if getattr(inner, "name", None) == word)
-    return listing(lines, range(node.lineno, node.end_lineno + 1))
+    return listing(text, range(node.lineno, node.end_lineno + 1))
 
 
 def parts_of(text):
@@ -130,14 +129,14 @@ def header(doc):
 def page(paper):
     """-> HTML"""
     left, home = paper_side(paper)
-    text, _, lines = read(ROOT / f"{paper}.py")
+    text = (ROOT / f"{paper}.py").read_text(encoding="utf-8")
     section = '<section id="{}"><div>{}</div><div>{}</div></section>'.format
     sections = []
     for name, doc, numbers in parts_of(text):
         flowing = html.escape(re.sub(r"(?<!\n)\n(?![\n -])", " ", doc), quote=False)
         says = f'<div class="doc">{flowing}</div>' if name else header(doc)
         name = f"{paper}.{name or numbers[0]}"
-        sections.append(section(name, says + left.pop(name, ""), listing(lines, numbers)))
+        sections.append(section(name, says + left.pop(name, ""), listing(text, numbers)))
     sections += [section(name, says, source_of(name)) for name, says in left.items()]
     index = " ".join(f'<a href="#{a}">{a.replace("eq-", "Eq. ")}</a>' for a in home)
     return document(f"{paper}.py beside its paper", f"<nav>{index}</nav>" + "".join(sections))
@@ -156,11 +155,11 @@ def document(title, body):
 
 def annotate(folder):
     """Write the three pages and their index."""
-    pages = {paper: page(paper) for paper in PAPERS}
-    links = "".join(f'<p><a href="{name}.html">{name}.py</a></p>' for name in PAPERS)
+    pages = {paper: page(paper) for paper in SCRIPTS}
+    links = "".join(f'<p><a href="{name}.html">{name}.py</a></p>' for name in SCRIPTS)
     pages["index"] = document("Three papers beside their code", links)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():
         with atomic(folder / f"{name}.html") as file:
             file.write(text)
-    print(f"wrote {folder / 'index.html'} and a page for each of {', '.join(PAPERS)}")
+    print(f"wrote {folder / 'index.html'} and a page for each of {', '.join(SCRIPTS)}")
