@@ -16,6 +16,7 @@ bash run_all.sh runs what is left and reports.
 
 Figures are last-epoch means ± standard deviations over seeds; what was not run says so.
 """
+import itertools
 import re
 import shlex
 import sys
@@ -55,13 +56,6 @@ is left and writes this report.  With `--list` it prints the commands alone, for
 The papers' figures are in report/paper_numbers.jsonl; they stand beside ours once there are any."""
 
 
-def heading(key):
-    """(paper, table or figure) -> 'JRD, Fig. 4: R@1 against α'"""
-    paper, name = key
-    number = f"Fig. {name[3:]}" if name.startswith("fig") else f"Table {name}"
-    return f"{NAMES[paper]}, {number}: {EXPERIMENTS[key].title}"
-
-
 def header(args, runs, done):
     """From what the report was made, and by what."""
     if not done:
@@ -98,15 +92,16 @@ def write_report(rows, args, folder):
         written += ["tables.csv", "claims.csv"]
         if (folder / "README.md").exists():                     # by a person
             lines += ["What was seen in them: [README.md](README.md).", ""]
-        for key in dict.fromkeys(row.key for row in rows):
-            of_key = [row for row in rows if row.key == key]
-            lines += [f"## {heading(key)}", ""]
+        for key, of_key in itertools.groupby(rows, lambda row: row.key):
+            (paper, name), of_key = key, [*of_key]
+            number = f"Fig. {name[3:]}" if name.startswith("fig") else f"Table {name}"
+            heading = f"{NAMES[paper]}, {number}: {EXPERIMENTS[key].title}"
+            lines += [f"## {heading}", ""]
             if picture := draw_picture(folder, of_key, args):
                 written.append(picture)
-                lines += [f"![{heading(key)}]({picture})", ""]
-            for dataset in dict.fromkeys(row.dataset for row in of_key):
-                text, csv_rows = paper_table(
-                    [row for row in of_key if row.dataset == dataset], args)
+                lines += [f"![{heading}]({picture})", ""]
+            for dataset, of_dataset in itertools.groupby(of_key, lambda row: row.dataset):
+                text, csv_rows = paper_table([*of_dataset], args)
                 lines += [f"**{NAMES[dataset]}**", "", *text, ""]
                 table_rows += csv_rows
         write_csv(folder / "tables.csv", table_rows)

@@ -1,7 +1,4 @@
-"""Tables: a paper's figures and ours, every finished run, one setting against another; CSV.
-
-Figures are last-epoch means ± standard deviations over seeds; what was not run says so.
-"""
+"""Tables: a paper's figures and ours, every finished run, one setting against another; CSV."""
 import contextlib
 import csv
 import re
