@@ -133,9 +133,8 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         three_times=True, columns=("R@1", "seen R@1"), picture="epochs"),
     ("dml_da", "fig3"): Experiment(
         "R@K with and without the correlation term; the curves coincide, so a table alone", "cars",
-        5,
-        ADAPTIVE | {f"DML-DA⁻ {name}": f"{loss} --regularizer da-"
-                    for name, loss in LOSSES.items()},
+        5, ADAPTIVE | {f"DML-DA⁻ {name}": f"{loss} --regularizer da-"
+                       for name, loss in LOSSES.items()},
         columns=tuple(f"R@{2 ** i}" for i in range(8)),
         beside=("alpha min", "alpha mean", "alpha max")),
     ("dml_da", "fig4"): Experiment(
