@@ -27,13 +27,9 @@ def mean_and_std(values):
             statistics.stdev(values) if len(values) > 1 else None)
 
 
-def plus_minus(mean, std, digits):
-    """'mean ± std', the mean alone without a std, – without a mean"""
-    return " ± ".join(f"{x:.{digits}f}" for x in (mean, std) if x is not None) or "–"
-
-
 def spread(values, digits=1):
-    return plus_minus(*mean_and_std(values), digits)
+    """'mean ± std', the mean alone of a single value, – of none"""
+    return " ± ".join(f"{x:.{digits}f}" for x in mean_and_std(values) if x is not None) or "–"
 
 
 def signed(mean, half, digits):
@@ -115,26 +111,37 @@ def readings(runs, *args):
 
 # ---------------------------------------------------------------------------- a paper's table
 def cells(row, args):
-    """A row's figures -> a row of tables.csv per metric"""
-    runs, rows = runs_of(row, args), []
-    own = {entry["metric"]: entry["value"] for entry in papers(row.key, row.dataset, label(row))
-           if row.dataset != "glyphs"}
+    """A row's figures -> rows of tables.csv, one per metric; {head: {metric: text}}: below the
+    paper's figures, on each of its datasets, ours"""
+    runs, texts, own, csv_rows = runs_of(row, args), {}, {}, []
+    stand_in, n = row.dataset in STAND_INS, sum(run.result is not None for run in runs)
+    for entry in papers(row.key, row.dataset, label(row)):
+        head = f"paper, {NAMES[entry['dataset']]}" if stand_in else "paper"
+        texts.setdefault(head, {})[entry["metric"]] = published(entry)
+        if row.dataset != "glyphs":
+            own[entry["metric"]] = entry["value"]
+    not_run = "not run" if runs else STAND_INS[row.dataset]
+    ours = texts[f"**ours**, last epoch, n = {n}" if n else not_run] = {}
+    difference, best = texts["difference"], texts["best on test*"] = {}, {}
     for metric in metrics_of(row.key, row.dataset):
-        values = readings(runs, metric, row)
-        mean, std = mean_and_std(values)
-        if not any(run.result for run in runs):     # else None: DML-DA's α without DML-DA
-            mean = "not run" if runs else STAND_INS[row.dataset]
-        best, best_std = mean_and_std(readings(runs, metric, row, "best on test"))
-        before, _ = mean_and_std(readings(runs, metric, row, "pretrained backbone"))
-        rows.append({
+        last, at_best, before = (readings(runs, metric, row, part) for part in (
+            "last epoch", "best on test", "pretrained backbone"))
+        (mean, std), (best_mean, best_std) = mean_and_std(last), mean_and_std(at_best)
+        digits = 1 if PERCENT.fullmatch(metric) else 3
+        ours[metric] = f"**{spread(last, digits)}**" if n else "–"
+        if last and metric in own and not stand_in:
+            difference[metric] = f"{mean - own[metric]:+.{digits}f}"
+        if at_best:
+            best[metric] = spread(at_best, digits)
+        csv_rows.append({
             "paper": row.key[0], "table": row.key[1], "row": label(row), "dataset": row.dataset,
-            "metric": metric, "paper's figure": own.get(metric), "ours": mean, "our std": std,
-            "seeds": len(values),
-            "best on test, not to report": best, "best on test's std": best_std,
-            "before training": before,
+            "metric": metric, "paper's figure": own.get(metric),
+            "ours": mean if n else not_run,             # None: DML-DA's α without DML-DA
+            "our std": std, "seeds": len(last), "best on test, not to report": best_mean,
+            "best on test's std": best_std, "before training": mean_and_std(before)[0],
             "command": re.sub(r" --seed 0| --out \S+", "", runs[0].command) if runs else None,
             "rate": runs[0].cfg.lr if runs else None})
-    return rows
+    return csv_rows, texts
 
 
 def published(entry):
@@ -147,29 +154,13 @@ def published(entry):
 
 
 def paper_table(rows, args):
-    """A table on one dataset, metrics across as in the paper -> Markdown lines, CSV rows.  Below a
-    row's figures in the paper, on each of its datasets, stand ours."""
+    """A table on one dataset, metrics across as in the paper -> Markdown lines, CSV rows"""
     metrics = metrics_of(rows[0].key, rows[0].dataset)
     lines, csv_rows = [["", "", *metrics]], []
     for row in rows:
-        figures, below = cells(row, args), {}                           # {head: {metric: text}}
-        for entry in papers(row.key, row.dataset, label(row)):
-            head = f"paper, {NAMES[entry['dataset']]}" if row.dataset in STAND_INS else "paper"
-            below.setdefault(head, {})[entry["metric"]] = published(entry)
-        n = max(cell["seeds"] for cell in figures)
-        ours = below[f"**ours**, last epoch, n = {n}" if n else figures[0]["ours"]] = {}
-        difference, best = below["difference"], below["best on test*"] = {}, {}
-        for cell in figures:
-            metric, mean, paper = cell["metric"], cell["ours"], cell["paper's figure"]
-            digits = 1 if PERCENT.fullmatch(metric) else 3
-            ours[metric] = f"**{plus_minus(mean, cell['our std'], digits)}**" if n else "–"
-            if n and row.dataset not in STAND_INS and None not in (mean, paper):
-                difference[metric] = f"{mean - paper:+.{digits}f}"
-            if cell["best on test, not to report"] is not None:
-                best[metric] = plus_minus(cell["best on test, not to report"],
-                                          cell["best on test's std"], digits)
-        told = [[head, *(texts.get(metric, "–") for metric in metrics)]
-                for head, texts in below.items() if texts]
+        figures, texts = cells(row, args)
+        told = [[head, *(of_metric.get(metric, "–") for metric in metrics)]
+                for head, of_metric in texts.items() if of_metric]
         lines += [[f"**{label(row)}**", *told[0]], *(["", *line] for line in told[1:])]
         csv_rows += figures
     return markdown(lines), csv_rows

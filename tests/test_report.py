@@ -185,7 +185,7 @@ def test_every_figure_of_the_papers_methods_stands_in_a_table():
     args = args_of("--dataset", "real", "--runs", "none")
     key = itemgetter("paper", "table", "row", "dataset", "metric")
     cells = {key(cell): (cell["paper's figure"], cell["ours"]) for row in experiments.selected(args)
-             for cell in tables.cells(row._replace(seeds=1), args)}
+             for cell in tables.cells(row._replace(seeds=1), args)[0]}
     assert len(tables.PAPER_NUMBERS) == 527
     for e in tables.PAPER_NUMBERS:
         if e["reported_by"] == "this paper" and e["row"] != "HDC":
@@ -262,7 +262,7 @@ def test_what_a_run_does_not_measure_is_not_called_not_run(out):
     """Without DML-DA there is no α; a table on glyphs has a row for it all the same."""
     rows = rows_of("--dataset", "glyphs", "--paper", "dml_da", "--table", "fig3", "--runs", out)
     pretend(experiments.runs_of(rows[0], under(out))[0])
-    cells = {cell["metric"]: cell for cell in tables.cells(rows[0], under(out))}
+    cells = {cell["metric"]: cell for cell in tables.cells(rows[0], under(out))[0]}
     assert (cells["R@1"]["ours"], cells["alpha mean"]["ours"]) == (50, None)
     lines, _ = tables.paper_table(rows, under(out))
     assert "**–**" in lines[2] and "not run" in lines[4]
