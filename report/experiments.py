@@ -277,7 +277,7 @@ class Folder:
 class Training(Folder):
     """One run of the list: its command, settings and folder."""
 
-    def __init__(self, paper, dataset, flags, seed, runs="runs", weights=None, precision=None):
+    def __init__(self, paper, dataset, flags, seed, runs, weights, precision):
         words = ["--dataset", dataset, *flags.split(), "--seed", str(seed)]
         for flag, value in (("--weights", weights), ("--precision", precision)):
             words += [flag, value] if value and flag not in words else []

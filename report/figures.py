@@ -102,7 +102,7 @@ def levels(runs_of_rows, metrics):
         panel = (NAMES[row.dataset], "level (learned value, in σ* from μ*)",
                  "share of the pairs (%)")
         logs = [run.log[-1] for run in runs]
-        for kind in ("positive pairs", "negative pairs") if runs else ():
+        for kind in ("positive pairs", "negative pairs"):
             shares = 100 * np.array([log[f"{kind} by level"] for log in logs])
             yield panel, kind, [*zip(np.mean([log["levels"] for log in logs], 0), shares.T)]
 
@@ -155,8 +155,8 @@ def draw_runs(path, runs, names):
 
 
 # ---------------------------------------------------------------------------- images
-def draw_nearest(path, checkpoint, queries=6):
-    """--sheet: a test image of each of some random classes, which the network has never seen, and
+def draw_nearest(path, checkpoint):
+    """--sheet: a test image of each of six random classes, which the network has never seen, and
     the five images nearest to it."""
     if path.suffix not in (".png", ".jpg"):
         raise common.UserError(f"--out {path} must end in .png or .jpg")
@@ -166,7 +166,7 @@ def draw_nearest(path, checkpoint, queries=6):
     split, x = (data.gallery, parts["gallery"]) if data.gallery else (data.test, parts["test"])
     entries, searched = (split_entries(part, data.folder) for part in (data.test, split))
     draw, rows = np.random.RandomState(0), []
-    for c in draw.permutation(parts["labels"].unique())[:queries]:
+    for c in draw.permutation(parts["labels"].unique())[:6]:
         i = draw.choice(np.flatnonzero(parts["labels"] == c))
         (nearest,) = nearest_entries(parts["test"][i:i + 1].cpu(), x.cpu(), searched, 6)
         if not data.gallery:
