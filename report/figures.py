@@ -148,6 +148,8 @@ def draw_runs(path, runs, names):
     for metric, name in itertools.product(("loss", "R@1", "seen R@1"), names):
         if points := by_epoch(logs[name], metric):
             curves_in.setdefault(("", "epoch", AXES[metric]), {})[name] = points
+        else:
+            print(f"note: {name} has no {metric} by epoch")
     if not curves_in:
         raise common.UserError(f"no epoch is logged yet in {', '.join(names)}")
     draw_curves(path, curves_in)

@@ -266,5 +266,10 @@ def compare(runs, one, other):
              "others as in the log; differences within a seed, their mean."]
     shared = {*configs[0]} & {*configs[1]} - {"name", "paper", "seed", "splits"}
     differ = other_settings(*({k: config[k] for k in shared} for config in configs))
+    scripts, code = ([config.get(k) for config in configs] for k in ("paper", "code"))
+    if scripts[0] != scripts[1]:
+        differ = {"script": scripts} | differ
+    elif code[0] != code[1]:
+        differ["code of the script"] = code
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
     return "\n".join([*lines, f"The settings differ in {words}."] if words else lines)

@@ -72,6 +72,8 @@ def test_half_precision_is_cast():
     (recall_at_k, ([0.0] * 4, [0, 0, 1, 1], [1]), "must be"),
     (recall_at_k, (np.zeros((0, 3)), [], [1]), "must be"),
     (recall_at_k, ([[0.0]] * 2, [0, 0], [0]), "at least 1"),
+    (recall_at_k, ([[0.0]] * 2, [0.1, 0.9], [1]), "whole numbers"),
+    (recall_at_k, ([[0.0]] * 2, [0, 0], [1], [[0.0]]), "gallery must be"),
     (recall_at_k, ([[0.0]] * 2, [0, 0], [1], [[0.0, 1.0]], [0]), "dimension"),
     (map_at_r, (np.ones((2, 3)), [0, 0], [[0.0]] * 2, [0, 0]), "differ in dimension"),
     (kmeans, (torch.zeros(5, 2), 0, 0), "k must be"),

@@ -27,14 +27,17 @@ def split_folder(root, *parts, images=3):
     return root
 
 
-def test_queries_are_searched_in_a_gallery_folder(train, tmp_path):
+def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path):
     folder = split_folder(tmp_path / "photos", "train", "test", "gallery", images=2)
     shutil.rmtree(folder / "gallery" / "class00")
     (folder / "test" / "class01" / "1.png").unlink()
     run, out = train(mdr, "--batch", "4", "--iterations", "1", dataset=folder)
     assert "· test 5 images of 3 classes, 3 of them in train (closed-set retrieval)" in out
     assert "· gallery 4 images of 3 classes\n" in out
-    assert left_in(run)[2]["splits"] == {"train": [6, 3], "test": [5, 3], "gallery": [4, 3]}
+    _, result, config = left_in(run)
+    assert config["splits"] == {"train": [6, 3], "test": [5, 3], "gallery": [4, 3]}
+    assert "lambda" not in result["last epoch"]                 # the bound is of an open set
+    assert "1-NN" not in typed("eval.py", run / "last.pt", "--data-root", tmp_path)[1]
 
 
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
@@ -220,6 +223,8 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
     assert ("no epoch is better than not training at all" in out) == (
         best["val R@1"] <= before["val R@1"])
     assert {"R@1", "MAP@R", "NMI", "seen R@1", "val R@1"} <= {*before}
+    assert "lambda" in result["last epoch"]
+    assert result["last epoch"]["val R@1"] == rows[-1]["val R@1"]
     for name, metrics in (("last.pt", result["last epoch"]), ("best.pt", chosen)):
         _, out, _ = typed("eval.py", folder / name, "--data-root", tmp_path)
         (row,) = (line.split() for line in out.splitlines() if line.startswith("test  "))

@@ -143,6 +143,8 @@ def test_two_settings_are_compared_within_a_seed(out, typed):
                                f"[{3 - half:+.2f}, {3 + half:+.2f}]"]
         assert told["norm cv"][2] == "+0.0060" and told["levels, 1"][1] == "-2.9000, -2.9000"
         assert text.endswith("The settings differ in alpha (1.0 and 0.0).\n")
+    edit_settings(experiments.runs_of(rows[0], under(out))[0].folder, code="edited")
+    assert "code of the script (edited and " in typed("report", "--compare", *names, "--runs", out)[1]
     for name in ("jrd-glyphs-alpha", "mdr-glyphs"):
         with pytest.raises(common.UserError, match=f"no finished run {name} "):
             tables.compare(out, "jrd-glyphs", name)
