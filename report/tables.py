@@ -148,7 +148,8 @@ def published(entry):
     """A paper's figure as printed, with ± std or [its 95% interval]"""
     text = " ± ".join(str(entry[k]) for k in ("value", "std") if k in entry)
     if "ci95" in entry:
-        _, ends = signed(entry["value"], entry["ci95"], len(text.partition(".")[2]))
+        digits = max(len(str(entry[k]).partition(".")[2]) for k in ("value", "ci95"))
+        _, ends = signed(entry["value"], entry["ci95"], digits)
         text += f" {ends.replace('+', '')}"
     return text
 

@@ -1,6 +1,5 @@
 """Photos of one's own: train/ and test/ folders, held-out classes, lengths, backbones, weights."""
 import errno
-import math
 import os
 import re
 import shutil
