@@ -4,7 +4,7 @@ AMSoftmax, a classification loss, pulls each image to the proxy of its class.  J
 dissimilar in the joint distribution of x⁻ (pooled features), x (the embedding) and x⁺ (cosines to
 all proxies): it penalizes pairs of different classes that are alike in all three at once.
 
-    python jrd.py                               the embedded dataset, under a minute on two cores
+    python jrd.py                               the embedded dataset, 40 to 90 s on two cores
     python jrd.py --alpha 0                     the same with AMSoftmax alone
     python jrd.py --dataset path/to/folder      one sub-folder per class; half train, half test
 It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone and the last
