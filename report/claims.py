@@ -262,7 +262,8 @@ def decided(args, name):
     missing = [run.folder.name for run in runs if not run.result]
     kinds = {}                  # what has to be one in a script's runs, or in a seed's
     for run in (run for run in runs if run.result):
-        for what in ("code", "images", "weights_sha256", "versions", "processor", "precision"):
+        for what in ("code", "commit", "images", "splits", "weights_sha256", "versions",
+                     "processor", "precision"):
             seed = f" at seed {run.config['seed']}" if what.startswith("pr") else ""
             kinds.setdefault(f"{what} of {NAMES[run.paper]}'s runs differ{seed}", set()).add(
                 str(run.config.get(what)))

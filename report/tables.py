@@ -178,7 +178,10 @@ def unpacked(paths):
     with tempfile.TemporaryDirectory() as folder:
         for path in paths:
             try:
-                shutil.unpack_archive(path, folder, "xztar", **safely)
+                with tempfile.TemporaryDirectory() as own:
+                    shutil.unpack_archive(path, own, "xztar", **safely)
+                    for run in sorted(Path(own).iterdir()):     # refuses another run of its name
+                        shutil.move(run, folder)
             except OSError as error:
                 raise common.UserError(f"cannot read the archive {path}: {error}")
         yield folder
@@ -245,13 +248,19 @@ def compare(runs, one, other):
     seeds = sorted(sides[0].keys() & sides[1].keys(), key=int)
     if not seeds:
         raise common.UserError(f"{one} and {other} have no seed in common")
-    configs = [side[seeds[0]].config for side in sides]
-    tested = [{"dataset": Path(config["dataset"]).name} | {
-        part: digest for part, digest in config["images"].items() if part in ("test", "gallery")}
-        for config in configs]
-    if differ := other_images(*tested):
-        raise common.UserError(f"{one} and {other} were tested on different images ({differ} "
-                               "differ): their figures have no difference to speak of")
+    differ = {}
+    for configs in ([side[seed].config for side in sides] for seed in seeds):
+        tested = [{"dataset": Path(config["dataset"]).name} | {
+            part: images for part, images in config["images"].items() if part in ("test", "gallery")}
+            for config in configs]
+        if others := other_images(*tested):
+            raise common.UserError(f"{one} and {other} were tested on different images ({others} "
+                                   "differ): their figures have no difference to speak of")
+        shared = {*configs[0]} & {*configs[1]} - {"name", "seed", "splits"}
+        differ |= other_settings(*({k: config[k] for k in shared} | {
+            "code of the script": config.get("code")} for config in configs))
+    if "paper" in differ:                                       # each of another script
+        del differ["code of the script"]
     names = [side[seeds[0]].folder.name.rpartition("-s")[0] for side in sides]
     rows = [["last epoch", *names, "difference", "95% interval"]]
     figures = [[last_figures(side[seed]) for seed in seeds] for side in sides]
@@ -263,14 +272,9 @@ def compare(runs, one, other):
             texts = [", ".join(f"{x:.{digits}f}" for x in values) if len(seeds) < 4
                      else spread(values, digits) for values in both]
             rows.append([metric, *texts, *signed(mean, half, digits)])
-    lines = [*markdown(rows), "", f"Seeds {', '.join(seeds)}; recalls, MAP@R and NMI in %, the "
-             "others as in the log; differences within a seed, their mean."]
-    shared = {*configs[0]} & {*configs[1]} - {"name", "paper", "seed", "splits"}
-    differ = other_settings(*({k: config[k] for k in shared} for config in configs))
-    scripts, code = ([config.get(k) for config in configs] for k in ("paper", "code"))
-    if scripts[0] != scripts[1]:
-        differ = {"script": scripts} | differ
-    elif code[0] != code[1]:
-        differ["code of the script"] = code
+    alone = ", ".join(sorted(sides[0].keys() ^ sides[1].keys(), key=int))
+    told = ", ".join(seeds) + (alone and f" (one side has {alone} too)")
+    lines = [*markdown(rows), "", f"Seeds {told}; recalls, MAP@R and NMI in %, the others as in "
+             "the log; differences within a seed, their mean."]
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
     return "\n".join([*lines, f"The settings differ in {words}."] if words else lines)

@@ -85,6 +85,8 @@ def processor(where):
     with contextlib.suppress(OSError, TypeError):                       # Linux
         info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         name = re.search(r"model name\s*:\s*(.*)", info)[1]
+        for what in ("cpu family", "model"):        # a virtual machine may hide the name
+            name += f", {what} {re.search(rf'^{what}[^:]*: (.*)', info, re.M)[1]}"
     return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 

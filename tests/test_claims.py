@@ -244,10 +244,12 @@ def test_nothing_is_said_before_all_seeds_are_in(tmp_path, monkeypatch):
         shares.append((right[0] - right[1]) / 8 / sum(9 + c for c in classes))
     low, high = 100 * np.percentile(shares, (2.5, 97.5))
     assert row["over classes"] == f"[{low:+.2f}, {high:+.2f}]"
-    runs[0].config |= dict.fromkeys(("code", "processor", "precision"), "another")
-    assert {row["verdict"] for row in told("mixed")[1]} == {"code of JRD's runs differ, " + ", ".join(
-        f"{what} of JRD's runs differ at seed 3" for what in ("processor", "precision"))}
-    runs[0].config |= {what: runs[1].config[what] for what in ("code", "precision")}
+    script, seed = ("code", "commit", "splits"), ("processor", "precision")
+    runs[0].config |= dict.fromkeys((*script, *seed), "another")
+    assert {row["verdict"] for row in told("mixed")[1]} == {", ".join(
+        [f"{what} of JRD's runs differ" for what in script]
+        + [f"{what} of JRD's runs differ at seed 3" for what in seed])}
+    runs[0].config |= {what: runs[1].config.get(what) for what in (*script, "precision")}
     for run in runs:            # another processor at seed 3, in both arms, is none of its business
         run.config["processor"] = f"kind {run.config['seed']}"
     assert all(row["Holm-adjusted p"] for row in told("by seed")[1])

@@ -143,7 +143,8 @@ def test_two_settings_are_compared_within_a_seed(out, typed):
                                f"[{3 - half:+.2f}, {3 + half:+.2f}]"]
         assert told["norm cv"][2] == "+0.0060" and told["levels, 1"][1] == "-2.9000, -2.9000"
         assert text.endswith("The settings differ in alpha (1.0 and 0.0).\n")
-    edit_settings(experiments.runs_of(rows[0], under(out))[0].folder, code="edited")
+        assert "Seeds 0, 1 (one side has 2 too); " in text
+    edit_settings(experiments.runs_of(rows[0], under(out))[1].folder, code="edited")
     assert "code of the script (edited and " in typed("report", "--compare", *names, "--runs", out)[1]
     for name in ("jrd-glyphs-alpha", "mdr-glyphs"):
         with pytest.raises(common.UserError, match=f"no finished run {name} "):
@@ -179,6 +180,7 @@ def test_archives_are_read_like_a_folder(out, tmp_path, typed):
     told = [re.sub("made by `.*?`", "", typed("report", "--runs", *where, *words)[1])
             for where in ([out], archives) for words in ((), report)]
     assert told[:2] == told[2:] and all("55.0 ± 7.1" in text for text in told)
+    assert "jrd-glyphs-s1' already exists" in typed("report", "--runs", *archives, archive)[2]
     assert "/" not in csv_cells(tmp_path / "report", "row", "metric")["JRD", "R@1"]["command"]
 
 
