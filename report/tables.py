@@ -1,6 +1,8 @@
 """Tables: a paper's figures and ours, every finished run, one setting against another; CSV."""
 import contextlib
 import csv
+import io
+import lzma
 import re
 import shutil
 import statistics
@@ -177,12 +179,13 @@ def unpacked(paths):
     safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
     with tempfile.TemporaryDirectory() as folder:
         for path in paths:
-            try:
+            try:        # all of it first: tarfile takes damage in the middle for the archive's end
+                content = lzma.decompress(Path(path).read_bytes())
                 with tempfile.TemporaryDirectory() as own:
-                    shutil.unpack_archive(path, own, "xztar", **safely)
+                    tarfile.open(fileobj=io.BytesIO(content)).extractall(own, **safely)
                     for run in sorted(Path(own).iterdir()):     # refuses another run of its name
                         shutil.move(run, folder)
-            except OSError as error:
+            except (OSError, lzma.LZMAError, tarfile.TarError) as error:
                 raise common.UserError(f"cannot read the archive {path}: {error}")
         yield folder
 
@@ -251,7 +254,7 @@ def compare(runs, one, other):
     differ = {}
     for configs in ([side[seed].config for side in sides] for seed in seeds):
         tested = [{"dataset": Path(config["dataset"]).name} | {
-            part: images for part, images in config["images"].items() if part in ("test", "gallery")}
+            part: (config.get("images") or {}).get(part) for part in ("test", "gallery")}
             for config in configs]
         if others := other_images(*tested):
             raise common.UserError(f"{one} and {other} were tested on different images ({others} "

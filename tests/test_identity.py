@@ -116,3 +116,5 @@ def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_pat
         edit_settings(folder, images={"test": folder.name})
     with pytest.raises(common.UserError, match="different images .test differ.: their figures"):
         tables.compare(tmp_path / "runs", one, other)
+    edit_settings(folders[2], images=None)                  # as of runs before images were recorded
+    assert "| R@1 " in tables.compare(tmp_path / "runs", one, other)

@@ -182,6 +182,11 @@ def test_archives_are_read_like_a_folder(out, tmp_path, typed):
     assert told[:2] == told[2:] and all("55.0 ± 7.1" in text for text in told)
     assert "jrd-glyphs-s1' already exists" in typed("report", "--runs", *archives, archive)[2]
     assert "/" not in csv_cells(tmp_path / "report", "row", "metric")["JRD", "R@1"]["command"]
+    whole = archives[0].read_bytes()                # cut off, and with one other byte
+    for damaged in (whole[:-40], whole[:200] + bytes([whole[200] ^ 255]) + whole[201:]):
+        archives[0].write_bytes(damaged)
+        status, _, error = typed("report", "--runs", *archives)
+        assert status == 2 and f"cannot read the archive {archives[0]}" in error
 
 
 # ---------------------------------------------------------------------------- the tables
