@@ -112,8 +112,9 @@ def judged(values):
     from scipy import stats                         # here, because it takes a second to import
     mean, half = confidence_interval(values)
     word = "holds" if mean > half else "does not hold" if mean < -half else "undecided"
-    p = float(stats.ttest_1samp(values, 0).pvalue) if any(values) else 1.0
-    p = p if len(values) > 1 else math.nan
+    p = 1.0 if len(values) > 1 else math.nan        # of equal runs, of a single seed
+    if len(values) > 1 and any(values):
+        p = float(stats.ttest_1samp(values, 0).pvalue)
     return {"estimate": mean, "half-width": half, "verdict": word, "p": p}
 
 

@@ -19,6 +19,7 @@ from test_report import args_of, out, pretend, rows_of, under, write_report  # n
     ([1.0, 1.1, 0.9], "holds"), ([-1.0, -1.1, -0.9], "does not hold"), ([3.0], "undecided"),
     ([1.0, -1.0, 0.5], "undecided"), ([0.0, 0.0], "undecided"), ([2.0, 2.0], "holds"),
     ([-2, -3], "undecided"), ([0.1, 7, 3, 2], "undecided")])
+@pytest.mark.filterwarnings("error:divide by zero")        # no t-test of a single seed
 def test_verdict(values, want):
     """p is the paired t-test's: below 0.05 where the 95% interval leaves out 0."""
     row = claims.judged(values)
