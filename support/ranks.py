@@ -55,8 +55,8 @@ def first_places(x, labels, gallery, gallery_labels, ks):
     b = torch.column_stack([b, -torch.ones_like(half_b), -half_b])      # a @ b.T: -‖a - b‖²/2
     nearest = torch.full((len(a),), -torch.inf, device=x.device)
     for rows in torch.arange(len(a)).split(128):
-        first, last = (int(torch.searchsorted(other_kinds, kinds[rows[end]], right=end < 0))
-                       for end in (0, -1))
+        first = int(torch.searchsorted(other_kinds, kinds[rows[0]]))
+        last = int(torch.searchsorted(other_kinds, kinds[rows[-1]], right=True))
         if first < last:
             s = a[rows] @ b[first:last].T
             s.masked_fill_((kinds[rows, None] != other_kinds[first:last]).to(s.device), -torch.inf)
@@ -87,10 +87,10 @@ def first_places(x, labels, gallery, gallery_labels, ks):
                for rows in unclear.nonzero()[:, 0].split(512)).cpu() > 0
     kept = other_order[near]
     if alone:                                                           # each is near itself
-        asked, *rest = kept, None, None, max(ks), unclear[near].nonzero()[:, 0]
+        asked, bank, queries = kept, (None, None), unclear[near].nonzero()[:, 0]
     else:
-        asked, *rest = order[unclear], gallery[kept], gallery_labels[kept], max(ks), None
-    for rows, exact in positive_places(x[asked], labels[asked], *rest, 1):
+        asked, bank, queries = order[unclear], (gallery[kept], gallery_labels[kept]), None
+    for rows, exact in positive_places(x[asked], labels[asked], *bank, max(ks), queries, first=1):
         places[asked[rows]] = exact[:, 0].cpu()
     return places
 
@@ -101,7 +101,8 @@ def positive_places(x, labels, gallery, gallery_labels, R, queries=None, first=N
     ascending up to R.  A place beyond R, or of no positive, is some number above R."""
     a, b, half_a, half_b, error = centred(x, gallery, torch.float64)
     bank, bank_labels = (x, labels) if gallery is None else (gallery, gallery_labels)
-    queries, R, ids = torch.arange(len(x)) if queries is None else queries, min(R, len(b)), None
+    queries = torch.arange(len(x)) if queries is None else queries
+    R, ids = min(R, len(b)), None
     j = torch.arange(1, (first or R) + 1, device=x.device)
     for rows in queries.split(max(1, 2 ** 22 // len(b))):   # a part of the distances fits in memory
         s = torch.addmm(half_b, a[rows], b.T, alpha=-1).add_(half_a[rows, None])
@@ -118,7 +119,8 @@ def positive_places(x, labels, gallery, gallery_labels, R, queries=None, first=N
             last = min(positive[i, -1], torch.cat([negative[i], positive[i]]).sort().values[R - 1])
             near = (s[i] <= last + doubt[i]) & (s[i] < torch.inf)
             others, of = ids[near].unique(return_inverse=True)
-            distances, right = _exact_order(x[rows[i]], bank[others])[of.cpu()], same[i, near].cpu()
+            distances = _exact_order(x[rows[i]], bank[others])[of.cpu()]
+            right = same[i, near].cpu()                                 # of a tie the wrong first
             exact = 1 + right[np.lexsort((right, distances))].nonzero()[:len(j), 0]
             places[i, :len(exact)] = exact.to(x.device)
         yield rows, places
@@ -137,4 +139,5 @@ def nearest(points, bank):
     """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and its nearest row of
     the bank (n,), and which row that is (n,) long: of equally near ones any"""
     half = bank.square().sum(1) / 2
-    return [*map(torch.cat, zip(*((half - part @ bank.T).min(1) for part in points.split(1024))))]
+    parts = [(half - part @ bank.T).min(1) for part in points.split(1024)]
+    return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
