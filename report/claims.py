@@ -100,8 +100,6 @@ CLAIMS = {
     "D8": ("Without DA contrastive beats N-pair, and that beats triplet.", "cars cub sop", {
         "contrastive - N-pair": less("--lambda 0", "--loss npair --lambda 0"),
         "N-pair - triplet": less("--loss npair --lambda 0", "--loss triplet --lambda 0")})}
-
-
 HEADLINE_CLAIMS = ("J1", "M1", "M5", "M7", "M8", "D1", "D2", "D3", "D7", "D8")   # at both rates
 
 
@@ -146,8 +144,6 @@ LEDGER_ON_GLYPHS = f"""\
 The number of seeds, {GLYPHS_SEEDS} for headline claims, was fixed before they ran, but five seeds \
 of most settings had been seen in an earlier list.  {THREE_TIMES.capitalize()}: the next rate of \
 the search's grid, for every claim that needs headline settings alone."""
-
-
 VERDICTS = ("does not hold", "not run", "undecided", "holds")           # the worst first
 
 
@@ -223,8 +219,8 @@ def over_classes(one, other):
 
 
 def figures(sides, shares):
-    """The runs of both settings, the shares of the schedule at which their searches were best ->
-    the figures of their difference; a metric that a run lacks is left out"""
+    """sides: the runs of either setting; shares: of its schedule, where its search was best -> the
+    figures of their difference; a metric that a run lacks is left out"""
     from scipy import stats
 
     def of_both(metrics):
@@ -248,7 +244,7 @@ def figures(sides, shares):
 def decided(args, name):
     """A family of FAMILIES -> Markdown lines, CSV rows.  No figure before all of its runs are in,
     by one code, each seed's on one kind of processor in one precision."""
-    family, rows, members, runs = FAMILIES[name], [], [], {}
+    family, rows, members, runs = FAMILIES[name], [], [], {}            # runs: a set in order
     for text, papers in family.differences.items():
         pair = text.split(" - ")
         sides = [deciding_runs(name, setting, args) for setting in pair]
@@ -261,16 +257,16 @@ def decided(args, name):
                      "seeds": f"{done} of {len(family.seeds)}",
                      "paper's": f"{papers:+g}" if papers else "–"})
     missing = [run.folder.name for run in runs if not run.result]
-    kinds = {}                  # what has to be one in a script's runs, or in a seed's
+    one_of = {}                 # what has to be one in a script's runs, or in its runs of a seed
     for run in (run for run in runs if run.result):
         for what in ("code", "commit", "images", "splits", "weights_sha256", "versions",
                      "processor", "precision"):
-            seed = f" at seed {run.config['seed']}" if what.startswith("pr") else ""
-            kinds.setdefault(f"{what} of {NAMES[run.paper]}'s runs differ{seed}", set()).add(
-                str(run.config.get(what)))
-    word = ", ".join(text for text, values in kinds.items() if len(values) > 1)
-    word = word or ("not before all seeds" if missing else "")
-    rows = [row | ({"verdict": word} if word else figures(*member))
+            seed = f" at seed {run.config['seed']}" if what in ("processor", "precision") else ""
+            text = f"{what} of {NAMES[run.paper]}'s runs differ{seed}"
+            one_of.setdefault(text, set()).add(str(run.config.get(what)))
+    obstacle = ", ".join(text for text, values in one_of.items() if len(values) > 1)
+    obstacle = obstacle or ("not before all seeds" if missing else "")
+    rows = [row | ({"verdict": obstacle} if obstacle else figures(*member))
             for row, member in zip(rows, members)]
     holm(rows)
     lines = [f"By seeds {family.seeds[0]} to {family.seeds[-1]}, on {family.title}:", ""]
