@@ -84,11 +84,12 @@ def _own_folder(folder):
     """A sub-folder per class: the first half of them (by name) trains, the second half tests, as
     the papers do.  Or train/ and test/, and perhaps gallery/, each with a sub-folder per class."""
     parts = [part for part in ("train", "test", "gallery") if (folder / part).is_dir()]
-    if not (split := {"train", "test"} <= {*parts}):
-        parts = [""]
+    split = {"train", "test"} <= {*parts}
+    parts = parts if split else [""]
 
     def place_of(path):                             # (part, class), None for a file outside
-        place = ("", *path.relative_to(folder).parts)[split:-1][:2]
+        folders = path.relative_to(folder).parts[:-1]
+        place = folders[:2] if split else ("", *folders[:1])
         return place if len(place) == 2 and place[0] in parts else None
     images, left_out = files_below(folder)
     images_of = collections.defaultdict(list)       # {(part, class): its images}
@@ -100,8 +101,8 @@ def _own_folder(folder):
             raise UserError(f"{folder.joinpath(*place)} has no image that can be read here, but "
                             f"{path.name}: save as JPEG or PNG, or move it away")
     for part in parts:
-        least, n = {"": 4, "train": 2}.get(part, 1), sum(place[0] == part for place in images_of)
-        if n < least:
+        n = sum(place[0] == part for place in images_of)
+        if n < (least := {"": 4, "train": 2}.get(part, 1)):
             raise UserError(f"{folder / part} has {n or 'no'} sub-folders with images: it needs "
                             f"one a class and at least {least}; half of the classes train, unless "
                             "there are train/ and test/ (and perhaps gallery/), by these names")
@@ -179,12 +180,12 @@ def _cub(folder):
 def _cars(folder):
     """Cars-196: classes 1-98 train, 99-196 test, of the original layout, car_ims, or of cars_train
     and cars_test pooled, which some copies have in folders of the same name."""
-    lists = {"cars_annos.mat": ("car_ims", "relative_im_path")}
+    lists = {("cars_annos.mat", "car_ims"): "relative_im_path"}         # field of file names
     if not (folder / "car_ims").is_dir():
-        lists = {"cars_train_annos.mat": ("cars_train", "fname"),
-                 "cars_test_annos_withlabels.mat": ("cars_test", "fname")}
-    for file, (images, field) in lists.items():
-        images, path = ([folder / name, *folder.rglob(name)][-1] for name in (images, file))
+        lists = {("cars_train_annos.mat", "cars_train"): "fname",
+                 ("cars_test_annos_withlabels.mat", "cars_test"): "fname"}
+    for names, field in lists.items():              # somewhere below folder
+        path, images = ([folder / name, *folder.rglob(name)][-1] for name in names)
         try:
             with open(path, "rb") as file:
                 table = scipy.io.loadmat(file, squeeze_me=True)["annotations"]
