@@ -29,21 +29,23 @@ def load_npz(path):
             arrays = dict(content)
     except Exception as error:                  # np.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot read {path}: {reason(error)}")
-    keys = ["embeddings", "labels", "gallery", "gallery_labels"]
-    keys = keys if arrays.keys() & {*keys[2:]} else keys[:2]
+    keys, label_keys = ["embeddings", "labels"], ["labels"]
+    if arrays.keys() & {"gallery", "gallery_labels"}:
+        keys, label_keys = [*keys, "gallery", "gallery_labels"], ["labels", "gallery_labels"]
     if missing := [key for key in keys if key not in arrays]:
         raise UserError(f"{path} lacks the arrays {', '.join(missing)}")
     for key in keys:
-        what = "whole numbers or texts, one a class" if "labels" in key else "numbers"
-        if arrays[key].dtype.kind not in ("iuU" if "labels" in key else "iuf"):
-            raise UserError(f"{path}: {key} must be {what}, not {arrays[key].dtype}")
-    labels = [arrays[key] for key in keys[1::2]]
-    if any(values.dtype.kind == "U" for values in labels):              # texts become numbers
-        names = np.unique(np.concatenate([values.ravel().astype(str) for values in labels]))
-        arrays |= {key: np.searchsorted(names, arrays[key].astype(str)) for key in keys[1::2]}
+        kinds, wanted = (("iuU", "whole numbers or texts, one a class") if key in label_keys else
+                         ("iuf", "numbers"))
+        if arrays[key].dtype.kind not in kinds:
+            raise UserError(f"{path}: {key} must be {wanted}, not {arrays[key].dtype}")
+    if any(arrays[key].dtype.kind == "U" for key in label_keys):        # texts become numbers
+        names = np.unique(np.concatenate([arrays[key].ravel().astype(str) for key in label_keys]))
+        arrays |= {key: np.searchsorted(names, arrays[key].astype(str)) for key in label_keys}
     for key in keys:
         floats = np.float32 if np.can_cast(arrays[key].dtype, np.float32) else np.float64
-        arrays[key] = torch.from_numpy(arrays[key].astype(np.int64 if "labels" in key else floats))
+        dtype = np.int64 if key in label_keys else floats
+        arrays[key] = torch.from_numpy(arrays[key].astype(dtype))
     return {"test" if key == "embeddings" else key: arrays[key] for key in keys}
 
 
@@ -81,8 +83,8 @@ def nearest_entries(x, searched, entries, top):
     differences, so that equal embeddings are at 0; of equal distances the first in the list."""
     distances = torch.cdist(x.double(), searched.double(),
                             compute_mode="donot_use_mm_for_euclid_dist")                # (q, n)
-    order = [part[:, :top].tolist() for part in distances.sort(dim=1, stable=True)]
-    return [[(d, entries[i]) for d, i in zip(*row)] for row in zip(*order)]
+    nearest, places = (v[:, :top].tolist() for v in distances.sort(dim=1, stable=True))
+    return [[(d, entries[i]) for d, i in zip(*row)] for row in zip(nearest, places)]
 
 
 def draw_sheet(path, answers):
