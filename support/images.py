@@ -8,7 +8,6 @@ from pathlib import Path
 
 import filelock
 import numpy as np
-import PIL
 import PIL.Image
 import torch
 from PIL import ImageOps
@@ -49,7 +48,7 @@ def to_tensor(prefix, image):
 
 class ImageFiles:
     """Indexable images from files, through the deterministic part of a transform."""
-    whole = None                                    # as cached ones have, in memory
+    whole = None                                    # CachedImages has all of them as one tensor
 
     def __init__(self, paths, prefix, as_stored=False):
         self.paths, self.prefix, self.as_stored = paths, prefix, as_stored
@@ -164,9 +163,10 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     else:
         folder, splits = read_dataset(name, root)
 
-    def digest_of(rows, *stats):        # os.stat of the papers' 120,000 files may take minutes
-        return digest(*(" ".join([path.relative_to(folder).as_posix(), *(
-            str(getattr(path.stat(), stat)) for stat in stats if not papers)]) for path, _ in rows))
+    def digest_of(rows, *fields):       # os.stat of the papers' 120,000 files may take minutes
+        names = [path.relative_to(folder).as_posix() for path, _ in rows]
+        stats = [[getattr(path.stat(), f) for f in fields if not papers] for path, _ in rows]
+        return digest(*(" ".join(map(str, [name, *stat])) for name, stat in zip(names, stats)))
     identity = {part: digest_of(rows, "st_size")[:12] for part, rows in splits.items() if folder}
     if val:
         classes = sorted({c for _, c in splits["train"]})
@@ -187,9 +187,10 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         images = ImageFiles([path for path, _ in rows], prefix, as_stored=papers)
         if cache and prefix:
             place = folder.resolve()
-            words = [SMALLER.get(name, name) if papers else f"{place.name}-{digest(place)[:8]}",
-                     part, val and part in ("train", "val") and f"{val:g}"]
-            images = cache_images(images, root / ".cache" / "-".join(filter(None, words)),
+            own = f"{place.name}-{digest(place)[:8]}"
+            words = [SMALLER.get(name, name) if papers else own, part]
+            words += [f"{val:g}"] if val and part in ("train", "val") else []
+            images = cache_images(images, root / ".cache" / "-".join(words),
                                   digest_of(rows, "st_size", "st_mtime_ns"))
         return Split(images, labels, classes, [p.relative_to(folder).as_posix() for p, _ in rows])
     parts = {part: split(part, train if part == "train" else test) for part in splits}
