@@ -23,8 +23,7 @@ from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, load_
                            write_json)
 
 PAPERS = ("jrd", "mdr", "dml_da")
-LOCK_WAIT = 8       # seconds: a loader's worker holds its parent's lock, and a worker whose parent
-#                     was killed notices within five
+LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
 NOT_SETTINGS = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "code", "images",
                 "dataset", "changed"}
 
@@ -49,8 +48,8 @@ def run_folder(paper, cfg):
 
 
 def other_settings(old, new):
-    """{setting: (in the old config, in the new)} where they differ.  What was computed counts, not
-    where, and of a weights file its hash, not its path."""
+    """{setting: (in the old config, in the new)} where they differ.  Where a run was computed does
+    not count, and a weights file counts by its hash, not its path."""
     old, new = ({k: v for k, v in json.loads(json.dumps(config)).items() if k not in NOT_SETTINGS}
                 for config in (old, new))
     return {k: (old.get(k), new.get(k)) for k in sorted({*old, *new}) if old.get(k) != new.get(k)}
@@ -58,7 +57,7 @@ def other_settings(old, new):
 
 def other_images(old, new):
     """The splits whose images differ between two runs, in words; "" if none do.  old, new: {split:
-    digest}.  A split without a digest, a text, in either is taken for the same."""
+    digest, a text}.  Only splits with a digest in both are compared."""
     old, new = (images if isinstance(images, dict) else {} for images in (old, new))
     return ", ".join(split for split in new if old.get(split) != new[split]
                      and {type(old.get(split)), type(new[split])} == {str})
@@ -130,12 +129,14 @@ class Run:
                        "processor": processor(device(cfg))}
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
         self.open_set = not data.shared()
-        if what := not cfg.again and self._what_differs(read_config(self.folder)):
-            raise UserError(f"{self.folder} holds a run {what}; --name LABEL puts this run beside "
-                            "it, --again in its place")
+        difference = None if cfg.again else self._difference_to(read_config(self.folder))
+        if difference:
+            raise UserError(f"{self.folder} holds a run {difference}; --name LABEL puts this run "
+                            "beside it, --again in its place")
         self._header(data, weights)
 
-    def _what_differs(self, old):
+    def _difference_to(self, old):
+        """Why a run with the settings old, None if unknown, is not this one; falsy if it is."""
         if old is None:
             return (self.folder / "last.pt").exists() and "without its config.json"
         if splits := other_images(old.get("images"), self.config["images"]):
