@@ -58,7 +58,7 @@ class _Augmented(torch.utils.data.Dataset):
 
 
 def _loading(cfg, images):
-    """How torch's loader reads images; its generator is not the global one."""
+    """Arguments of torch's loader; a generator of its own leaves the global one alone."""
     default = 0 if torch.is_tensor(images) else min(8, cores())
     return dict(num_workers=default if cfg.workers is None else cfg.workers,
                 pin_memory=device(cfg).type == "cuda", generator=torch.Generator())
@@ -70,7 +70,7 @@ def train_loader(split, augment, batches, cfg):
     batches(labels, cfg, epoch) -> lists of indices.  What an epoch draws depends on (--seed, epoch,
     image) alone, in whichever worker and order.
     """
-    order, how = [], _loading(cfg, split.images)        # order: refilled; the workers live on
+    order, how = [], _loading(cfg, split.images)    # one loader for all epochs: its workers live on
     loader = torch.utils.data.DataLoader(_Augmented(split, augment, cfg.seed), batch_sampler=order,
                                          persistent_workers=how["num_workers"] > 0, **how)
 
@@ -85,7 +85,7 @@ def embed(function, split, cfg):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
     images, where = split.images, device(cfg)
     batch = 200 if where.type == "cuda" else 25         # 25 fit into a CPU's cache
-    whole = getattr(images, "whole", images)            # a tensor is whole
+    whole = getattr(images, "whole", images)            # all as one tensor, or None
     batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
         images, batch, **_loading(cfg, images))
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
@@ -108,8 +108,8 @@ def embeddings(function, data, cfg, splits=("test", "gallery", "seen")):
 
 # ---------------------------------------------------------------------------- backbones
 def to_device(network, cfg):
-    """Move a network to --device, and allow what --precision allows: TF32 in convolutions alone,
-    so the losses, which have none, stay in float32."""
+    """Move a network to --device, and set what --precision allows.  TF32 is for convolutions alone:
+    the losses have none, so they stay in float32."""
     where = device(cfg)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
@@ -176,10 +176,8 @@ def _published(name):
 
 def backbone(name, size=None):
     """`small`, bn_inception, googlenet_bvlc, or a model of torchvision without its 1000-way layer,
-    dropout and stochastic depth (the papers mention none) -> module, width of its output
-
-    UserError: a model that cannot take images of size × size.
-    """
+    dropout and stochastic depth (the papers mention none) -> module, width of its output.
+    UserError: a model that cannot take images of size × size."""
     own = {"small": (SmallNet, 128), "bn_inception": (BNInception, 1024),
            "googlenet_bvlc": (GoogLeNet, 1024)}
     if name in own:
@@ -224,7 +222,7 @@ def load_weights(backbone, name, source=None):
         return "random"
     if name in WEIGHTS:
         file, digest, url = WEIGHTS[name]
-    else:       # what the papers' time had (V2 is stronger), and the published digits of its hash
+    else:       # V1, as in the papers' time (V2 is stronger); its name has its hash's first digits
         url, slash, file = _published(name).IMAGENET1K_V1.url.rpartition("/")
         digest, url = file.rpartition("-")[2].removesuffix(".pth"), url + slash
     if not (source or file):
@@ -271,10 +269,8 @@ def unwrapped(state, name):
 
 def load(checkpoint, device="cpu"):
     """A run's last.pt -> its network in eval mode on a device, and its settings.
-
     network.embed(uint8 images (B, 3, h, w) on that device) -> embeddings (B, d).  UserError: no
-    checkpoint, or one that does not fit this code.
-    """
+    checkpoint, or one that does not fit this code."""
     state = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**state["config"])
     cfg.device, cfg.paper = device, state["paper"]

@@ -29,7 +29,7 @@ from scipy.special import entr, stdtrit       # scipy.stats would add a second t
 import common
 from support import ranks
 from support.images import decode, to_tensor
-from support.runs import final_table, show, without_bound   # noqa: F401  final_table: scripts'
+from support.runs import final_table, show, without_bound  # noqa: F401  the scripts' final_table
 from support.search import (UNKNOWN, draw_sheet, folder_entries, load_npz, names_of,
                             nearest_entries, split_entries)
 
@@ -53,9 +53,7 @@ def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None, each=
 
 def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
-
-    P(i) is the precision among the i nearest: j / i where the j-th positive stands at place i.
-    """
+    P(i) is the precision among the i nearest: j / i if the j-th positive stands at place i."""
     x, labels, gallery, gallery_labels = _usable(embeddings, labels, gallery, gallery_labels)
     R = _positives(labels, gallery_labels)[:, None]                     # (n, 1)
     if not R.any():
@@ -102,8 +100,7 @@ def kmeans(x, k, seed, rounds=1000):
 def nmi(assignments, labels):
     """Normalized mutual information 2 I(Ω; C) / (H(Ω) + H(C)), natural logarithms; 1 where both are
     a single group, as in scikit-learn.  assignments (n,), labels (n,) -> share in [0, 1]"""
-    a, b = (np.unique(np.asarray(v), return_inverse=True)[1].reshape(np.shape(v))
-            for v in (assignments, labels))
+    a, b = np.asarray(assignments), np.asarray(labels)
     if a.shape != b.shape or a.ndim != 1 or not len(a):
         raise ValueError(f"assignments {a.shape} and labels {b.shape} must be two equal (n,)")
     h_a, h_b, h_joint = (entr(np.unique(v, axis=-1, return_counts=True)[1] / len(a)).sum()
@@ -113,11 +110,12 @@ def nmi(assignments, labels):
 
 # ---------------------------------------------------------------------------- generalization
 def _halves(labels, generator):
-    """A labelled and an unlabelled half of every class (the labelled one takes the odd image)."""
+    """Indices of a labelled and an unlabelled half of every class; of an odd number of images the
+    labelled half has one more."""
     order = torch.randperm(len(labels), generator=generator)
-    order = order[labels[order].argsort(stable=True)]                  # shuffled within each class
-    number = torch.cat([torch.arange(c) for c in labels.unique(return_counts=True)[1].tolist()])
-    return order[number % 2 == 0], order[number % 2 == 1]
+    order = order[labels[order].argsort(stable=True)]                   # shuffled within each class
+    place = torch.cat([torch.arange(n) for n in labels.unique(return_counts=True)[1].tolist()])
+    return order[place % 2 == 0], order[place % 2 == 1]
 
 
 def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
@@ -125,7 +123,7 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
 
     Eq. 3: lambda = ε_s(h*) + ε_u(h*), the errors on the unlabelled halves of seen and of unseen
     classes of one multi-class 1-NN fitted on both labelled halves, which are stratified by class.
-    Eq. 2: d_H = 1 - ε*, the error of the 1-NN that tells seen from unseen.
+    Eq. 2: d_H = 1 - ε*, where ε* is the error of the 1-NN that tells seen from unseen.
     seen (n, d), unseen (m, d); the two share no class.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -153,8 +151,8 @@ def stratified_parts(labels, parts=10, seed=0):
     order = order[labels[order].argsort(stable=True)]
     if (least := labels.unique(return_counts=True)[1].min()) < 2 * parts:
         raise ValueError(f"a class has {least} images: too few for {parts} parts")
-    deal = torch.arange(len(labels)) % parts           # on from class to class: parts of equal size
-    return [order[deal == p].sort().values for p in range(parts)]
+    part = torch.arange(len(labels)) % parts    # dealt on from class to class: parts of equal size
+    return [order[part == p].sort().values for p in range(parts)]
 
 
 def confidence_interval(values, level=0.95):
@@ -199,7 +197,7 @@ def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_l
     """Everything the tables report -> a dict that json can write; shares in [0, 1].
 
     NMI has k = the number of test classes; NMI and Table 2's parts are not defined for a separate
-    gallery.  Of ten splits or parts: the 95% confidence_interval."""
+    gallery.  Table 2's parts and Eq. 1-3 have the confidence_interval of ten parts or splits."""
     test, ks = torch.as_tensor(test), [*ks]
     shares, hits = recall_at_k(test, labels, [1, *ks], gallery, gallery_labels, each=True)
     result = {f"R@{k}": shares[k] for k in ks}
@@ -254,7 +252,7 @@ def pretrained_baseline(network, data, cfg):
 
 # ---------------------------------------------------------------------------- command line
 def rebuild(path, args):
-    """A checkpoint -> its network, its settings, its images as --dataset and --data-root say."""
+    """A checkpoint -> its network, its settings, its images where --dataset and --data-root say"""
     network, cfg = common.load(path, args.device)
     cfg.data_root = args.data_root or cfg.data_root
     cfg.dataset = args.dataset or cfg.dataset
@@ -271,27 +269,27 @@ def search(args):
     """--query: the images nearest to each photo among the run's test images and its gallery, or in
     --gallery, printed and with --to drawn.  A photo that is itself among them is found."""
     photos = [decode(path) for path in args.query]        # what cannot be read is said first
-    network, cfg, *data = (common.load(args.file, args.device) if args.gallery else
-                           rebuild(args.file, args))
+    network, cfg, data = ((*common.load(args.file, args.device), None) if args.gallery else
+                          rebuild(args.file, args))
     transform = importlib.import_module(cfg.paper).transforms(cfg)[2]
     photos = torch.stack([to_tensor(transform, photo) for photo in photos])
     if args.gallery:
         entries = folder_entries(args.gallery)
         images = [common.ImageFiles([path for *_, path in entries], transform)]
     else:
-        splits = [split for split in (data[0].test, data[0].gallery) if split]
-        entries = sum((split_entries(split, data[0].folder) for split in splits), [])
+        splits = [split for split in (data.test, data.gallery) if split]
+        entries = sum((split_entries(split, data.folder) for split in splits), [])
         images = [split.images for split in splits]
-    x, *y = [common.embed(network.embed, common.Split(own, None, None), cfg).cpu()
-             for own in (photos, *images)]
-    x, y = [F.normalize(v) if args.l2norm else v for v in (x, torch.cat(y))]
+    x, *searched = [common.embed(network.embed, common.Split(own, None, None), cfg).cpu()
+                    for own in (photos, *images)]
+    x, y = [F.normalize(v) if args.l2norm else v for v in (x, torch.cat(searched))]
     answers = [*zip(args.query, nearest_entries(x, y, entries, args.top or 5))]
     print(f"{args.file}: {len(entries):,} images are searched")
-    wide = max(20, *(len(kind) for _, nearest in answers for _, (_, kind, _) in nearest))
+    width = max(20, *(len(kind) for _, nearest in answers for _, (_, kind, _) in nearest))
     for path, nearest in answers:
-        print(f"\nquery {path}\n    distance  {'class':<{wide}}  image")
+        print(f"\nquery {path}\n    distance  {'class':<{width}}  image")
         for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
-            print(f"{place:>3} {distance:8.4f}  {kind:<{wide}}  {name}")
+            print(f"{place:>3} {distance:8.4f}  {kind:<{width}}  {name}")
     if args.to:
         draw_sheet(args.to, [((p, UNKNOWN, p), nearest) for p, nearest in answers])
         print(f"\nwrote {args.to}")
@@ -306,7 +304,7 @@ def main(args):
     else:
         network, cfg, data = rebuild(path, args)
         inputs, ks = common.embeddings(network.embed, data, cfg), args.ks or cfg.ks
-    for key in {*inputs} & {"test", "gallery", "seen"}:
+    for key in inputs.keys() & {"test", "gallery", "seen"}:
         x = inputs[key].to(common.device(args))
         inputs[key] = F.normalize(x, dim=-1) if args.l2norm else x
     try:
