@@ -57,7 +57,7 @@ The papers' figures are in report/paper_numbers.jsonl; they stand beside ours on
 
 
 def header(args, runs, done):
-    """From what the report was made, and by what."""
+    """From which runs the report was made and by which code; without one how to start them."""
     if not done:
         words = [f"--{name} {shlex.quote(str(value))}" for name, value in vars(args).items()
                  if value and name in {*SELECTION.split()} - {"quick"}]
@@ -73,11 +73,11 @@ def header(args, runs, done):
 
 
 def write_report(rows, args, folder):
-    """report.md, tables.csv, claims.csv and the figures -> the Markdown, names of what was
-    written.  Without any run report.md alone, which says how to start them."""
+    """Write report.md, tables.csv, claims.csv and the figures -> the Markdown, the files' names.
+    Without a finished run: report.md alone, which says how to start them."""
     folder.mkdir(parents=True, exist_ok=True)
     runs, most = all_runs(rows, args), max(row.seeds for row in rows)
-    rows = [row._replace(seeds=most) for row in rows]           # those that are there
+    rows = [row._replace(seeds=most) for row in rows]           # what more seeds ran stands too
     done = [run for run in runs if run.result]
     lines = [f"# Report on {NAMES[args.dataset]}", "", header(args, runs, done)]
     written, table_rows, claim_rows = ["report.md"], [], []
@@ -94,8 +94,8 @@ def write_report(rows, args, folder):
             lines += ["What was seen in them: [README.md](README.md).", ""]
         for key, of_key in itertools.groupby(rows, lambda row: row.key):
             (paper, name), of_key = key, [*of_key]
-            number = f"Fig. {name[3:]}" if name.startswith("fig") else f"Table {name}"
-            heading = f"{NAMES[paper]}, {number}: {EXPERIMENTS[key].title}"
+            where = f"Fig. {name[3:]}" if name.startswith("fig") else f"Table {name}"
+            heading = f"{NAMES[paper]}, {where}: {EXPERIMENTS[key].title}"
             lines += [f"## {heading}", ""]
             if picture := draw_picture(folder, of_key, args):
                 written.append(picture)
@@ -112,7 +112,8 @@ def write_report(rows, args, folder):
 
 
 def main(args):
-    with unpacked(args.runs) as args.runs:
+    with unpacked(args.runs) as folder:
+        args.runs = folder
         if args.sheet:
             draw_nearest(Path(args.out or Path(args.sheet).with_name("sheet.png")), args.sheet)
         elif args.annotate:
@@ -128,11 +129,11 @@ def main(args):
         elif args.dataset or args.partial:
             rows = selected(args)
             words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
-            folder = Path(args.out or args.beside / "-".join(filter(None, words)))
-            text, written = write_report(rows, args, folder)
+            out = Path(args.out or args.beside / "-".join(filter(None, words)))
+            text, written = write_report(rows, args, out)
             if args.partial:
-                print(re.sub(r"!\[.*?\)\s*", "", text))
-            print(f"wrote {folder}/{', '.join(written)}")
+                print(re.sub(r"!\[.*?\)\s*", "", text))          # without its pictures
+            print(f"wrote {out}/{', '.join(written)}")
         else:
             print(table(args.runs))
 

@@ -27,11 +27,9 @@ NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cu
 
 # ---------------------------------------------------------------------------- the list
 class Experiment(NamedTuple):
-    """A table or figure of a paper.
-
-    Rows of tables have their names of paper_numbers.jsonl; a row of a sweep is (series, symbol,
-    value).  No flags: the dataset's preset, which is the paper's method.
-    """
+    """A table or figure of a paper.  A table's rows have the names of paper_numbers.jsonl; a row of
+    a sweep is (series, symbol, value).  No flags: the dataset's preset, which is the paper's
+    method."""
     title: str
     datasets: str               # the paper's
     seeds: int                  # on glyphs

@@ -43,7 +43,7 @@ def panels(n, width=4.4, height=3.4):
 
 
 def save(figure, path, axes):
-    """With one legend below all panels."""
+    """Write the picture, with one legend below all panels."""
     names = {name: handle for axis in axes
              for handle, name in zip(*axis.get_legend_handles_labels())}
     figure.legend(names.values(), names, loc="outside lower center", ncols=min(4, len(names)))
@@ -66,7 +66,7 @@ def draw_curves(path, curves_in, sweep=False):
                 continue
             half = [confidence_interval(values)[1] if len(values) > 2 else np.nan
                     for values in seeds]
-            axis.plot(x, mean, marker=None if len(x) > 1 else "o", **style)     # a line has two
+            axis.plot(x, mean, marker=None if len(x) > 1 else "o", **style)     # one has no line
             axis.fill_between(x, mean - half, mean + half, color=COLOURS[i % 7], alpha=0.18, lw=0)
         axis.set(title=title, xlabel=x_label, ylabel=y_label)
         if x_label == "epoch":
@@ -75,7 +75,7 @@ def draw_curves(path, curves_in, sweep=False):
 
 
 # ---------------------------------------------------------------------------- of an experiment
-# Each function yields the panel, the series and some points of a curve.
+# Each function yields (panel, series, points of its curve); of one curve perhaps several times.
 def sweep(runs_of_rows, metrics):
     """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
     seeds = set.intersection(*({run.cfg.seed for run in runs} for _, runs in runs_of_rows))
@@ -130,8 +130,8 @@ def by_epoch(logs, metric):
     """The logs of runs -> [(epoch, values of the seeds)] of the epochs that were evaluated."""
     unit = 100 if PERCENT.fullmatch(metric) else 1
     points = {}
-    for line in (line for log in logs for line in log if metric in line):
-        points.setdefault(line["epoch"], []).append(unit * line[metric])
+    for row in (row for log in logs for row in log if metric in row):
+        points.setdefault(row["epoch"], []).append(unit * row[metric])
     return sorted(points.items())
 
 
@@ -158,8 +158,8 @@ def draw_runs(path, runs, names):
 
 # ---------------------------------------------------------------------------- images
 def draw_nearest(path, checkpoint):
-    """--sheet: a test image of each of six random classes, which the network has never seen, and
-    the five images nearest to it."""
+    """--sheet: a test image of each of six random test classes, and the five test or gallery images
+    nearest to it."""
     if path.suffix not in (".png", ".jpg"):
         raise common.UserError(f"--out {path} must end in .png or .jpg")
     where = argparse.Namespace(data_root=None, dataset=None, device="auto", no_cache=False)

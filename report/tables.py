@@ -81,11 +81,9 @@ def metrics_of(key, dataset):
 
 
 def reading(run, metric, row=None, part="last epoch"):
-    """A finished run's figure in the paper's unit, None if it has none.
-
-    metric: a name of paper_numbers.jsonl, of result.json or of the last log row; or a share of the
-    epochs, for R@1 after it.  row: those "at inference" read l2-normalized embeddings.
-    """
+    """A finished run's figure in the paper's unit, None if it has none.  metric: a name of
+    paper_numbers.jsonl, of result.json or of the last log row; or a share of the epochs, for R@1
+    after it.  row: one "at inference" reads the result of l2-normalized embeddings."""
     if metric == "last four R@1":                   # the mean of the last four evaluations
         return 100 * statistics.mean([line["R@1"] for line in run.log if "R@1" in line][-4:])
     if isinstance(metric, float):                   # R@1 after about this share of the schedule
@@ -113,8 +111,8 @@ def readings(runs, *args):
 
 # ---------------------------------------------------------------------------- a paper's table
 def cells(row, args):
-    """A row's figures -> rows of tables.csv, one per metric; {head: {metric: text}}: below the
-    paper's figures, on each of its datasets, ours"""
+    """A row's figures -> rows of tables.csv, one per metric; {head: {metric: text}}, first the
+    paper's figures, on a stand-in those on each of its datasets, then ours"""
     runs, texts, own, csv_rows = runs_of(row, args), {}, {}, []
     stand_in, n = row.dataset in STAND_INS, sum(run.result is not None for run in runs)
     for entry in papers(row.key, row.dataset, label(row)):
@@ -123,8 +121,9 @@ def cells(row, args):
         if row.dataset != "glyphs":
             own[entry["metric"]] = entry["value"]
     not_run = "not run" if runs else STAND_INS[row.dataset]
-    ours = texts[f"**ours**, last epoch, n = {n}" if n else not_run] = {}
-    difference, best = texts["difference"], texts["best on test*"] = {}, {}
+    ours, difference, best = {}, {}, {}
+    texts[f"**ours**, last epoch, n = {n}" if n else not_run] = ours
+    texts |= {"difference": difference, "best on test*": best}
     for metric in metrics_of(row.key, row.dataset):
         last, at_best, before = (readings(runs, metric, row, part) for part in (
             "last epoch", "best on test", "pretrained backbone"))
@@ -215,7 +214,8 @@ def seeds_of(runs, name, file="result.json"):
         return settings[setting]
     if name in settings:
         return settings[name]
-    kind, known = "run" if file == "log.jsonl" else "finished run", ", ".join(settings) or "none"
+    kind = "run" if file == "log.jsonl" else "finished run"
+    known = ", ".join(settings) or "none"
     raise common.UserError(f"no {kind} {name} under {runs}: there are {known}")
 
 
