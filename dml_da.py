@@ -305,7 +305,7 @@ def transforms(cfg):
 
 # ---------------------------------------------------------------------------- training
 def evaluate(network, data, cfg):
-    """Recall on test and train (Fig. 1d), NMI (U10), and D_avg and α over the training classes."""
+    """Recall on test, train (Fig. 1d), held-out classes; NMI (U10); D_avg, α of training classes"""
     parts = common.embeddings(network.embed, data, cfg)
     metrics = retrieval(parts, cfg.ks) | val_recall(network.embed, data, cfg)
     metrics["seen R@1"] = recall_at_k(parts["seen"], parts["seen_labels"], [1])[1]

@@ -177,7 +177,7 @@ def class_similarities(gram, labels):
     """Eq. 8 for all pairs of classes: S_IJ = <C_I, C_J>, the mean of gram over I × J.
 
     C are the classes of the batch, n^I the size of class I in it, not in the training set (E5).
-    gram (B, B), labels (B,) -> S (C, C), the weights n^I n^J, 0 for I = J (C, C)
+    gram (B, B), labels (B,) -> S (C, C), weights (C, C): n^I n^J, but 0 for I = J
     """
     member = F.one_hot(labels.unique(return_inverse=True)[1]).to(gram)  # (B, C)
     n = member.sum(0)                                                   # (C,)
@@ -212,8 +212,8 @@ def jintra(gram, labels):
 def intra_class(x, labels):
     """Eq. 4's penalty: -Σ_I 1/N_pairs^I Σ_{i≠j∈I} exp(-½‖x_i - x_j‖²), over the batch's classes.
 
-    The paper has no i≠j (a constant more).  N_pairs^I counts ordered pairs; a class with one image
-    has none.  The loss adds α times this.  x (B, d), labels (B,) -> scalar in [-classes, 0]
+    The paper's sum has i = j too, which adds a constant.  N_pairs^I counts ordered pairs; a class
+    with one image has none.  x (B, d), labels (B,) -> scalar in [-classes, 0]
     """
     member = F.one_hot(labels.unique(return_inverse=True)[1]).to(x)     # (B, C)
     n = member.sum(0)                                                   # (C,)
@@ -227,8 +227,8 @@ def regularizer(cfg, x_minus, x, x_plus, labels):
     if cfg.regularizer == "intra":
         return intra_class(x, labels)
     if cfg.kernel in ("polynomial", "mgf"):
-        # U8: these two kernels see x⁻ l2-normalized.  Else x⁻·x⁻' is mostly above 88 on glyphs,
-        # where float32's exp overflows, and the polynomial kernel dominates the loss.
+        # U8: both kernels see x⁻ l2-normalized.  Otherwise x⁻·x⁻' is mostly above 88 on glyphs;
+        # there float32's exp overflows, and the polynomial kernel dominates the loss.
         x_minus = F.normalize(x_minus)
     layers, kernels, reps = VARIANTS[cfg.variant], kernels_of(cfg), (x_minus, x, x_plus)
     gram = joint_kernel([reps[i] for i in layers], [kernels[i] for i in layers])        # (B, B)

@@ -94,7 +94,7 @@ def pairwise_distances(e):
 
 def off_diagonal(distances):
     """The entries i ≠ j, the set P of Eq. 1.  (B, B) -> (B (B - 1),)"""
-    B = len(distances)                                                  # without the diagonal
+    B = len(distances)      # after entry 0 every (B + 1)-th entry is on the diagonal
     return distances.flatten()[1:].view(B - 1, B + 1)[:, :-1].flatten()
 
 
@@ -118,7 +118,7 @@ def triplet_loss(distances, anchors, positives, negatives, margin):
 def contrastive_loss(distances, anchors, positives, negatives, margin):
     """Contrastive: mean over pairs of d(a, p), plus mean of [m - d(a, n)]_+.  -> scalar
 
-    U10: the paper gives no formula.  Distances are not squared; m = 1 is the scaled mean.
+    U10: the paper gives no formula.  Distances are not squared; m = 1 is their mean (unit_mean).
     """
     if not len(anchors):
         return distances.sum() * 0
@@ -168,7 +168,7 @@ def distance_weighted_negatives(e, labels, generator):
     log_weight = log_weight.masked_fill(same | (r > 1.4), -torch.inf)
     no_candidate = (log_weight == -torch.inf).all(1, keepdim=True)      # (B, 1)
     log_weight = torch.where(no_candidate & ~same, 0.0, log_weight)     # uniform
-    weight = log_weight.softmax(1).nan_to_num(1.0)      # of negatives; nan: the loss will say so
+    weight = log_weight.softmax(1).nan_to_num(1.0)  # nan: any negative does, the loss is nan too
     negatives = torch.multinomial(weight[anchors], 1, generator=generator)[:, 0]
     return anchors, positives, negatives
 
@@ -311,7 +311,7 @@ def set_rates(optimizer, cfg, epoch):
 
 
 def evaluate(network, data, cfg):
-    """Recall on test and train (Fig. 3b; U11: In-Shop has a gallery), ‖e‖: mean and cv (Fig. 4)"""
+    """Recall on test (U11: In-Shop's gallery), train (Fig. 3b), held-out classes; ‖e‖ (Fig. 4)."""
     parts = common.embeddings(network.embed, data, cfg)
     norm = parts["test"].norm(dim=1)
     return retrieval(parts, cfg.ks) | val_recall(network.embed, data, cfg) | {
