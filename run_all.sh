@@ -59,11 +59,11 @@ export PYTHON=${PYTHON:-python}
 if [ "$mode" = test ]; then             # in two halves of a core each; one's lines come last
     export OMP_NUM_THREADS=1
     half=$(mktemp) status=0
+    trap 'kill $(jobs -p) 2> /dev/null || true; rm -f "$half"' EXIT     # ^C does not reach the other
     "$PYTHON" -m pytest -q tests/test_[!c]*.py tests/test_c[!l]*.py > "$half" 2>&1 & other=$!
     "$PYTHON" -m pytest -q tests/test_cl*.py || status=1
     wait "$other" || status=1
     cat "$half"
-    rm -f "$half"
     exit "$status"
 fi
 
