@@ -140,7 +140,7 @@ def cells(row, args):
             "ours": mean if n else not_run,             # None: DML-DA's α without DML-DA
             "our std": std, "seeds": len(last), "best on test, not to report": best_mean,
             "best on test's std": best_std, "before training": mean_and_std(before)[0],
-            "command": re.sub(r" --seed 0| --out \S+", "", runs[0].command) if runs else None,
+            "command": re.sub(r" --(seed 0|out ('.*'|\S+))", "", runs[0].command) if runs else None,
             "rate": runs[0].cfg.lr if runs else None})
     return csv_rows, texts
 
