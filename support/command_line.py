@@ -18,7 +18,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog, page):
         super().__init__(prog=prog, epilog=page, allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter)
-        self._negative_number_matcher = re.compile(r"-[\d.]")   # nor are -1e-1 and -3,0,3 flags
+        self._negative_number_matcher = re.compile(r"-[\d.]")   # -1e-1 and -3,0,3 are no flags
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message}\n")
@@ -90,7 +90,7 @@ RUNTIME_ONLY = ("data_root", "out", "device", "workers", "no_cache", "again")
 
 
 def add_shared_arguments(parser, backbone_name):
-    """The flags that mean the same in every paper script; backbone_name: argparse type of names"""
+    """The flags that mean the same in every paper script; backbone_name: --backbone's type"""
     add = parser.add_argument
     add("--dim", type=number(int, 1), help="d, the embedding's width")
     add("--batch", type=number(int, 2))
@@ -169,7 +169,8 @@ def main(function, parse_args):
     try:
         function(parse_args())
     except (UserError, NonFiniteLoss, OSError, MemoryError, torch.OutOfMemoryError) as error:
-        message = str(error).rpartition("files.UserError: ")[2].strip()      # a loader's worker
+        # The error of a loader's worker has its traceback before the message.
+        message = str(error).rpartition("files.UserError: ")[2].strip()
         fail(message or "out of memory", 1 if isinstance(error, NonFiniteLoss) else 2)
     except RuntimeError as error:
         last_line = str(error).strip().rpartition("\n")[2]
