@@ -325,8 +325,8 @@ def train(cfg):
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
-    common.need_pairs(data.train)
-    cfg.iterations = cfg.iterations or common.iterations_for(data.train, cfg, DEFAULTS)
+    common.need_pairs(data.train, cfg)
+    cfg.iterations = cfg.iterations or common.iterations_for(data.train, batches, cfg, DEFAULTS)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)

@@ -1,7 +1,7 @@
 """The images of a dataset, uint8 RGB (3, h, w): decoding, the cache, splits, held-out classes."""
+import argparse
 import collections
 import glob
-import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +126,11 @@ class Split:
         return len(self.labels)
 
     def __str__(self):
-        return f"{len(self):,} images of {len(self.classes):,} classes"
+        return f"{len(self):,} images of {len(self.present()):,} classes"
+
+    def present(self):
+        """The names of its own classes: with a gallery `classes` has those of both splits."""
+        return [self.classes[label] for label in self.labels.unique()]
 
 
 @dataclass
@@ -141,10 +145,10 @@ class Data:
 
     def shared(self):
         """How many of the test classes train too: a folder's train/ and test/ may share some."""
-        return len({*self.train.classes} & {*self.test.classes})
+        return len({*self.train.present()} & {*self.test.present()})
 
     def counts(self):
-        return {part: [len(own), len(own.classes)] for part in ("train", "test", "gallery", "val")
+        return {part: [len(own), len(own.present())] for part in ("train", "test", "gallery", "val")
                 if (own := getattr(self, part))}
 
 
@@ -173,7 +177,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         first = round(len(classes) * (1 - val))
         if not 2 <= first <= len(classes) - 2:
             raise UserError(f"--val {val:g} of {len(classes)} training classes leaves fewer than "
-                            "two to train or to hold out")
+                            f"two to train or to hold out: try {2 / len(classes):.2g}")
         splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
         splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
 
@@ -197,20 +201,26 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     return Data(seen=split("train", test), identity=identity, folder=folder, **parts)
 
 
-def need_pairs(split):
-    if split.labels.bincount().max() < 2:
+def need_pairs(split, cfg):
+    """UserError: no positive pairs in these training images, or no negative ones in a batch."""
+    of_class = split.labels.bincount()
+    if of_class.max() < 2:
         raise UserError(f"no training class has two images ({split}), as pairs and triplets need")
+    if of_class.clamp(max=cfg.images_per_class or len(split)).min() >= cfg.batch:
+        raise UserError(f"--batch {cfg.batch} is full with one class: raise it, or lower "
+                        "--images-per-class, so that a batch has pairs of different classes")
 
 
-def iterations_for(split, cfg, defaults):
-    """Batches per epoch for a folder: as many passes as the paper over CUB, at most as long.  With
-    few classes a batch of --images-per-class of each (0: all) stays below --batch."""
-    of_class = split.labels.bincount().clamp(max=cfg.images_per_class or len(split))
-    batch = min(cfg.batch, int(of_class.sum()))
+def iterations_for(split, batches, cfg, defaults):
+    """Batches per epoch for a folder: about as many passes as the paper over CUB, at most as long.
+    batches: the script's sampler; with few classes its batches stay below --batch."""
+    trial = argparse.Namespace(**vars(cfg) | {"iterations": 50, "seed": 0})
+    size = sum(map(len, batches(split.labels, trial, 0))) / trial.iterations
     passes = defaults["iterations"] * defaults["batch"] / COUNTS["cub"]["train"][0]
-    batches = min(defaults["iterations"], math.ceil(passes * len(split) / batch))
-    print(f"batches per epoch: {batches}, of {batch} of the {len(split):,} training images")
-    return batches
+    n = min(defaults["iterations"], max(1, round(passes * len(split) / size)))
+    print(f"batches per epoch: {n}, of about {size:.0f} images, so {n * size / len(split):.1f} "
+          "passes over the training images")
+    return n
 
 
 def check(name, root):

@@ -47,8 +47,9 @@ def read_dataset(name, root):
     if name in COUNTS:
         return _papers(name, root)
     if not Path(name).is_dir():
-        raise UserError(f"unknown dataset '{name}': no folder of images, and none of "
-                        f"{', '.join([*COUNTS, *SMALLER])} (and glyphs, which has no files)")
+        raise UserError(f"unknown dataset '{name}': no folder of images (moved? --dataset says "
+                        f"where to), and none of {', '.join([*COUNTS, *SMALLER])} (and glyphs, "
+                        "which has no files)")
     return Path(name), _own_folder(Path(name))
 
 

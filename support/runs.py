@@ -221,7 +221,7 @@ class Run:
         patience, best = self.cfg.patience, self.best("val R@1")
         evaluated = best and "val R@1" in self.history[-1]
         if out := bool(patience and evaluated and len(self.history) - best["epoch"] >= patience):
-            print(f"no better R@1 on the held-out classes for {patience} epochs")
+            print(f"no better R@1 on the held-out classes since epoch {best['epoch']}")
         return out
 
     def progress(self, loader):
@@ -334,9 +334,8 @@ def show(rows, ks):
             print("1-NN estimates (JRD, Eq. 2-3), 95%" + "".join(
                 f"  {name} [{row[key][0] - row[key][1]:.3f}, {sum(row[key]):.3f}]"
                 for name, key in (("λ", "lambda"), ("d_H", "d_H"))))
-        if "queries without a positive" in row:
-            print(f"{row['queries without a positive']} queries have no other image of their class "
-                  "to find and count as misses")
+    if lonely := max(row.get("queries without a positive", 0) for row in rows.values()):
+        print(f"queries without an image of their class to find, which count as misses: {lonely}")
 
 
 def final_table(run):

@@ -66,8 +66,9 @@ def folder_entries(folder):
     say_left_out(folder, others)
     if not images:
         raise UserError(f"{folder} has no images")
-    return [(str(path), (*path.relative_to(folder).parts[:-1], UNKNOWN)[0], path)
-            for path in images]
+    parts = ("train", "test", "gallery")                    # of which the classes are sub-folders
+    return [(str(path), next((name for name in path.relative_to(folder).parts[:-1]
+                              if name not in parts), UNKNOWN), path) for path in images]
 
 
 def split_entries(split, folder):
@@ -90,7 +91,11 @@ def nearest_entries(x, searched, entries, top):
 def draw_sheet(path, answers):
     """A picture with a line of images for each of answers [(query, the entries nearest to it)],
     framed as right or wrong if the query's class is known."""
-    font, across, down = ImageFont.load_default(TEXT), SIDE + 2 * GAP, SIDE + 2 * GAP + 2 * LINE
+    try:
+        font = ImageFont.truetype("DejaVuSans.ttf", TEXT)
+    except OSError:
+        font = ImageFont.load_default(TEXT)                 # without umlauts
+    across, down = SIDE + 2 * GAP, SIDE + 2 * GAP + 2 * LINE
     width = 1 + max(len(nearest) for _, nearest in answers)
     sheet = PIL.Image.new("RGB", (across * width, down * len(answers)), "white")
     pen = ImageDraw.Draw(sheet)

@@ -35,6 +35,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --dataset {tmp}/broken --val 0.1": "--val 0.1 of 2 training classes leaves fewer",
     "jrd.py --dataset {tmp}/broken --val 0.9": "--val 0.9 of 2 training classes leaves fewer",
     "mdr.py --dataset {tmp}/singles": "no training class has two images (2 images of 2 classes)",
+    "mdr.py --batch 4": "--batch 4 is full with one class: raise it, or lower --images-per-class",
     "jrd.py --dataset {tmp}/singles --backbone vit_b_16 --weights random --resize 64 --size 64":
         "vit_b_16 cannot take images of 64 × 64",
     "jrd.py --device tpu": "--device tpu",
