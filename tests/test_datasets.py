@@ -463,6 +463,7 @@ def test_an_epoch_on_a_miniature_copy(script, name, flags, mini, train):
     _, result, config = left_in(folder)
     last = result["last epoch"]
     assert 0 <= last["R@1"] <= 1 and ("NMI" in last) == (name != "inshop")
+    assert "\nuntrained backbone " in out
     assert "train 3 images of 2 classes" in out and out.count("building the cache") == (
         {"cub": 2, "inshop": 4, "sop": 3}[name])                # JRD's training images have none
     assert config["splits"] == {part: list(counts) for part, counts in MINI[name].items()}

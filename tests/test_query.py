@@ -95,13 +95,14 @@ def test_the_nearest_by_hand():
 
 def test_a_class_is_the_first_sub_folder(tmp_path):
     make_folder(tmp_path / "deep" / "under", [1])
-    make_folder(tmp_path, [1])
-    make_folder(tmp_path / ".cache", [1])
+    for part in ("", "test", ".cache"):                         # test/ is no class, .cache is litter
+        make_folder(tmp_path / part, [1])
     (tmp_path / "notes.txt").write_text("no image")
     PIL.Image.new("RGB", (4, 4)).save(tmp_path / "lone.JPG")
     assert [(name, kind) for name, kind, _ in search.folder_entries(tmp_path)] == [
         (f"{tmp_path}/class00/0.png", "class00"),
-        (f"{tmp_path}/deep/under/class00/0.png", "deep"), (f"{tmp_path}/lone.JPG", "–")]
+        (f"{tmp_path}/deep/under/class00/0.png", "deep"), (f"{tmp_path}/lone.JPG", "–"),
+        (f"{tmp_path}/test/class00/0.png", "class00")]
 
 
 # ---------------------------------------------------------------------------- the sheet

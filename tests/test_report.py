@@ -149,6 +149,12 @@ def test_two_settings_are_compared_within_a_seed(out, typed):
     for name in ("jrd-glyphs-alpha", "mdr-glyphs"):
         with pytest.raises(common.UserError, match=f"no finished run {name} "):
             tables.compare(out, "jrd-glyphs", name)
+    jrds, mdrs = (experiments.training(p, "glyphs", "", 1, out, None, None) for p in ("jrd", "mdr"))
+    pretend(mdrs)
+    for run in (jrds, mdrs):
+        edit_settings(run.folder, paper=run.paper)
+    text = tables.compare(out, "jrd-glyphs", "mdr-glyphs")
+    assert "paper (jrd and mdr)" in text and "code of the script" not in text
 
 
 def test_cub128_has_the_experiments_on_cub_and_cars_and_the_headlines_first():
