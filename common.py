@@ -1,41 +1,155 @@
 """What the three paper scripts share and no paper is about: data, backbones, the run folder.
 
-    load_dataset(name, root, ...)   the papers' datasets, glyphs, or a folder of images
-    train_loader, embed             batches of one epoch; the embeddings of a split
-    backbone, load_weights          pretrained networks, from a file or downloaded
-    to_device, features             --precision and channels_last
-    load(checkpoint)                a trained network, ready to embed
-    Run                             header, progress, log, atomic checkpoint, automatic resume
-    python common.py check cub      reads every image of a dataset and lists those it cannot
-    python common.py prepare cub    fetches the dataset (cub, sop) and weights, builds caches
+    load_dataset(name, root, ...)    the papers' datasets, glyphs, or a folder of images
+    train_loader, embed_splits       batches of one epoch; the embeddings of the splits
+    backbone, load_weights           pretrained networks, from a file or downloaded
+    to_device, features              --precision and channels_last
+    load(checkpoint)                 a trained network, ready to embed
+    Run                              header, progress, log, atomic checkpoint, automatic resume
+    python common.py check cub       reads every image of a dataset and lists those it cannot
+    python common.py prepare cub     fetches the dataset (cub, sop) and weights, builds caches
 
 Images are uint8 RGB (3, h, w) until `Preprocess` turns a batch into what its backbone knows.
 """
 import argparse
-import importlib
-import itertools
-import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn as nn
 import torchvision
-from torchvision.datasets.utils import check_md5, extract_archive
+from torchvision.transforms import v2
 from tqdm import tqdm
 
 from support import glyphs
-from support.command_line import (Parser, add_shared_arguments, cores, data_root,  # noqa: F401
-                                  device, idle_shared, main, number, output, refuse_idle,
-                                  settings)
-from support.files import (NonFiniteLoss, UserError, atomic, listed, load_torch,  # noqa: F401
-                           reason, sha256)
-from support.glyphs import SMALL_TRANSFORMS, SmallNet                            # noqa: F401
-from support.images import (Data, ImageFiles, Split, check, iterations_for,      # noqa: F401
-                            load_dataset, need_pairs)
-from support.layouts import ARCHIVES, COUNTS, FOLDERS, SMALLER
+from support.command_line import cores, data_root, device, main
+from support.files import NonFiniteLoss, UserError, digest, listed, load_torch, reason, sha256
+from support.images import ImageFiles, cache_images, to_tensor
+from support.layouts import COUNTS, SMALLER, read_dataset
 from support.networks import BNInception, GoogLeNet
-from support.runs import PAPERS, Run, other_images, read_checkpoint, run_folder  # noqa: F401
+from support.prepare import parse_args
+from support.runs import Run, read_checkpoint, script    # noqa: F401  the scripts' common.Run
+
+
+# ---------------------------------------------------------------------------- datasets
+@dataclass
+class Split:
+    images: object              # indexable, uint8 (3, h, w) each
+    labels: torch.Tensor        # (n,) long from 0
+    classes: list               # their names
+    files: list = None          # the images' paths in the dataset's folder, if they have any
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __str__(self):
+        return f"{len(self):,} images of {len(self.present()):,} classes"
+
+    def present(self):
+        """The names of its own classes: with a gallery `classes` has those of both splits."""
+        return [self.classes[label] for label in self.labels.unique()]
+
+
+@dataclass
+class Data:
+    train: Split                # what the loader augments
+    train_plain: Split          # the same images as test images are seen
+    test: Split                 # of other classes, but for those that are `shared`
+    gallery: Split = None       # what the test images are searched in, if not in themselves
+    val: Split = None           # held-out training classes, as test images are seen
+    identity: dict = None       # {split: digest of its images}, of train with what is held out
+    folder: Path = None         # of the files
+
+    def shared(self):
+        """How many of the test classes train too: a folder's train/ and test/ may share some."""
+        return len({*self.train.present()} & {*self.test.present()})
+
+    def counts(self):
+        return {part: [len(own), len(own.present())] for part in ("train", "test", "gallery", "val")
+                if (own := getattr(self, part))}
+
+
+def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
+    """A dataset by name, or a folder of one's own -> Data, ready to train.
+
+    root: the folder of the datasets and their .cache.  train, test: the deterministic first part of
+    the transforms, None for none.  cache: keep what that part makes.  val: the share of the
+    training classes to hold out.
+    """
+    papers, root = SMALLER.get(name, name) in COUNTS, Path(root or data_root())
+    if name == "glyphs":
+        folder, splits = None, {part: [
+            (v2.functional.to_pil_image(image), f"glyph {glyphs.GLYPHS[part][0][label]}")
+            for image, label in zip(*glyphs.glyphs(part))] for part in ("train", "test")}
+    else:
+        folder, splits = read_dataset(name, root)
+
+    def digest_of(rows):        # names; os.stat of the papers' 120,000 files too may take minutes
+        stats = [[] if papers else [path.stat().st_size, path.stat().st_mtime_ns]
+                 for path, _ in rows]
+        return digest(*(" ".join(map(str, [path.relative_to(folder).as_posix(), *stat]))
+                        for (path, _), stat in zip(rows, stats)))
+    identity = {part: digest_of(rows)[:12] for part, rows in splits.items() if folder}
+    if val:
+        classes = sorted({c for _, c in splits["train"]})
+        first = round(len(classes) * (1 - val))
+        if not 2 <= first <= len(classes) - 2:
+            raise UserError(f"--val {val:g} of {len(classes)} training classes leaves fewer than "
+                            f"two to train or to hold out: try {2 / len(classes):.2g}")
+        splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
+        splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
+
+    def split(part, prefix):
+        rows, other = splits[part], {"test": "gallery", "gallery": "test"}.get(part)
+        classes = sorted({c for _, c in [*rows, *splits.get(other, ())]})
+        number_of = {c: i for i, c in enumerate(classes)}
+        labels, classes = torch.tensor([number_of[c] for _, c in rows]), [*map(str, classes)]
+        if not folder:
+            return Split(torch.stack([to_tensor(prefix, x) for x, _ in rows]), labels, classes)
+        images = ImageFiles([path for path, _ in rows], prefix, as_stored=papers)
+        if cache and prefix:
+            place = folder.resolve()
+            own = f"{place.name}-{digest(place)[:8]}"
+            words = [SMALLER.get(name, name) if papers else own, part]
+            words += [f"{val:g}"] if val and part in ("train", "val") else []
+            images = cache_images(images, root / ".cache" / "-".join(words),
+                                  digest_of(rows))
+        return Split(images, labels, classes, [p.relative_to(folder).as_posix() for p, _ in rows])
+    parts = {part: split(part, train if part == "train" else test) for part in splits}
+    return Data(train_plain=split("train", test), identity=identity, folder=folder, **parts)
+
+
+def untrained(data):
+    """Data of a folder on which nothing trained -> the same with all its images in `test`; a
+    gallery stays apart, and what is searched in it is `test` alone."""
+    splits = [data.test] if data.gallery else [data.train_plain, data.test]
+    names = [split.classes[label] for split in splits for label in split.labels.tolist()]
+    number_of = {name: i for i, name in enumerate(data.test.classes if data.gallery else
+                                                  sorted({*names}))}
+    test = Split(torch.utils.data.ConcatDataset([split.images for split in splits]),
+                 torch.tensor([number_of[name] for name in names]), [*number_of],
+                 sum((split.files or [] for split in splits), []))
+    return Data(None, None, test, data.gallery, identity=data.identity, folder=data.folder)
+
+
+def need_pairs(split, cfg):
+    """UserError: no positive pairs in these training images, or no negative ones in a batch."""
+    of_class = split.labels.bincount()
+    if of_class.max() < 2:
+        raise UserError(f"no training class has two images ({split}), as pairs and triplets need")
+    if of_class.clamp(max=cfg.images_per_class or len(split)).min() >= cfg.batch:
+        raise UserError(f"--batch {cfg.batch} is full with one class: raise it, or lower "
+                        "--images-per-class, so that a batch has pairs of different classes")
+
+
+def iterations_for(split, batches, cfg, defaults):
+    """Batches per epoch for a folder: about as many passes as the paper over CUB, at most as long.
+    batches: the script's sampler; with few classes its batches stay below --batch."""
+    trial = argparse.Namespace(**vars(cfg) | {"iterations": 50, "seed": 0})
+    size = sum(map(len, batches(split.labels, trial, 0))) / trial.iterations
+    passes = defaults["iterations"] * defaults["batch"] / COUNTS["cub"]["train"][0]
+    return min(defaults["iterations"], max(1, round(passes * len(split) / size)))
 
 
 # ---------------------------------------------------------------------------- batches, embeddings
@@ -57,9 +171,9 @@ class _Augmented(torch.utils.data.Dataset):
             return self.augment(self.split.images[index]), int(self.split.labels[index])
 
 
-def _loading(cfg, images):
+def _loader_args(cfg, images):
     """Arguments of torch's loader; a generator of its own leaves the global one alone."""
-    default = 0 if torch.is_tensor(images) else min(8, cores())
+    default = 0 if torch.is_tensor(images) else min(16, cores())
     return dict(num_workers=default if cfg.workers is None else cfg.workers,
                 pin_memory=device(cfg).type == "cuda", generator=torch.Generator())
 
@@ -70,12 +184,20 @@ def train_loader(split, augment, batches, cfg):
     batches(labels, cfg, epoch) -> lists of indices.  What an epoch draws depends on (--seed, epoch,
     image) alone, in whichever worker and order.
     """
-    order, how = [], _loading(cfg, split.images)    # one loader for all epochs: its workers live on
-    loader = torch.utils.data.DataLoader(_Augmented(split, augment, cfg.seed), batch_sampler=order,
-                                         persistent_workers=how["num_workers"] > 0, **how)
+    first = batches(split.labels, cfg, 0)
+    seen = sum(map(len, first))
+    print(f"batches per epoch: {len(first)}, of about {seen / len(first):.0f} images, so "
+          f"{seen / len(split):.1f} passes over the training images" + (
+              f"; few steps: {'--iterations 20' if 'iterations' in cfg else '--batch 32'} makes more"
+              if len(first) < 5 else ""))
+    epoch_batches, loader_args = [], _loader_args(cfg, split.images)
+    loader = torch.utils.data.DataLoader(           # one for all epochs: its workers live on
+        _Augmented(split, augment, cfg.seed), batch_sampler=epoch_batches,
+        persistent_workers=loader_args["num_workers"] > 0, **loader_args)
 
     def of_epoch(epoch):
-        order[:] = [[(epoch, i) for i in batch] for batch in batches(split.labels, cfg, epoch)]
+        epoch_batches[:] = [[(epoch, i) for i in batch]
+                            for batch in batches(split.labels, cfg, epoch)]
         return loader
     return of_epoch
 
@@ -83,38 +205,37 @@ def train_loader(split, augment, batches, cfg):
 @torch.inference_mode()
 def embed(function, split, cfg):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
-    images, where = split.images, device(cfg)
-    batch = 200 if where.type == "cuda" else 25         # 25 fit into a CPU's cache
-    whole = getattr(images, "whole", images)            # all as one tensor, or None
+    images, to = split.images, device(cfg)
+    batch = 200 if to.type == "cuda" else 25            # 25 fit into a CPU's cache
+    whole = images if torch.is_tensor(images) else getattr(images, "whole", None)
     batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
-        images, batch, **_loading(cfg, images))
+        images, batch, **_loader_args(cfg, images))
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
-    x = torch.cat([function(part.to(where, non_blocking=True)).float() for part in bar])
+    x = torch.cat([function(part.to(to, non_blocking=True)).float() for part in bar])
     if not torch.isfinite(x).all():
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
                             "of the run holds the last good epoch")
     return x
 
 
-def embeddings(function, data, cfg, splits=("test", "gallery", "seen")):
-    """function's embeddings of the splits and their labels, as keyword arguments of eval.judge."""
-    parts = {}
-    for name in splits:
-        if split := getattr(data, name):
-            parts[name] = embed(function, split, cfg)
-            parts["labels" if name == "test" else f"{name}_labels"] = split.labels
-    return parts
+def embed_splits(function, data, cfg, *names):
+    """{split: (function's embeddings (n, d), labels (n,))}, as eval's recalls and judge take it, of
+    those of test, gallery, train_plain and val that there are, or of the named ones alone."""
+    splits = {name: getattr(data, name) for name in names or ("test", "gallery", "train_plain",
+                                                              "val")}
+    return {name: (embed(function, split, cfg), split.labels) for name, split in splits.items()
+            if split}
 
 
 # ---------------------------------------------------------------------------- backbones
 def to_device(network, cfg):
     """Move a network to --device, and set what --precision allows.  TF32 is for convolutions alone:
     the losses have none, so they stay in float32."""
-    where = device(cfg)
+    to = device(cfg)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
     torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
-    return network.to(where, memory_format=memory_format(where, cfg.precision))
+    return network.to(to, memory_format=memory_format(to, cfg.precision))
 
 
 def memory_format(device, precision):
@@ -178,7 +299,7 @@ def backbone(name, size=None):
     """`small`, bn_inception, googlenet_bvlc, or a model of torchvision without its 1000-way layer,
     dropout and stochastic depth (the papers mention none) -> module, width of its output.
     UserError: a model that cannot take images of size × size."""
-    own = {"small": (SmallNet, 128), "bn_inception": (BNInception, 1024),
+    own = {"small": (glyphs.SmallNet, 128), "bn_inception": (BNInception, 1024),
            "googlenet_bvlc": (GoogLeNet, 1024)}
     if name in own:
         return own[name][0](), own[name][1]
@@ -215,7 +336,7 @@ def load_weights(backbone, name, source=None):
 
     source: a file, 'random' for none, None for the published file, in torch's hub folder or
     downloaded there.  A file of one's own may have the classifier too, lie in a "state_dict" or
-    "model", and have a prefix common to all names.
+    "model", have a prefix common to all names, or be a run's last.pt.
     UserError: no file, no network, a published file's name with another hash, other names, shapes.
     """
     if source == "random":
@@ -234,8 +355,7 @@ def load_weights(backbone, name, source=None):
         raise UserError(f"no weights file {path}")
     if not path.exists():
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            torch.hub.download_url_to_file(url + file, str(path), hash_prefix=digest)
+            torch.hub.load_state_dict_from_url(url + file, check_hash=True, weights_only=True)
         except (OSError, RuntimeError) as error:
             raise UserError(f"cannot download {url + file}: {error}; fetch it some other way and "
                             f"put it at {path}, or pass --weights FILE, or --weights random to "
@@ -259,7 +379,7 @@ def load_weights(backbone, name, source=None):
 
 def unwrapped(state, name):
     """The tensors of a weights file by the names that a backbone gives them; name: one of those."""
-    for key in ("state_dict", "model"):
+    for key in ("state_dict", "model", "network"):
         state = state.get(key, state) if isinstance(state, dict) else {}
     state = {str(key): value for key, value in state.items()} if isinstance(state, dict) else {}
     prefixes = [key.removesuffix(name) for key in state if f".{key}".endswith(f".{name}")]
@@ -271,84 +391,16 @@ def load(checkpoint, device="cpu"):
     """A run's last.pt -> its network in eval mode on a device, and its settings.
     network.embed(uint8 images (B, 3, h, w) on that device) -> embeddings (B, d).  UserError: no
     checkpoint, or one that does not fit this code."""
-    state = read_checkpoint(checkpoint)
-    cfg = argparse.Namespace(**state["config"])
-    cfg.device, cfg.paper = device, state["paper"]
-    paper = importlib.import_module(cfg.paper)         # the one of jrd, mdr, dml_da that it names
+    saved = read_checkpoint(checkpoint)
+    cfg = argparse.Namespace(**saved["config"])
+    cfg.device, cfg.paper = device, saved["paper"]
     try:
-        network = paper.Network(cfg, cfg.splits["train"][1])
-        network.load_state_dict(state["network"])
+        network = script(cfg.paper).Network(cfg, cfg.splits["train"][1])
+        network.load_state_dict(saved["network"])
     except (AttributeError, KeyError, RuntimeError) as error:
         raise UserError(f"{checkpoint} does not fit this {cfg.paper}.py (it was made at commit "
-                        f"{state['config'].get('commit')}): {reason(error)}")
+                        f"{saved['config'].get('commit')}): {reason(error)}")
     return to_device(network, cfg).eval(), cfg
-
-
-# ---------------------------------------------------------------------------- command line
-def download(dataset, root):
-    """Fetch and unpack cub or sop where it is missing.  Its folder appears whole or not at all.
-    Tested against a server on the same machine; the real addresses were not tried."""
-    name = SMALLER.get(dataset, dataset)
-    if name not in ARCHIVES:
-        return
-    (url, _, md5), folder = ARCHIVES[name], Path(root, FOLDERS[name][0])
-    part = folder.with_name(f".download-{name}")
-    shutil.rmtree(part, ignore_errors=True)                         # what a killed one left
-    if folder.is_dir():
-        return
-    try:
-        part.mkdir(parents=True)
-        archive = part / url.rpartition("/")[2]
-        torch.hub.download_url_to_file(url, str(archive))           # torchvision's has no ftp
-        if not check_md5(archive, md5):
-            raise UserError(f"{archive.stat().st_size:,} bytes came, whose md5 is not {md5}")
-        extract_archive(archive, part)
-        (part / folder.name).rename(folder)
-    except Exception as error:              # a server and an archive fail in a dozen ways
-        raise UserError(f"cannot download {url}: {reason(error)}; nothing of it was kept, try "
-                        f"again or unpack it to {folder} yourself")
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def prepare(args):
-    """`common.py prepare`: download datasets that are missing, build the caches and fetch the
-    weights, as the presets see them."""
-    flags = ["--data-root", args.data_root]
-    for name in ("backbone", "size", "weights"):
-        flags += [f"--{name}={value}"] if (value := getattr(args, name)) else []
-    for dataset, paper in itertools.product(args.dataset, [args.paper] if args.paper else PAPERS):
-        download(dataset, args.data_root)
-        script = importlib.import_module(paper)
-        cfg = script.parse_args(["--dataset", dataset, *flags])
-        train, _, test = script.transforms(cfg)
-        data = load_dataset(dataset, args.data_root, train, test)
-        network, _ = backbone(cfg.backbone, cfg.size)
-        sha = load_weights(network, cfg.backbone, cfg.weights)
-        print(f"ready: {dataset} as {paper}.py sees it, {data.train} to train, {data.test} to "
-              f"test, weights of {cfg.backbone} {sha[:12]}", flush=True)
-
-
-def parse_args(argv=None):
-    parser = Parser("common.py", __doc__)
-    add = parser.add_argument
-    add("command", choices=("check", "prepare"))
-    add("dataset", nargs="+", help=f"{', '.join(COUNTS)}, cub128, or a folder of images; "
-        "prepare: several, glyphs too")
-    add("--data-root", metavar="DIR", default=data_root(), help="folder that holds the datasets "
-        "(default: $DML_DATA, else ./data)")
-    add("--paper", choices=PAPERS, help="prepare for this one alone")
-    add("--backbone", type=backbone_name, help="instead of the preset's")
-    add("--size", type=number(int, 1), help="instead of the preset's")
-    add("--weights", metavar="FILE", help="instead of the published ones")
-    args = parser.parse_args(argv)
-    args.run = prepare
-    if args.command == "check":
-        refuse_idle(parser, args, [("with check", True, "paper backbone size weights")])
-        if args.dataset[1:]:
-            parser.error("check reads one dataset at a time")
-        args.run = lambda args: check(*args.dataset, args.data_root)
-    return args
 
 
 if __name__ == "__main__":

@@ -32,8 +32,10 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import (final_table, judge, kmeans, nmi, pretrained_baseline, recall_at_k, retrieval,
-                  val_recall)
+from eval import judge, kmeans, nmi, recalls
+from support.command_line import (Parser, add_shared_arguments, main, number, precision,
+                                  refuse_idle, settings)
+from support.glyphs import SMALL_TRANSFORMS
 
 # Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the paper's rate is "initially set"; here it
 # is constant, and the embedding layer's too unless --head-lr-mult is given; no weight decay.
@@ -45,17 +47,16 @@ PRESETS = {
     "cub": {},
     "cars": dict(lr=5e-4),
     "sop": dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000], eval_every=10),
-    "glyphs": dict(backbone="small", epochs=40, iterations=10, ks=[1, 2, 4, 8]),        # ours
+    # Ours; the rate by results/glyphs.
+    "glyphs": dict(backbone="small", dim=64, epochs=40, iterations=10, lr=1e-4, ks=[1, 2, 4, 8]),
     # Ours: CUB at 128 × 128 with SqueezeNet, a tenth of the iterations.  On held-out training
     # classes 3e-5 is the best rate of all but N-pair alone, which takes 3e-6 (docs/plans.md).
-    "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=3,
+    "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto", eval_every=3,
                    iterations=100, lr=3e-5),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
-IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
-    ("backbone", "small"): dict(dim=64, lr=1e-4),              # dim: ours; lr: results/glyphs
-    # U9: the paper gives no weights.  These: held-out training classes of `glyphs`, contrastive
-    # loss; EN's is the lowest tried (studies/reg_weight.py).
-    ("regularizer", "en"): dict(reg_weight=1.0), ("regularizer", "gor"): dict(reg_weight=10.0)}
+# U9: the paper gives no weights.  These: held-out training classes of `glyphs`, contrastive loss;
+# EN's is the lowest tried (studies/reg_weight.py).
+REG_WEIGHTS = {"en": 1.0, "gor": 10.0}
 
 
 # ---------------------------------------------------------------------------- network
@@ -86,6 +87,9 @@ class Network(nn.Module):
 
     def pool(self, images):
         return common.features(self.backbone, self.preprocess(images), self.precision)  # (B, D)
+
+    def pool_normalized(self, images):
+        return F.normalize(self.pool(images))       # the pretrained backbone is judged by these
 
     def forward(self, images):
         return F.normalize(self.embedding(self.pool(images)))           # f (B, d)
@@ -273,16 +277,16 @@ def batches(labels, cfg, epoch):
     """
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
     n = cfg.images_per_class
-    of_class = [torch.nonzero(labels == c)[:, 0] for c in range(int(labels.max()) + 1)]
+    images_of = labels.argsort(stable=True).split(labels.bincount().tolist())
     epoch_batches = []
     for _ in range(cfg.iterations):
         batch = []
-        for c in torch.randperm(len(of_class), generator=generator).tolist():
-            images = of_class[c]
-            take = torch.randperm(len(images), generator=generator)[:n or None]
+        for c in torch.randperm(len(images_of), generator=generator).tolist():
+            own = images_of[c]
+            take = torch.randperm(len(own), generator=generator)[:n or None]
             if batch and not n and len(batch) + len(take) > cfg.batch:
                 break
-            batch += images[take].tolist()
+            batch += own[take].tolist()
             if len(batch) >= cfg.batch:
                 break
         epoch_batches.append(batch[:cfg.batch])
@@ -296,7 +300,7 @@ def transforms(cfg):
     mirror in training, center crop at test.
     """
     if cfg.backbone == "small":
-        return common.SMALL_TRANSFORMS
+        return SMALL_TRANSFORMS
     resize = v2.Resize((cfg.resize, cfg.resize))
     return (resize,
             v2.Compose([v2.RandomCrop(cfg.size), v2.RandomHorizontalFlip()]),
@@ -306,13 +310,13 @@ def transforms(cfg):
 # ---------------------------------------------------------------------------- training
 def evaluate(network, data, cfg):
     """Recall on test, train (Fig. 1d), held-out classes; NMI (U10); D_avg, α of training classes"""
-    parts = common.embeddings(network.embed, data, cfg)
-    metrics = retrieval(parts, cfg.ks) | val_recall(network.embed, data, cfg)
-    metrics["seen R@1"] = recall_at_k(parts["seen"], parts["seen_labels"], [1])[1]
+    embedded = common.embed_splits(network.embed, data, cfg)
+    metrics = recalls(embedded, cfg.ks)
     if data.gallery is None:
-        clusters = len(data.test.classes)
-        metrics["NMI"] = nmi(kmeans(parts["test"], clusters, seed=0), parts["labels"])
-    _, D_avg = class_density(parts["seen"], parts["seen_labels"].to(parts["seen"].device))
+        x, labels = embedded["test"]
+        metrics["NMI"] = nmi(kmeans(x, len(data.test.classes), seed=0), labels)
+    f, labels = embedded["train_plain"]
+    _, D_avg = class_density(f, labels.to(f.device))
     for name, values in (("D_avg", D_avg), ("alpha", torch.stack([*network.alpha]))):
         metrics |= {f"{name} mean": values.mean().item(), f"{name} min": values.min().item(),
                     f"{name} max": values.max().item()}
@@ -321,7 +325,7 @@ def evaluate(network, data, cfg):
 
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
-    device = common.device(cfg)
+    device, cfg.precision = common.device(cfg), precision(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
@@ -341,35 +345,33 @@ def train(cfg):
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         network.eval()
         if start == 0:
-            run.pretrained = pretrained_baseline(network, data, cfg)
+            run.pretrained = judge(common.embed_splits(network.pool_normalized, data, cfg), cfg.ks)
             if cfg.regularizer == "da" and cfg.lambda_:
-                pooled = common.embed(network.pool, data.seen, cfg)
-                network.D0.copy_(initial_density(pooled, data.seen.labels.to(device)))
+                pooled = common.embed(network.pool, data.train_plain, cfg)
+                network.D0.copy_(initial_density(pooled, data.train_plain.labels.to(device)))
         for epoch in range(start, cfg.epochs):
-            if run.out_of_patience():
-                break
             generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
             network.train()
             for images, labels in run.progress(loader(epoch)):
-                images, labels = images.to(device), labels.to(device)
-                loss, parts = objective(network, cfg, images, labels, generator)
+                images = images.to(device, non_blocking=True)
+                loss, terms = objective(network, cfg, images, labels.to(device), generator)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                run.record(loss=loss, **parts)
+                run.record(loss=loss, **terms)
             network.eval()
             due = (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs
             metrics = evaluate(network, data, cfg) if due else {}
             run.end_epoch(epoch, lr=cfg.lr, **metrics)
         if run.result is None:
-            run.finish(judge(ks=cfg.ks, **common.embeddings(network.embed, data, cfg)))
-        final_table(run)
-        return run.result
+            run.finish(judge(common.embed_splits(network.embed, data, cfg), cfg.ks))
+        run.final_table()
+    return run.result
 
 
 def parse_args(argv=None):
-    """-> the settings"""
-    number, parser = common.number, common.Parser("dml_da.py", __doc__)
+    """Parse the flags; a flag beats the dataset's preset, that the default -> all settings."""
+    parser = Parser("dml_da.py", __doc__)
     add = parser.add_argument
     add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, cub128, a folder")
     add("--lambda", dest="lambda_", metavar="λ", type=number(float, 0), help="Eq. 9; 0: no DA")
@@ -377,24 +379,26 @@ def parse_args(argv=None):
     add("--margin", type=number(float, 0), help="m_p of Eq. 2, m_t of Eq. 3")
     add("--regularizer", choices=("da", "da-", "en", "gor"), help="Eq. 8 or 6, EN, GOR (Fig. 4)")
     add("--eta", type=number(float, 0), help="η of Eq. 7")
-    add("--reg-weight", type=number(float, 0), help="weight of en or gor")
+    add("--reg-weight", type=number(float, 0), help="weight of en (1) or gor (10)")
     add("--head-lr-mult", type=number(float, above=0), help="the embedding layer's rate over lr")
     add("--images-per-class", type=number(int, 0), help="in a batch; 0: all of them")
     add("--iterations", type=number(int, 1), help="batches per epoch (a folder: by its size)")
-    common.add_shared_arguments(parser, common.backbone_name)
-    args, cfg = common.settings(parser, argv, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
+    add_shared_arguments(parser, common.backbone_name)
+    args, cfg = settings(parser, argv, DEFAULTS, PRESETS)
+    if cfg.reg_weight is None:
+        cfg.reg_weight = REG_WEIGHTS.get(cfg.regularizer)
     if cfg.images_per_class == 1:
         parser.error("argument --images-per-class: 1 leaves no positive pair")
     other = cfg.regularizer in ("en", "gor")
-    common.refuse_idle(parser, args, [
+    refuse_idle(parser, args, [
         ("with --loss npair", cfg.loss == "npair", "margin"),
         (f"with --regularizer {cfg.regularizer}", other, "lambda_"),
         (f"with --regularizer {cfg.regularizer}", not other, "reg_weight"),
         (f"with --regularizer {cfg.regularizer}", cfg.regularizer != "da", "eta"),
         ("with --lambda 0", not other and cfg.lambda_ == 0, "regularizer eta"),
-        *common.idle_shared(cfg)])
+        ("with --backbone small", cfg.backbone == "small", "resize size")])
     return cfg
 
 
 if __name__ == "__main__":
-    common.main(train, parse_args)
+    main(train, parse_args)

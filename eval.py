@@ -17,8 +17,6 @@ traps of its successors.
 - A query whose class has no second image cannot hit and counts as a miss.
 - Embeddings that are not finite are an error.  Shares lie in [0, 1] and are printed in %.
 """
-import contextlib
-import importlib
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +24,10 @@ import torch
 import torch.nn.functional as F
 from scipy.special import entr, stdtrit       # scipy.stats would add a second to every start
 
-import common
-from support import ranks
-from support.images import decode, to_tensor
-from support.runs import final_table, show, without_bound  # noqa: F401  the scripts' final_table
-from support.search import (UNKNOWN, draw_sheet, folder_entries, load_npz, names_of,
-                            nearest_entries, split_entries)
+from support import ranks, search
+from support.command_line import Parser, device, main, number, output, refuse_idle
+from support.files import UserError
+from support.runs import show
 
 
 # ---------------------------------------------------------------------------- retrieval
@@ -193,156 +189,76 @@ def _usable(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery"))
 
 
 # ---------------------------------------------------------------------------- the whole judgement
-def judge(test, labels, ks, gallery=None, gallery_labels=None, seen=None, seen_labels=None):
-    """Everything the tables report -> a dict that json can write; shares in [0, 1].
+def recalls(embedded, ks):
+    """{split: (x (n, d), labels (n,))} -> {"R@K": share} of test, searched in the gallery if there
+    is one, and of train_plain and val in themselves, where they are there, seen R@1 and val R@1."""
+    shares = recall_at_k(*embedded["test"], ks, *embedded.get("gallery", ()))
+    metrics = {f"R@{k}": share for k, share in shares.items()}
+    for name, split in (("seen R@1", "train_plain"), ("val R@1", "val")):
+        if split in embedded:
+            metrics[name] = recall_at_k(*embedded[split], [1])[1]
+    return metrics
 
-    NMI has k = the number of test classes; NMI and Table 2's parts are not defined for a separate
-    gallery.  Table 2's parts and Eq. 1-3 have the confidence_interval of ten parts or splits."""
-    test, ks = torch.as_tensor(test), [*ks]
-    shares, hits = recall_at_k(test, labels, [1, *ks], gallery, gallery_labels, each=True)
-    result = {f"R@{k}": shares[k] for k in ks}
+
+def judge(embedded, ks):
+    """What result.json has of all three papers -> a dict that json can write: recalls, the hits of
+    each class's queries at K = 1 ("0110"), MAP@R, and without a gallery NMI, its k the number of
+    test classes."""
+    (x, labels), gallery = embedded["test"], embedded.get("gallery", ())
     labels = torch.as_tensor(labels).cpu()
-    result["hits"] = {}                                     # at K = 1, query by query: "0110"
-    for label, hit in zip(labels.tolist(), hits[1].tolist()):
+    result = recalls(embedded, ks) | {"hits": {}}
+    for label, hit in zip(labels.tolist(), recall_at_k(x, labels, [1], *gallery, each=True)[1][1]):
         result["hits"][str(label)] = result["hits"].get(str(label), "") + str(int(hit))
-    result["MAP@R"] = map_at_r(test, labels, gallery, gallery_labels)
-    if lonely := int((_positives(labels, gallery_labels) == 0).sum()):
+    result["MAP@R"] = map_at_r(x, labels, *gallery)
+    if lonely := int((_positives(labels, *gallery[1:]) == 0).sum()):
         result["queries without a positive"] = lonely
-    if gallery is None:
-        result["NMI"] = nmi(kmeans(test, len(labels.unique()), seed=0), labels)
-        with contextlib.suppress(ValueError):
-            parts = [recall_at_k(test[p], labels[p], ks) for p in stratified_parts(labels)]
-            result["ten parts"] = {f"R@{k}": confidence_interval(p[k] for p in parts) for k in ks}
-    if seen is not None:
-        result["seen R@1"] = recall_at_k(seen, seen_labels, [1])[1]
-        with contextlib.suppress(ValueError):
-            splits = [generalization_bound(seen, seen_labels, test, labels, s) for s in range(10)]
-            result["lambda"], result["d_H"] = map(confidence_interval, zip(*splits))
+    if not gallery:
+        result["NMI"] = nmi(kmeans(x, len(labels.unique()), seed=0), labels)
     return result
 
 
-def retrieval(parts, ks):
-    """Recall@K of common.embeddings' parts -> {"R@K": share}; In-Shop searches its gallery."""
-    recall = recall_at_k(parts["test"], parts["labels"], ks, parts.get("gallery"),
-                         parts.get("gallery_labels"))
-    return {f"R@{k}": share for k, share in recall.items()}
-
-
-def recall_on_test(function, data, cfg):
-    """Recall@K of the test images as function embeds them -> {"R@K": share}"""
-    return retrieval(common.embeddings(function, data, cfg, ("test", "gallery")), cfg.ks)
-
-
-def val_recall(function, data, cfg):
-    """R@1 of the held-out training classes (--val) among themselves, if there are any."""
-    if data.val is None:
-        return {}
-    return {"val R@1": recall_at_k(common.embed(function, data.val, cfg), data.val.labels, [1])[1]}
-
-
-def pretrained_baseline(network, data, cfg):
-    """What judge and val_recall say of the pretrained backbone's l2-normalized pooled features."""
-    def pooled(images):
-        return F.normalize(network.pool(images))
-    metrics = judge(ks=cfg.ks, **common.embeddings(pooled, data, cfg, ("test", "gallery")))
-    seen = recall_at_k(common.embed(pooled, data.seen, cfg), data.seen.labels, [1])[1]
-    metrics |= val_recall(pooled, data, cfg) | {"seen R@1": seen}
-    return {name: value for name, value in metrics.items() if name not in ("hits", "ten parts")}
-
-
 # ---------------------------------------------------------------------------- command line
-def rebuild(path, args):
-    """A checkpoint -> its network, its settings, its images where --dataset and --data-root say"""
-    network, cfg = common.load(path, args.device)
-    cfg.data_root = args.data_root or cfg.data_root
-    cfg.dataset = args.dataset or cfg.dataset
-    train_prefix, _, test_transform = importlib.import_module(cfg.paper).transforms(cfg)
-    data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not args.no_cache, val=getattr(cfg, "val", None))
-    if other := common.other_images(getattr(cfg, "images", None), data.identity):
-        print(f"note: these are not the images of the run: {other} differ; if a test class was "
-              "trained on, its figures are too high")
-    return network, cfg, data
-
-
-def search(args):
-    """--query: the images nearest to each photo among the run's test images and its gallery, or in
-    --gallery, printed and with --to drawn.  A photo that is itself among them is found."""
-    photos = [decode(path) for path in args.query]        # what cannot be read is said first
-    network, cfg, data = ((*common.load(args.file, args.device), None) if args.gallery else
-                          rebuild(args.file, args))
-    transform = importlib.import_module(cfg.paper).transforms(cfg)[2]
-    photos = torch.stack([to_tensor(transform, photo) for photo in photos])
-    if args.gallery:
-        entries = folder_entries(args.gallery)
-        images = [common.ImageFiles([path for *_, path in entries], transform)]
-    else:
-        splits = [split for split in (data.test, data.gallery) if split]
-        entries = sum((split_entries(split, data.folder) for split in splits), [])
-        images = [split.images for split in splits]
-    x, *searched = [common.embed(network.embed, common.Split(own, None, None), cfg).cpu()
-                    for own in (photos, *images)]
-    x, y = [F.normalize(v) if args.l2norm else v for v in (x, torch.cat(searched))]
-    answers = [*zip(args.query, nearest_entries(x, y, entries, args.top or 5))]
-    print(f"{args.file}: {len(entries):,} images are searched")
-    width = max(20, *(len(kind) for _, nearest in answers for _, (_, kind, _) in nearest))
-    for path, nearest in answers:
-        print(f"\nquery {path}\n    distance  {'class':<{width}}  image")
-        for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
-            print(f"{place:>3} {distance:8.4f}  {kind:<{width}}  {name}")
-    if args.to:
-        draw_sheet(args.to, [((p, UNKNOWN, p), nearest) for p, nearest in answers])
-        print(f"\nwrote {args.to}")
-
-
-def main(args):
+def evaluate(args):
+    """Judge a checkpoint's embeddings of its images or of other ones, or those of an .npz."""
+    path = Path(args.file)
     if args.query:
-        return search(args)
-    path, ks = Path(args.file), args.ks or [1, 2, 4, 8]
-    if path.suffix == ".npz":
-        inputs = load_npz(path)
-    else:
-        network, cfg, data = rebuild(path, args)
-        inputs, ks = common.embeddings(network.embed, data, cfg), args.ks or cfg.ks
-    for key in inputs.keys() & {"test", "gallery", "seen"}:
-        x = inputs[key].to(common.device(args))
-        inputs[key] = F.normalize(x, dim=-1) if args.l2norm else x
+        return search.print_nearest(args)
+    embedded, ks, names = (search.load_npz(path) if path.suffix == ".npz" else
+                           search.embed_images(args))
+    ks = args.ks or ks
+    embedded = {split: (F.normalize(x.to(device(args))) if args.l2norm else x.to(device(args)), y)
+                for split, (x, y) in embedded.items()}
     try:
-        result = judge(ks=ks, **inputs)
+        result = judge(embedded, ks)
     except ValueError as error:
-        raise common.UserError(f"{path}: {error}")
-    if path.suffix != ".npz" and data.shared():
-        result = without_bound(result)
-    n, width = inputs["test"].shape
-    print(f"{path}: {n:,} embeddings of {len(inputs['labels'].unique()):,} classes, d = {width}")
+        raise UserError(f"{path}: {error}")
+    x, labels = embedded["test"]
+    print(f"{path}: {len(x):,} embeddings of {len(labels.unique()):,} classes, d = {x.shape[1]}")
     show({"test": result}, ks)
     if args.export:
-        arrays = {"embeddings" if k == "test" else k: v.cpu() for k, v in inputs.items()}
-        arrays |= names_of(data)
-        with common.atomic(args.export, "wb") as file:
-            np.savez(file, **arrays)
-        print(f"wrote {args.export}: {', '.join(arrays)}")
+        search.save_npz(args.export, embedded, names)
 
 
 def parse_args(argv=None):
-    parser, number = common.Parser("eval.py", __doc__), common.number(int, 1)
+    parser, whole = Parser("eval.py", __doc__), number(int, 1)
     add = parser.add_argument
     add("file", help="a checkpoint runs/RUN/last.pt, or an .npz of embeddings")
-    add("--ks", type=number, nargs="+", help="the K of Recall@K")
+    add("--ks", type=whole, nargs="+", help="the K of Recall@K")
     add("--l2norm", action="store_true", help="normalize the embeddings first")
-    add("--export", metavar="FILE.npz", type=common.output(".npz"), help="write the embeddings")
-    add("--dataset", help="where the folder of images is now, or another dataset")
+    add("--export", metavar="FILE.npz", type=output(".npz"), help="write the embeddings")
+    add("--dataset", help="where the folder of images is now; or another one, judged with all its "
+        "classes")
     add("--data-root", help="where the datasets are now")
     add("--device", default="auto", help="auto (default), cpu, cuda")
     add("--no-cache", action="store_const", const=True, help="decode images anew")
     add("--query", metavar="PHOTO", nargs="+", help="print the nearest images")
     add("--gallery", metavar="FOLDER", help="with --query: the images to search, in sub-folders or "
         "not (default: the run's test images)")
-    add("--top", type=number, help="with --query: how many (5)")
-    add("--to", metavar="SHEET.png", type=common.output(".png", ".jpg"), help="with --query: draw "
-        "them too")
+    add("--top", type=whole, help="with --query: how many (5)")
+    add("--to", metavar="SHEET.png", type=output(".png", ".jpg"), help="with --query: draw them "
+        "too")
     args = parser.parse_args(argv)
-    common.refuse_idle(parser, args, [
+    refuse_idle(parser, args, [
         ("with an .npz", args.file.endswith(".npz"), "query export dataset data_root no_cache"),
         ("without --query", args.query is None, "gallery top to"),
         ("with --query", args.query is not None, "ks export"),
@@ -351,4 +267,4 @@ def parse_args(argv=None):
 
 
 if __name__ == "__main__":
-    common.main(main, parse_args)
+    main(evaluate, parse_args)

@@ -29,13 +29,16 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import final_table, judge, pretrained_baseline, recall_at_k, retrieval, val_recall
+from eval import judge, recalls
+from support.command_line import (Parser, add_shared_arguments, main, number, precision,
+                                  refuse_idle, settings)
+from support.glyphs import SMALL_TRANSFORMS
 
 # The paper's "Implementation Details"; U1, U2 (images per class) and U5 (ν): the authors' code.
 DEFAULTS = dict(lambda_=0.6, loss="triplet", levels=[-3.0, 0.0, 3.0], momentum=0.9,
                 fixed_levels=False, nu=0.01, l2norm=False, eval_l2norm=False, batch=128,
                 images_per_class=4, epochs=100, iterations=100, lr=5e-5, dim=512,
-                backbone="bn_inception", ks=[1, 2, 4, 8], margin=0.2)
+                backbone="bn_inception", ks=[1, 2, 4, 8], margin=None)
 PRESETS = {
     "cub": {},
     "cars": dict(lambda_=0.2),
@@ -43,14 +46,13 @@ PRESETS = {
                 eval_every=10),
     "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, images_per_class=3, ks=[1, 10, 20, 40],
                    eval_every=10),
-    "glyphs": dict(backbone="small", batch=64, epochs=40, iterations=10),               # ours
+    # Ours; the rate by results/glyphs.
+    "glyphs": dict(backbone="small", dim=64, batch=64, epochs=40, iterations=10, lr=1e-3),
     # Ours, by results/cub128 and studies/mdr_by_network.md: CUB at 128 × 128 with SqueezeNet.
-    "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="bf16", eval_every=10,
+    "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto", eval_every=10,
                    iterations=50, lr=3e-4),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
-IMPLIED_DEFAULTS = {  # defaults that a choice implies; a flag overrides them
-    ("backbone", "small"): dict(dim=64, lr=1e-3),              # dim: ours; lr: results/glyphs
-    ("loss", "contrastive"): dict(margin=1.0)}                                          # U10
+MARGINS = {"triplet": 0.2, "margin": 0.2, "contrastive": 1.0}           # U10
 
 
 # ---------------------------------------------------------------------------- network
@@ -80,6 +82,9 @@ class Network(nn.Module):
     def forward(self, images):
         e = self.embedding(self.pool(images))                           # (B, d)
         return F.normalize(e) if self.l2norm else e
+
+    def pool_normalized(self, images):
+        return F.normalize(self.pool(images))       # the pretrained backbone is judged by these
 
     def embed(self, images):
         e = self.embedding(self.pool(images))                           # (B, d)
@@ -272,14 +277,14 @@ def batches(labels, cfg, epoch):
     class with fewer images gives all it has, and the last class is cut to fit.
     """
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
-    of_class = [torch.nonzero(labels == c)[:, 0] for c in range(int(labels.max()) + 1)]
+    images_of = labels.argsort(stable=True).split(labels.bincount().tolist())
     epoch_batches = []
     for _ in range(cfg.iterations):
         batch = []
-        for c in torch.randperm(len(of_class), generator=generator).tolist():
-            images = of_class[c]
-            take = torch.randperm(len(images), generator=generator)[:cfg.images_per_class]
-            batch += images[take].tolist()
+        for c in torch.randperm(len(images_of), generator=generator).tolist():
+            own = images_of[c]
+            take = torch.randperm(len(own), generator=generator)[:cfg.images_per_class]
+            batch += own[take].tolist()
             if len(batch) >= cfg.batch:
                 break
         epoch_batches.append(batch[:cfg.batch])
@@ -294,7 +299,7 @@ def transforms(cfg):
     U13: with --size 256 training crops are resized to 256, and test images are not cropped.
     """
     if cfg.backbone == "small":
-        return common.SMALL_TRANSFORMS
+        return SMALL_TRANSFORMS
     resize = v2.Resize((cfg.resize, cfg.resize), v2.InterpolationMode.LANCZOS)
     crop = v2.RandomResizedCrop(cfg.size, (0.16, 1), (0.75, 1.33), v2.InterpolationMode.BICUBIC,
                                 antialias=True)
@@ -312,16 +317,15 @@ def set_rates(optimizer, cfg, epoch):
 
 def evaluate(network, data, cfg):
     """Recall on test (U11: In-Shop's gallery), train (Fig. 3b), held-out classes; ‖e‖ (Fig. 4)."""
-    parts = common.embeddings(network.embed, data, cfg)
-    norm = parts["test"].norm(dim=1)
-    return retrieval(parts, cfg.ks) | val_recall(network.embed, data, cfg) | {
-        "seen R@1": recall_at_k(parts["seen"], parts["seen_labels"], [1])[1],
-        "norm mean": norm.mean().item(), "norm cv": (norm.std() / norm.mean()).item()}
+    embedded = common.embed_splits(network.embed, data, cfg)
+    norm = embedded["test"][0].norm(dim=1)
+    return recalls(embedded, cfg.ks) | {"norm mean": norm.mean().item(),
+                                        "norm cv": (norm.std() / norm.mean()).item()}
 
 
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
-    device = common.device(cfg)
+    device, cfg.precision = common.device(cfg), precision(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
@@ -339,20 +343,18 @@ def train(cfg):
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         network.eval()
         if start == 0:
-            run.pretrained = pretrained_baseline(network, data, cfg)
+            run.pretrained = judge(common.embed_splits(network.pool_normalized, data, cfg), cfg.ks)
         for epoch in range(start, cfg.epochs):
-            if run.out_of_patience():
-                break
             set_rates(optimizer, cfg, epoch)
             generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
             network.train()
             for images, labels in run.progress(loader(epoch)):
-                images, labels = images.to(device), labels.to(device)
-                loss, parts = objective(network, cfg, images, labels, generator)
+                images = images.to(device, non_blocking=True)
+                loss, terms = objective(network, cfg, images, labels.to(device), generator)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                run.record(loss=loss, **parts)
+                run.record(loss=loss, **terms)
             network.eval()
             due = (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs
             metrics = evaluate(network, data, cfg) if due else {}
@@ -360,24 +362,24 @@ def train(cfg):
             run.end_epoch(epoch, lr=optimizer.param_groups[0]["lr"], **metrics)
         # U12: report the last epoch.  The authors' code also keeps the best on test.
         if run.result is None:
-            parts = common.embeddings(network.embed, data, cfg)
-            normalized = {k: v if k.endswith("labels") else F.normalize(v)
-                          for k, v in parts.items()}
-            run.finish(judge(ks=cfg.ks, **parts) | {
-                "R@1, l2-normalized": retrieval(normalized, [1])["R@1"]})      # Table 3
-        final_table(run)
-        return run.result
+            embedded = common.embed_splits(network.embed, data, cfg)
+            on_sphere = {split: (F.normalize(e), labels) for split, (e, labels) in embedded.items()}
+            run.finish(judge(embedded, cfg.ks) | {                      # Table 3
+                "R@1, l2-normalized": recalls(on_sphere, [1])["R@1"]})
+        run.final_table()
+    return run.result
 
 
 def parse_args(argv=None):
-    """-> the settings"""
-    number, parser = common.number, common.Parser("mdr.py", __doc__)
+    """Parse the flags; a flag beats the dataset's preset, that the default -> all settings."""
+    parser = Parser("mdr.py", __doc__)
     add = parser.add_argument
     add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, inshop, "
         "cub128, or a folder")
     add("--lambda", dest="lambda_", metavar="λ", type=number(float, 0), help="Eq. 7; 0: no MDR")
     add("--loss", choices=("triplet", "contrastive", "margin"), help="L_DML of Eq. 7 (Table 2b)")
-    add("--margin", type=number(float, 0), help="m of L_DML (Eq. 6, U10)")
+    add("--margin", type=number(float, 0), help="m of L_DML (Eq. 6, U10): 0.2; "
+        "contrastive 1")
     add("--levels", type=number(float), nargs="+", help="initial levels")
     add("--fixed-levels", action="store_const", const=True, help="do not learn them (Table 2c)")
     add("--momentum", type=number(float, 0, below=1), help="γ of Eq. 2")
@@ -386,15 +388,16 @@ def parse_args(argv=None):
     add("--eval-l2norm", action="store_const", const=True, help="... at inference only (Table 3)")
     add("--images-per-class", type=number(int, 2), help="in a batch")
     add("--iterations", type=number(int, 1), help="batches per epoch (a folder: by its size)")
-    common.add_shared_arguments(parser, common.backbone_name)
-    args, cfg = common.settings(parser, argv, DEFAULTS, PRESETS, IMPLIED_DEFAULTS)
-    common.refuse_idle(parser, args, [
+    add_shared_arguments(parser, common.backbone_name)
+    args, cfg = settings(parser, argv, DEFAULTS, PRESETS)
+    cfg.margin = MARGINS[cfg.loss] if cfg.margin is None else cfg.margin
+    refuse_idle(parser, args, [
         ("with --lambda 0", cfg.lambda_ == 0, "levels fixed_levels momentum nu"),
         ("with --fixed-levels", cfg.fixed_levels, "nu"),
         ("with --l2norm", cfg.l2norm, "eval_l2norm"),
-        *common.idle_shared(cfg)])
+        ("with --backbone small", cfg.backbone == "small", "resize size")])
     return cfg
 
 
 if __name__ == "__main__":
-    common.main(train, parse_args)
+    main(train, parse_args)

@@ -19,8 +19,8 @@ import time
 import numpy as np
 import torch
 
-import common
 from eval import kmeans, recall_at_k
+from support.command_line import Parser
 
 try:
     import faiss
@@ -108,7 +108,7 @@ def main(args):
 
 
 def parse_args():
-    parser = common.Parser("benchmarks/retrieval.py", __doc__)
+    parser = Parser("benchmarks/retrieval.py", __doc__)
     parser.add_argument("--sizes", nargs="+", choices=tuple(SIZES), default=list(SIZES))
     parser.add_argument("--threads", type=int, default=bench.THREADS)
     parser.add_argument("--turns", type=int, help="default: 9 at CUB size, 3 at SOP size")

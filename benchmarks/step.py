@@ -24,6 +24,7 @@ import torch
 
 import common
 from report.experiments import SCRIPTS
+from support import command_line
 
 PARTS = ("network", "loss", "sampler", "optimizer")
 
@@ -46,7 +47,7 @@ class Clock:
 
 def measure(paper, cfg, args):
     """-> {part: median over the steps of (seconds, CPU seconds)}"""
-    device = common.device(cfg)
+    cfg.precision, device = command_line.precision(cfg), command_line.device(cfg)
     torch.manual_seed(0)
     network = common.to_device(paper.Network(cfg, 100), cfg).train()
     optimizer = torch.optim.Adam(network.parameters(), lr=cfg.lr)
@@ -78,7 +79,7 @@ def measure(paper, cfg, args):
 
 
 def main(args):
-    args.device = str(common.device(args))
+    args.device = str(command_line.device(args))
     torch.set_num_threads(args.threads)
     bench.header(f"A training step, {args.precision}, median of {args.steps} after 2",
                  threads=args.threads, device=args.device)
@@ -99,7 +100,7 @@ def main(args):
 
 
 def parse_args():
-    parser = common.Parser("benchmarks/step.py", __doc__)
+    parser = command_line.Parser("benchmarks/step.py", __doc__)
     add = parser.add_argument
     add("--papers", nargs="+", choices=tuple(SCRIPTS), default=list(SCRIPTS))
     add("--batch", type=int, help="default: the paper's (100, 128, 100)")

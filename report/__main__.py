@@ -22,12 +22,13 @@ import shlex
 import sys
 from pathlib import Path
 
-import common
 from report.claims import decided, ledger
 from report.experiments import EXPERIMENTS, FAMILIES, NAMES, SCRIPTS, all_runs, plan, selected
 from report.figures import draw_nearest, draw_picture, draw_runs, needed
 from report.tables import CHOSEN, compare, paper_table, table, unpacked, write_csv
-from support.command_line import number
+from support.command_line import Parser, number, refuse_idle
+from support.command_line import main as run_script
+from support.files import atomic
 from support.runs import commit, versions
 
 NOT_THE_PAPERS = """\
@@ -106,7 +107,7 @@ def write_report(rows, args, folder):
                 table_rows += csv_rows
         write_csv(folder / "tables.csv", table_rows)
         write_csv(folder / "claims.csv", claim_rows)
-    with common.atomic(folder / "report.md") as file:
+    with atomic(folder / "report.md") as file:
         file.write("\n".join(lines).rstrip() + "\n")
     return "\n".join(lines), written
 
@@ -139,7 +140,7 @@ def main(args):
 
 
 def parse_args(argv=None):
-    parser = common.Parser("python -m report", __doc__)
+    parser = Parser("python -m report", __doc__)
     add, one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("--dataset", choices=("glyphs", "cub128", "real", "cub", "cars", "sop", "inshop"),
         help="glyphs: in miniature; cub128: CUB at 128 × 128; real: all of the papers' (default "
@@ -168,7 +169,7 @@ def parse_args(argv=None):
     args.partial = bool(args.paper or args.table or args.quick)
     idle = {"list": "out", "plan": "out", "compare": f"{SELECTION} out", "curves": SELECTION,
             "sheet": f"{SELECTION} runs", "annotate": f"{SELECTION} runs"}
-    common.refuse_idle(parser, args, [
+    refuse_idle(parser, args, [
         *((f"with --{mode}", getattr(args, mode), names) for mode, names in idle.items()),
         ("without --dataset, --paper, --table or --quick", not args.partial and not args.dataset
          and not any(getattr(args, mode) for mode in idle), "seeds weights precision out")])
@@ -182,4 +183,4 @@ def parse_args(argv=None):
 
 if __name__ == "__main__":
     sys.argv[0] = "python -m report"        # what errors begin with
-    common.main(main, parse_args)
+    run_script(main, parse_args)

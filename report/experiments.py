@@ -17,7 +17,7 @@ import jrd
 import mdr
 from support.files import UserError
 from support.layouts import read_dataset
-from support.runs import other_settings, read_config, read_result, run_folder
+from support.runs import read_config, read_result, run_folder, why_other
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
@@ -289,8 +289,7 @@ class Training(Folder):
         """'finished', 'begun', 'to do', or 'stale' if the folder holds other settings."""
         if self.config is None:
             return "to do"
-        own = vars(self.cfg)
-        if other_settings(self.config, own).keys() & own.keys():
+        if why_other(self.folder, {"paper": self.paper, **vars(self.cfg)}):
             return "stale"
         return "finished" if (self.folder / "result.json").exists() else "begun"
 

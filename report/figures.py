@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 import common
-from eval import confidence_interval, rebuild
+from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, runs_of
 from report.tables import PERCENT, readings, seeds_of
-from support.search import draw_sheet, nearest_entries, split_entries
+from support.search import draw_sheet, nearest_entries, rebuild, split_entries
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -162,15 +162,17 @@ def draw_nearest(path, checkpoint):
     nearest to it."""
     if path.suffix not in (".png", ".jpg"):
         raise common.UserError(f"--out {path} must end in .png or .jpg")
-    where = argparse.Namespace(data_root=None, dataset=None, device="auto", no_cache=False)
-    network, cfg, data = rebuild(Path(checkpoint), where)
-    parts = common.embeddings(network.embed, data, cfg, ("test", "gallery"))
-    split, x = (data.gallery, parts["gallery"]) if data.gallery else (data.test, parts["test"])
+    args = argparse.Namespace(file=checkpoint, data_root=None, dataset=None, device="auto",
+                              no_cache=False)
+    _, network, cfg, data = rebuild(args)
+    embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery")
+    (queries, labels), searched_in = embedded["test"], embedded.get("gallery", embedded["test"])
+    split, x = data.gallery or data.test, searched_in[0]
     entries, searched = (split_entries(part, data.folder) for part in (data.test, split))
     draw, rows = np.random.RandomState(0), []
-    for c in draw.permutation(parts["labels"].unique())[:6]:
-        i = draw.choice(np.flatnonzero(parts["labels"] == c))
-        (nearest,) = nearest_entries(parts["test"][i:i + 1].cpu(), x.cpu(), searched, 6)
+    for c in draw.permutation(labels.unique())[:6]:
+        i = draw.choice(np.flatnonzero(labels == c))
+        (nearest,) = nearest_entries(queries[i:i + 1].cpu(), x.cpu(), searched, 6)
         if not data.gallery:
             nearest = [pair for pair in nearest if pair[1] is not searched[i]]      # not itself
         rows.append((entries[i], nearest[:5]))

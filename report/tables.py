@@ -13,6 +13,7 @@ from pathlib import Path
 import common
 from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, STAND_INS, Folder, read_lines, runs_of
+from support.files import atomic
 from support.layouts import SMALLER
 from support.runs import other_images, other_settings
 
@@ -55,7 +56,7 @@ def markdown(rows):
 
 def write_csv(path, rows):
     """Rows (dicts) -> a CSV file with every column that any of them has."""
-    with common.atomic(path) as file:
+    with atomic(path) as file:
         columns = dict.fromkeys(column for row in rows for column in row)
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()

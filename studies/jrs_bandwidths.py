@@ -23,6 +23,8 @@ import jrd  # noqa: E402
 from eval import confidence_interval  # noqa: E402
 from report.figures import COLOURS, LINES, panels, save  # noqa: E402
 from report.tables import markdown  # noqa: E402
+from support.command_line import main  # noqa: E402
+from support.runs import run_folder  # noqa: E402
 
 STEPS, VARIANTS = 1000, ("detached", "gradient", "fixed")               # of free points
 KS = (3, 3, 1)                                                          # of x⁻, x, x⁺
@@ -151,7 +153,7 @@ def trained(variant, alpha, seed, out):
     cfg = jrd.parse_args(["--alpha", str(alpha), "--seed", str(seed), *RATE,
                           "--out", str(Path(out, variant.replace(" ", "-")))])
     last = jrd.train(cfg)["last epoch"]
-    network, _ = common.load(common.run_folder("jrd", cfg) / "last.pt")
+    network, _ = common.load(run_folder("jrd", cfg) / "last.pt")
     return network, {metric: 100 * last[metric] for metric in ("R@1", "MAP@R")}
 
 
@@ -216,6 +218,6 @@ if __name__ == "__main__":
     elif command == "run" and words[:1] and words[0] in (*VARIANTS, "only τ"):
         replace_jrs(words[0])
         name = words[0].replace(" ", "-").replace("τ", "tau")
-        common.main(jrd.train, lambda: jrd.parse_args([*words[1:], "--name", name]))
+        main(jrd.train, lambda: jrd.parse_args([*words[1:], "--name", name]))
     else:
         sys.exit(__doc__)

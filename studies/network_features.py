@@ -34,8 +34,8 @@ def main(words):
         torch.manual_seed(cfg.seed)
         network = mdr.Network(cfg, len(data.train.classes)).eval()
         common.load_weights(network.backbone, name, file)
-        e = common.embed(network.embed, data.seen, cfg)
-        rows.append([name, *measures(e, data.seen.labels)])
+        e = common.embed(network.embed, data.train_plain, cfg)
+        rows.append([name, *measures(e, data.train_plain.labels)])
     print(*markdown(rows), sep="\n")
 
 

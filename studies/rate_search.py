@@ -20,8 +20,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
 from report.tables import finished, markdown, reading, spread  # noqa: E402
-from support.images import load_dataset  # noqa: E402
-from support.runs import other_settings  # noqa: E402
+from support import command_line  # noqa: E402
+from support.runs import PAPERS, other_settings  # noqa: E402
+
+load_dataset = common.load_dataset          # of all classes; run puts held_out in its place
 
 BASELINES = {  # a row of the table: script, flags
     "AMSoftmax": ("jrd", "--alpha 0"), "Triplet": ("mdr", "--lambda 0"),
@@ -74,8 +76,8 @@ def held_out(*args, **kwargs):
 def run(script, *flags):
     """A script's training on the held-out split."""
     common.load_dataset = held_out
-    common.main(importlib.import_module(script).train,
-                lambda: importlib.import_module(script).parse_args(list(flags)))
+    command_line.main(importlib.import_module(script).train,
+                      lambda: importlib.import_module(script).parse_args(list(flags)))
 
 
 # ---------------------------------------------------------------------------- the table
@@ -132,7 +134,7 @@ def table(dataset, folder):
             unseen, *others = zip(*recalls[name]) if name in recalls else [()]
             means = [f"{statistics.mean(seeds):.{digits}f}" for seeds, digits in zip(others, "112")]
             rows[-1].append(" / ".join([spread(unseen), *means]))
-    for script in common.PAPERS:
+    for script in PAPERS:
         means = baseline_means(runs, script)
         if chosen := choice(means):
             cells = {rate: spread(means.get(rate, [])) for rate in runs}

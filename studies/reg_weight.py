@@ -3,7 +3,7 @@
     python studies/reg_weight.py            about six minutes on two cores
 
 Half of the 50 training classes of `glyphs` train, the other half tests; no test class is embedded.
-Prints R@1 and NMI in %, means over two seeds with the contrastive loss.  dml_da.IMPLIED_DEFAULTS
+Prints R@1 and NMI in %, means over two seeds with the contrastive loss.  dml_da.REG_WEIGHTS
 has the weight of the highest NMI, which Fig. 4 shows, for each regularizer.
 """
 import statistics

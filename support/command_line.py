@@ -23,10 +23,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         self.exit(2, f"{self.prog}: {message}\n")
 
-    def describe(self, defaults, presets, implied_defaults):
-        """Add to the help of each option its default, and who has another one."""
-        sources = [("default", SHARED | defaults), *presets.items(), *(
-            (choice, values) for (_, choice), values in implied_defaults.items())]
+    def describe(self, defaults, presets):
+        """Add to the help of each option its default, and the presets that have another one."""
+        sources = [("default", SHARED | defaults), *presets.items()]
         for action in self._actions:
             words = [f"{who} {plain(value)}" for who, values in sources
                      if (value := values.get(action.dest)) is not None and value is not False]
@@ -82,7 +81,7 @@ def data_root():
     return os.environ.get("DML_DATA", "data")
 
 
-SHARED = dict(name=None, again=False, val=None, patience=None, weights=None, resize=256, size=224,
+SHARED = dict(name=None, again=False, val=None, weights=None, resize=256, size=224,
               eval_every=1, precision="tf32", seed=0, data_root=None, out="runs",
               device="auto", workers=None, no_cache=False)
 # Where and how a run is computed: not part of what it is.
@@ -105,12 +104,10 @@ def add_shared_arguments(parser, backbone_name):
     add("--size", type=number(int, 1), help="side of that crop, the network's input")
     add("--val", type=number(float, above=0, below=1), help="share of the training classes, the "
         "last by name, that are held out: R@1 on them picks best.pt (the papers have none)")
-    add("--patience", type=number(int, 1), help="stop after so many epochs without a better R@1 on "
-        "the held-out classes")
     add("--eval-every", type=number(int, 1), help="epochs between evaluations")
-    add("--precision", choices=("fp32", "tf32", "bf16"), help="of the backbone: tf32 is float32 "
-        "but for a GPU's convolutions, as PyTorch has them; losses and distances are in float32 "
-        "always")
+    add("--precision", choices=("auto", "fp32", "tf32", "bf16"), help="of the backbone: tf32 is "
+        "float32 but for a GPU's convolutions, as PyTorch has them; auto is bf16 where the "
+        "processor has it, else fp32; losses and distances are in float32 always")
     add("--seed", type=number(int, 0, 2 ** 31))
     add("--name", type=label, help="of an experiment of your own, put into the run folder's name")
     add("--again", action="store_const", const=True, help="train anew in place of the run that the "
@@ -120,38 +117,25 @@ def add_shared_arguments(parser, backbone_name):
     add("--out", metavar="DIR", help="folder that holds the runs")
     add("--device", help="auto, cpu, cuda, cuda:1, ...")
     add("--workers", type=number(int, 0), help="processes that load images (default: one per core, "
-        "at most 8; none for glyphs, nor to evaluate cached images)")
+        "at most 16; none for glyphs, nor to evaluate cached images)")
     add("--no-cache", action="store_const", const=True, help="decode and resize the images anew in "
         "every epoch: the same tensors, slower")
 
 
-def settings(parser, argv, defaults, presets, implied_defaults):
-    """Argument > what a choice implies > dataset preset > default -> the arguments alone, and all
-    settings with `changed`, {setting: value} of the flags that change what a run is.
-
-    implied_defaults: {(setting, choice): {setting: value}}.  They hold where `choice` was made, by
-    a flag or by the preset.  Later entries have the last word.
-    """
-    parser.describe(defaults, presets, implied_defaults)
+def settings(parser, argv, defaults, presets):
+    """Parse the flags; a flag beats the dataset's preset, that the default -> the flags alone, and
+    all settings, with `changed`: {setting: value} of the flags that change what a run is."""
+    parser.describe(defaults, presets)
     args = parser.parse_args(argv)
     given = {key: value for key, value in vars(args).items() if value is not None}
     preset = SHARED | {"data_root": data_root()} | defaults | presets.get(
         args.dataset, presets["folder"])
-    for (setting, choice), values in implied_defaults.items():
-        if given.get(setting, preset[setting]) == choice:
-            preset |= values
     cfg = preset | given
     if cfg["size"] > cfg["resize"]:
         raise UserError(f"--size {cfg['size']} is larger than --resize {cfg['resize']}")
     changed = {key.rstrip("_"): value for key, value in cfg.items()
                if key not in (*RUNTIME_ONLY, "seed", "dataset", "name") and value != preset[key]}
     return args, argparse.Namespace(**cfg, changed=changed)
-
-
-def idle_shared(cfg):
-    """Which of the shared flags do nothing with these settings, as rules of refuse_idle."""
-    return [("with --backbone small", cfg.backbone == "small", "resize size"),
-            ("without --val", not cfg.val, "patience")]
 
 
 def refuse_idle(parser, args, rules):
@@ -165,7 +149,8 @@ def refuse_idle(parser, args, rules):
 def main(function, parse_args):
     """Run a script; what a user or a machine can cause ends in one line on stderr and a status."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")            # a console that has no λ shows a ?
+        if hasattr(stream, "reconfigure"):              # a notebook's has not
+            stream.reconfigure(errors="replace")        # a console that has no λ shows a ?
     try:
         function(parse_args())
     except (UserError, NonFiniteLoss, OSError, MemoryError, torch.OutOfMemoryError) as error:
@@ -197,6 +182,9 @@ def device(cfg):
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if "," in name:
+        raise UserError(f"--device {name}: a run has one GPU; several runs go side by side "
+                        "(docs/running.md, Many runs)")
     try:
         if torch.device(name).type in ("cpu", "cuda"):
             return torch.empty(0, device=name).device
@@ -204,6 +192,16 @@ def device(cfg):
         raise UserError(f"--device {name}: {reason(error)}")
     raise UserError(f"--device {name} is not supported: nothing here was ever run on it; use "
                     "--device cpu")
+
+
+def precision(cfg):
+    """What --precision auto means here: bf16 where the hardware multiplies bfloat16 (a GPU since
+    Ampere, a CPU with AVX-512 BF16), else fp32, because emulation is several times slower."""
+    if cfg.precision != "auto":
+        return cfg.precision
+    here = (torch.cuda.is_bf16_supported(including_emulation=False)
+            if device(cfg).type == "cuda" else torch.cpu._is_avx512_bf16_supported())
+    return "bf16" if here else "fp32"
 
 
 def cores():

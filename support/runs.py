@@ -1,11 +1,12 @@
-"""The run folder: settings, log, checkpoint, result of one training; its resumption, its table."""
+"""The run folder: settings, log, checkpoint, result of one training; its resumption, its tables."""
 import ast
 import contextlib
+import functools
+import importlib
 import io
 import json
 import platform
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -28,15 +29,29 @@ NOT_SETTINGS = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "co
                 "dataset", "changed"}
 
 
+def script(paper):
+    """jrd, mdr or dml_da -> the script as a module, and by its `common` what all three share.  The
+    one way up, for what begins with a paper's name: a checkpoint, `common.py prepare`."""
+    return importlib.import_module(paper)
+
+
 # ---------------------------------------------------------------------------- what a run is
+@functools.cache
 def code_of(paper):
-    """The code of a run: a digest of the paper's script without docstrings and comments.  Of all
-    other files the commit in config.json tells."""
-    tree = ast.parse((ROOT / f"{paper}.py").read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        with contextlib.suppress(TypeError):            # a node that can have no docstring
-            node.body = node.body[1:] if ast.get_docstring(node) else node.body
-    return digest(ast.unparse(tree))[:12]
+    """The code of a run: a digest of the syntax trees of the paper's script, common.py, eval.py and
+    support/, without docstrings, and outside the script without texts that have a blank, which are
+    messages.  report/, data files and packages are not in it; the commit and versions tell."""
+    trees = []
+    own = ROOT / f"{paper}.py"
+    for path in (own, ROOT / "common.py", ROOT / "eval.py", *sorted(ROOT.glob("support/*.py"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            with contextlib.suppress(TypeError):        # a node that can have no docstring
+                node.body = node.body[1:] if ast.get_docstring(node) else node.body
+            if path != own and " " in str(getattr(node, "value", "")):
+                node.value = "" if isinstance(node, ast.Constant) else node.value
+        trees.append(ast.dump(tree))
+    return digest(*trees)[:12]
 
 
 def run_folder(paper, cfg):
@@ -61,6 +76,31 @@ def other_images(old, new):
     old, new = (images if isinstance(images, dict) else {} for images in (old, new))
     return ", ".join(split for split in new if old.get(split) != new[split]
                      and {type(old.get(split)), type(new[split])} == {str})
+
+
+def why_other(folder, config):
+    """Why a folder does not hold the run of a config, in words; "" if it does, or holds none.
+
+    Who cannot know a run's code, images, splits or weights (a report on an archive) leaves them out
+    of config.  Precision auto is whichever the run has.
+    """
+    old = read_config(folder)
+    if old is None:
+        return "without its config.json" if (folder / "last.pt").exists() else ""
+    if splits := other_images(old.get("images"), config.get("images")):
+        return f"on other images: {splits} differ"
+    settings = other_settings(old, config)
+    for key in {"splits", "weights_sha256"} - {*config}:
+        settings.pop(key, None)
+    if config["precision"] == "auto":
+        settings.pop("precision", None)
+    if settings:
+        return "with other settings: " + ", ".join(
+            f"{k} (there {there!r}, now {now!r})" for k, (there, now) in settings.items())
+    if "code" in config and old.get("code") != config["code"]:
+        return (f"of other code: of {config['paper']}.py, common.py, eval.py or support/ (commit "
+                f"{old.get('commit')})")
+    return ""
 
 
 def versions():
@@ -128,24 +168,10 @@ class Run:
                        "versions": versions(), "commit": commit(),
                        "processor": processor(device(cfg))}
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
-        self.open_set = not data.shared()
-        difference = None if cfg.again else self._difference_to(read_config(self.folder))
-        if difference:
-            raise UserError(f"{self.folder} holds a run {difference}; --name LABEL puts this run "
-                            "beside it, --again in its place")
+        if not cfg.again and (why := why_other(self.folder, self.config)):
+            raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run beside "
+                            "it, --again in its place")
         self._header(data, weights)
-
-    def _difference_to(self, old):
-        """Why a run with the settings old, None if unknown, is not this one; falsy if it is."""
-        if old is None:
-            return (self.folder / "last.pt").exists() and "without its config.json"
-        if splits := other_images(old.get("images"), self.config["images"]):
-            return f"on other images: {splits} differ"
-        if settings := other_settings(old, self.config):
-            return "with other settings: " + ", ".join(
-                f"{k} (there {there!r}, now {now!r})" for k, (there, now) in settings.items())
-        if old.get("code") != self.config["code"]:
-            return f"of another version of {self.paper}.py (commit {old.get('commit')})"
 
     def _header(self, data, weights):
         cfg, shared = self.cfg, data.shared()
@@ -159,9 +185,7 @@ class Run:
         print(" · ".join(f"{name} {part}" for name, part in parts.items() if part))
         print(f"backbone {cfg.backbone}, weights {weights[:12]}")
         print(f"settings: the preset{changed and ', but ' + changed} · {cfg.epochs} epochs, batch "
-              f"{cfg.batch}, lr {cfg.lr:g}")
-        if cfg.precision == "bf16" and self.config["processor"].endswith("AVX2"):
-            print("note: this processor has no bfloat16: --precision fp32 is several times faster")
+              f"{cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
 
     def __enter__(self):
         self.lock = filelock.FileLock(self.folder / ".lock", timeout=LOCK_WAIT)
@@ -181,8 +205,9 @@ class Run:
 
     def __exit__(self, kind, error, traceback):
         self.lock.release()
-        command = shlex.join(word for word in ["python", *sys.argv] if word != "--again")
-        advice = f"{self.folder} keeps its last whole epoch; to continue: {command}"
+        if error is None:
+            print(f"run {self.folder}")
+        advice = f"{self.folder} keeps its last whole epoch; the same command continues it"
         if kind is KeyboardInterrupt:
             print(f"\nstopped: {advice}", file=sys.stderr)
         if isinstance(error, OSError):                                  # a full disk, for one
@@ -192,17 +217,17 @@ class Run:
                             "needs less; so does a smaller --batch, but that is no longer the "
                             "paper's") from error
 
-    def restore(self, **parts):
-        """Load last.pt, if there is one, into parts (anything with load_state_dict) -> how many
+    def restore(self, **states):
+        """Load last.pt, if there is one, into states (anything with load_state_dict) -> how many
         epochs need no training: those of the checkpoint, all of a finished run."""
-        self.parts, path, self.result = parts, self.folder / "last.pt", read_result(self.folder)
+        self.states, path, self.result = states, self.folder / "last.pt", read_result(self.folder)
         if path.exists():
-            state = read_checkpoint(path)
+            saved = read_checkpoint(path)
             try:
-                for name, part in parts.items():
-                    if state[name] is not None:                         # dropped by finish
-                        part.load_state_dict(state[name])
-                self.history, self.pretrained = state["history"], state["pretrained"]
+                for name, state in states.items():
+                    if saved[name] is not None:                         # dropped by finish
+                        state.load_state_dict(saved[name])
+                self.history, self.pretrained = saved["history"], saved["pretrained"]
             except (KeyError, RuntimeError, ValueError) as error:
                 raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
                                 f"delete {self.folder} to train anew")
@@ -216,17 +241,9 @@ class Run:
         rows = [row for row in self.history if metric in row]
         return max(rows, key=lambda row: row[metric]) if rows else None
 
-    def out_of_patience(self):
-        """Whether the last --patience epochs brought no better R@1 on the held-out classes."""
-        patience, best = self.cfg.patience, self.best("val R@1")
-        evaluated = best and "val R@1" in self.history[-1]
-        if out := bool(patience and evaluated and len(self.history) - best["epoch"] >= patience):
-            print(f"no better R@1 on the held-out classes since epoch {best['epoch']}")
-        return out
-
     def progress(self, loader):
         """The batches of an epoch behind a progress bar.  NonFiniteLoss: nan or infinite."""
-        self.steps, self.images, start = [], 0, time.time()
+        self.steps, self.images, start = [], 0, time.perf_counter()
         self.started = self.started or start
         with tqdm(loader, f"epoch {len(self.history) + 1}/{self.cfg.epochs}", unit="batch",
                   leave=False, disable=None) as bar:
@@ -235,7 +252,7 @@ class Run:
                 self.images += len(labels)
                 if len(self.steps) % 50 == 0:           # read back, for the bar
                     bar.set_postfix(loss=f"{self._means()['loss']:.3f}", refresh=False)
-        self.means, self.seconds = self._means(), time.time() - start
+        self.means, self.seconds = self._means(), time.perf_counter() - start
 
     def record(self, **values):
         """Note what a step computed; it stays on the device until somebody reads it."""
@@ -248,16 +265,16 @@ class Run:
             values = torch.stack([step[name] for step in self.steps]).cpu()
             if len(bad := (~values.isfinite()).nonzero()):
                 step, done = int(bad[0, 0]), len(self.history)
-                parts = ", ".join(f"{k} {v:g}" for k, v in self.steps[step].items() if not v.ndim)
+                terms = ", ".join(f"{k} {v:g}" for k, v in self.steps[step].items() if not v.ndim)
                 raise NonFiniteLoss(f"the loss is not finite at epoch {done + 1}, step {step + 1}: "
-                                    f"{parts}; {self.folder} has the {done} epochs before")
+                                    f"{terms}; {self.folder} has the {done} epochs before")
             means[name] = values.double().mean(0).tolist()
         return means
 
     def end_epoch(self, epoch, **row):
         """Log, checkpoint and print an epoch."""
         row = {"epoch": epoch + 1, **self.means, **row,
-               "images/s": self.images / self.seconds, "seconds": self.seconds}
+               "images/s": self.images / max(self.seconds, 1e-9), "seconds": self.seconds}
         self.history.append(row)
         with atomic(self.folder / "log.jsonl") as file:     # first: never shorter than last.pt's
             file.writelines(json.dumps(row) + "\n" for row in self.history)
@@ -276,19 +293,19 @@ class Run:
             print("    epoch" + "".join(f" {name:>9}" for name in columns) + "  images/s     left")
         cells = {k: f"{row[k]:.4f}" if k in losses else f"{100 * row[k]:.1f}%" if k in row else "–"
                  for k in columns}                              # –: not evaluated in this epoch
-        seconds = (time.time() - self.started) / (row["epoch"] - self.first)
+        seconds = (time.perf_counter() - self.started) / (row["epoch"] - self.first)
         left = int(seconds * (self.cfg.epochs - row["epoch"]))
         print(f"{row['epoch']:>5}/{self.cfg.epochs:<3}"
               + "".join(f" {cell:>{max(9, len(k))}}" for k, cell in cells.items())
               + f"{row['images/s']:>10,.0f}{left // 60:>6}:{left % 60:02}", flush=True)
 
     def _save(self, name, **changes):
-        """Write a checkpoint: the settings, the log and the state of each part but for changes."""
-        state = {"paper": self.paper, "config": self.config, "history": self.history,
+        """Write a checkpoint: the settings, the log and what restore got, but for changes."""
+        saved = {"paper": self.paper, "config": self.config, "history": self.history,
                  "pretrained": self.pretrained}
-        state |= {k: part.state_dict() for k, part in self.parts.items()} | changes
+        saved |= {k: state.state_dict() for k, state in self.states.items()} | changes
         content = io.BytesIO()                  # torch.save to a full disk hides that it is full
-        torch.save(state, content)
+        torch.save(saved, content)
         with atomic(self.folder / name, "wb") as file:
             file.write(content.getbuffer())
 
@@ -299,25 +316,30 @@ class Run:
                   "best on test": {k: best[k] for k in ("epoch", *self.ks)},
                   "pretrained backbone": self.pretrained,
                   "seconds": sum(row["seconds"] for row in self.history)}
-        if not self.open_set:
-            result["last epoch"] = without_bound(result["last epoch"])
         if chosen:
-            result["last epoch"]["val R@1"] = self.history[-1]["val R@1"]
             columns = ("epoch", "val R@1", *self.ks)
             result["best on held-out classes"] = {k: chosen[k] for k in columns}
         write_json(self.folder / "result.json", result)
         self._save("last.pt", optimizer=None)                           # two thirds of the file
         self.result = read_result(self.folder)
 
-
-# ---------------------------------------------------------------------------- the last table
-def without_bound(metrics):
-    """judge's dict without JRD's Eq. 1-3, which are about classes that never trained"""
-    return {name: value for name, value in metrics.items() if name not in ("lambda", "d_H")}
+    def final_table(self):
+        """Print pretrained backbone, last epoch, best epoch on test."""
+        before, last, best, chosen = (self.result.get(part) for part in (
+            "pretrained backbone", "last epoch", "best on test", "best on held-out classes"))
+        start = "untrained" if self.cfg.weights == "random" else "pretrained"
+        rows = {f"{start} backbone": before, f"last epoch ({last['epoch']})": last}
+        if chosen:
+            rows[f"best.pt (epoch {chosen['epoch']}, chosen on held-out training classes)"] = chosen
+        rows[f"best on test (epoch {best['epoch']}, chosen on the test set)"] = best
+        print()
+        show(rows, self.cfg.ks)
+        if chosen and chosen["val R@1"] <= before["val R@1"]:
+            print("by the held-out classes (val R@1) no epoch is better than not training at all")
 
 
 def show(rows, ks):
-    """Print {name: judge(...)} in % as a table, below it the ten parts and 1-NN estimates."""
+    """Print {name: what eval.judge returns} in % as a table."""
     metrics = [f"R@{k}" for k in ks] + ["MAP@R", "NMI", "seen R@1", "val R@1"]
     metrics = [m for m in metrics if any(m in row for row in rows.values())]
     cells = {"": metrics} | {name: [f"{100 * row[m]:.1f}" if m in row else "–" for m in metrics]
@@ -325,30 +347,5 @@ def show(rows, ks):
     for name, row in cells.items():
         print(f"{name:<{max(map(len, rows))}}" + "".join(
             f"{cell:>{max(7, len(m) + 2)}}" for m, cell in zip(metrics, row)))
-    for row in rows.values():
-        if "ten parts" in row:
-            print("in ten stratified parts, 95%" + "".join(
-                f"  {m} [{100 * (mean - half):.1f}, {100 * (mean + half):.1f}]"
-                for m, (mean, half) in row["ten parts"].items()))
-        if "lambda" in row:
-            print("1-NN estimates (JRD, Eq. 2-3), 95%" + "".join(
-                f"  {name} [{row[key][0] - row[key][1]:.3f}, {sum(row[key]):.3f}]"
-                for name, key in (("λ", "lambda"), ("d_H", "d_H"))))
     if lonely := max(row.get("queries without a positive", 0) for row in rows.values()):
         print(f"queries without an image of their class to find, which count as misses: {lonely}")
-
-
-def final_table(run):
-    """The end of a training: pretrained backbone, last epoch, best epoch on test, its folder."""
-    before, last, best, chosen = (run.result.get(part) for part in (
-        "pretrained backbone", "last epoch", "best on test", "best on held-out classes"))
-    start = "untrained" if run.cfg.weights == "random" else "pretrained"
-    rows = {f"{start} backbone": before, f"last epoch ({last['epoch']})": last}
-    if chosen:
-        rows[f"best.pt (epoch {chosen['epoch']}, chosen on held-out training classes)"] = chosen
-    rows[f"best on test (epoch {best['epoch']}, chosen on the test set)"] = best
-    print()
-    show(rows, run.cfg.ks)
-    if chosen and chosen["val R@1"] <= before["val R@1"]:
-        print("by the held-out classes (val R@1) no epoch is better than not training at all")
-    print(f"run {run.folder}")

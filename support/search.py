@@ -1,4 +1,4 @@
-"""Around the search: .npz files, the images behind embeddings, those nearest to a photo, a sheet.
+"""What `python eval.py` does around the judgement: checkpoints and .npz files, --query, sheets.
 
 An entry (name, class, source) is an image: source is its path or, without a file, uint8 (3, h, w).
 """
@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import torch
+import torch.nn.functional as F
 from PIL import ImageDraw, ImageFont, ImageOps
 from torchvision.transforms.v2.functional import to_pil_image
 
-from support.files import UserError, reason
-from support.images import decode
+from support.files import UserError, atomic, listed, reason
+from support.images import ImageFiles, decode, to_tensor
 from support.layouts import files_below, say_left_out
+from support.runs import other_images, read_checkpoint, script
 
 UNKNOWN = "–"                                           # the class of an image in no sub-folder
 SIDE, GAP, TEXT, LINE = 128, 10, 14, 17                 # of a sheet, in pixels
@@ -20,7 +22,8 @@ RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers t
 
 
 def load_npz(path):
-    """An .npz of embeddings -> keyword arguments for judge.  UserError if it is not one."""
+    """An .npz of embeddings -> {split: (x, labels)}, the usual K, no names.  UserError if it is not
+    one."""
     try:
         content = np.load(path, allow_pickle=False)
         if isinstance(content, np.ndarray):
@@ -46,15 +49,57 @@ def load_npz(path):
         floats = np.float32 if np.can_cast(arrays[key].dtype, np.float32) else np.float64
         dtype = np.int64 if key in label_keys else floats
         arrays[key] = torch.from_numpy(arrays[key].astype(dtype))
-    return {"test" if key == "embeddings" else key: arrays[key] for key in keys}
+    embedded = {"test": (arrays["embeddings"], arrays["labels"])}
+    if "gallery" in keys:
+        embedded["gallery"] = arrays["gallery"], arrays["gallery_labels"]
+    return embedded, [1, 2, 4, 8], {}
 
 
-def names_of(data):
-    """The images' paths and their classes' names by label, which --export writes too."""
-    splits = {"": data.test, "gallery_": data.gallery, "seen_": data.seen}
-    return {part + what: np.array(names)
-            for what, field in (("classes", "classes"), ("paths", "files"))
-            for part, split in splits.items() if (names := getattr(split, field, None))}
+def save_npz(path, embedded, names):
+    """--export: {split: (x, labels)}, and the names that embed_images has of them."""
+    arrays = {}
+    for split, (x, labels) in embedded.items():
+        part = {"test": "", "train_plain": "seen_"}.get(split, f"{split}_")
+        arrays |= {part[:-1] or "embeddings": x.cpu().numpy(), f"{part}labels": labels.numpy()}
+    with atomic(path, "wb") as file:
+        np.savez(file, **arrays, **names)
+    print(f"wrote {path}: {', '.join([*arrays, *names])}")
+
+
+# ---------------------------------------------------------------------------- a checkpoint's images
+def rebuild(args):
+    """args.file, a checkpoint -> its script, network and settings; its Data, or --dataset's.  A
+    folder that is not the run's has all its images in `test`, because none of them trained."""
+    paper = script(read_checkpoint(args.file)["paper"])
+    network, cfg = paper.common.load(args.file, args.device)
+    cfg.data_root = args.data_root or cfg.data_root
+    prefix, _, test_transform = paper.transforms(cfg)
+
+    def load(dataset, val):
+        return paper.common.load_dataset(dataset, cfg.data_root, prefix, test_transform,
+                                         cache=not args.no_cache, val=val)
+    data = load(args.dataset or cfg.dataset, None if args.dataset else cfg.val)
+    others = other_images(cfg.images, data.identity)
+    if args.dataset and cfg.val and not others:             # the run's folder, elsewhere
+        data = load(args.dataset, cfg.val)
+    if others or args.dataset and (cfg.images or {}).keys() != (data.identity or {}).keys():
+        print("note: these are not the images of the run" + (f": {others} differ" if others else "")
+              + "; if a class of them was trained on, its figures are too high")
+        data = paper.common.untrained(data)
+    return paper, network, cfg, data
+
+
+def embed_images(args):
+    """A checkpoint -> {split: (x, labels)} of its images, its K, the names of classes and files"""
+    paper, network, cfg, data = rebuild(args)
+    names = {}
+    for split, part in (("test", ""), ("gallery", "gallery_"), ("train_plain", "seen_")):
+        if own := getattr(data, split):
+            names[f"{part}classes"] = np.array(own.classes)
+            if own.files:
+                names[f"{part}paths"] = np.array(own.files)
+    embedded = paper.common.embed_splits(network.embed, data, cfg, "test", "gallery", "train_plain")
+    return embedded, cfg.ks, names
 
 
 def folder_entries(folder):
@@ -86,6 +131,44 @@ def nearest_entries(x, searched, entries, top):
                             compute_mode="donot_use_mm_for_euclid_dist")                # (q, n)
     nearest, places = (v[:, :top].tolist() for v in distances.sort(dim=1, stable=True))
     return [[(d, entries[i]) for d, i in zip(*row)] for row in zip(nearest, places)]
+
+
+def print_nearest(args):
+    """--query: the images nearest to each photo among the run's test images and its gallery, or in
+    --gallery, printed and with --to drawn.  A photo that is itself among them is found."""
+    photos = [decode(path) for path in args.query]        # what cannot be read is said first
+    if args.gallery:
+        paper = script(read_checkpoint(args.file)["paper"])
+        network, cfg = paper.common.load(args.file, args.device)
+        transform = paper.transforms(cfg)[2]
+        entries = folder_entries(args.gallery)
+        images = [ImageFiles([path for *_, path in entries], transform)]
+        searched = f"{len(entries):,} images of {args.gallery}"
+    else:
+        paper, network, cfg, data = rebuild(args)
+        transform = paper.transforms(cfg)[2]
+        splits = [split for split in (data.test, data.gallery) if split]
+        entries = sum((split_entries(split, data.folder) for split in splits), [])
+        images = [split.images for split in splits]
+        classes = sorted({kind for _, kind, _ in entries})
+        left_out = "" if data.train is None or data.shared() else (
+            "; the training classes are not among them")
+        searched = (f"{len(entries):,} test images of {len(classes)} classes ({listed(classes)})"
+                    f"{left_out}; --gallery FOLDER searches others")
+    photos = torch.stack([to_tensor(transform, photo) for photo in photos])
+    x, *found = [paper.common.embed(network.embed, paper.common.Split(own, None, None), cfg).cpu()
+                 for own in (photos, *images)]
+    x, y = [F.normalize(v) if args.l2norm else v for v in (x, torch.cat(found))]
+    answers = [*zip(args.query, nearest_entries(x, y, entries, args.top or 5))]
+    print(f"{args.file} searches {searched}")
+    width = max(20, *(len(kind) for _, nearest in answers for _, (_, kind, _) in nearest))
+    for path, nearest in answers:
+        print(f"\nquery {path}\n    distance  {'class':<{width}}  image")
+        for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
+            print(f"{place:>3} {distance:8.4f}  {kind:<{width}}  {name}")
+    if args.to:
+        draw_sheet(args.to, [((p, UNKNOWN, p), nearest) for p, nearest in answers])
+        print(f"\nwrote {args.to}")
 
 
 def draw_sheet(path, answers):
