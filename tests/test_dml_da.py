@@ -123,22 +123,21 @@ def test_the_balance_of_u1():
     pull = dml_da.contrastive_loss(x, labels, margin=0.0)
     assert pull.item() == pytest.approx(10 * D_avg.mean().item())
     positive = (labels[:, None] == labels) & ~torch.eye(100, dtype=torch.bool)
-    mean = D[positive].mean().item()                    # with a mean over pairs 20/9 balances
-    assert mean == pytest.approx(20 / 9 * D_avg.mean().item())
+    assert D[positive].mean().item() == pytest.approx(20 / 9 * D_avg.mean().item())
     push = 10 * dml_da.density_regularizer(D_avg, (D_avg + 0.5).detach())
     both = torch.autograd.grad(pull + push, x, retain_graph=True)[0]
     alone = torch.autograd.grad(pull, x)[0]
     assert alone.abs().max() > 1e-3 and both.abs().max() < 1e-12
 
 
-def test_at_the_optimum_of_alpha_the_push_is_constant():
+def test_what_the_docstring_says_of_alpha():
+    """At its optimum the push is the same for all classes; a fixed α balances Eq. 2 at α - 5/λ."""
     D_avg = torch.tensor([0.1, 0.4, 0.9], dtype=torch.float64, requires_grad=True)
     alpha = (D_avg.detach() + 0.5).requires_grad_()
     g_D, g_alpha = torch.autograd.grad(dml_da.density_regularizer(D_avg, alpha), (D_avg, alpha))
     assert g_alpha.abs().max() < 1e-12                  # it is the optimum
     np.testing.assert_allclose(3 * g_D, [-1, -1, -1])   # C ∂L/∂D_avg
-    fixed = D_avg.detach() + 5 / 25                     # the docstring: D_avg = α - 5/λ, at λ = 25
-    total = 10 * D_avg.mean() + 25 * dml_da.density_regularizer(D_avg, fixed)
+    total = 10 * D_avg.mean() + 25 * dml_da.density_regularizer(D_avg, D_avg.detach() + 5 / 25)
     assert torch.autograd.grad(total, D_avg)[0].abs().max() < 1e-12
 
 
@@ -179,7 +178,7 @@ def test_entropy_regularizer():
     assert uniform.item() == pytest.approx(-np.log(16))             # its minimum
 
 
-@pytest.mark.parametrize("d, scale, large", [(3, 0.5, False), (3, 1, True), (16, 1, True)])
+@pytest.mark.parametrize("d, scale, large", [(3, 0.5, False), (3, 1, True)])
 def test_global_orthogonal_regularizer(d, scale, large):
     """M2 counts above 1/d alone."""
     def oracle(f):

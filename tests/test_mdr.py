@@ -29,8 +29,7 @@ def momented(batches, momentum):
     return statistics
 
 
-@pytest.mark.parametrize("levels, momentum", [([-3, 0, 3], 0.9), ([-1, 0, 1], 0.5), ([0.3], 0.9),
-                                              ([-3, -1, 0, 1, 3], 0.0)])
+@pytest.mark.parametrize("levels, momentum", [([-3, 0, 3], 0.9), ([-3, -1, 0, 1, 3], 0.0)])
 def test_l_mdr(levels, momentum):
     """Value, gradient to the embeddings (statistics constant) and to the levels, third batch."""
     history = [points(seed=s) * (1 + s) for s in (1, 2)]
@@ -71,11 +70,10 @@ def test_assignment_and_its_ties():
     assert mdr.MDR([5.0]).assign(values).tolist() == [0] * 10
 
 
-@pytest.mark.parametrize("scale", [1e-6, 0.5, 1e6])
-def test_l_mdr_does_not_depend_on_the_scale_of_the_embeddings(scale):
+def test_l_mdr_does_not_depend_on_the_scale_of_the_embeddings():
     e = torch.tensor(points(), dtype=torch.float32)
-    assert mdr.MDR()(distances(scale * e)).item() == pytest.approx(mdr.MDR()(distances(e)).item(),
-                                                                    rel=1e-4)
+    one, *others = (mdr.MDR()(distances(s * e)).item() for s in (1, 1e-6, 0.5, 1e6))
+    assert others == pytest.approx([one] * 3, rel=1e-4)
 
 
 # ---------------------------------------------------------------------------- the trick, Eq. 6
@@ -127,7 +125,7 @@ def spread_out(D):
 
 
 @pytest.mark.parametrize("e, classes", [
-    (spread_out(3), 6), (spread_out(8), 6), (spread_out(64), 6),
+    (spread_out(3), 6), (spread_out(64), 6),
     (np.repeat([[1.0, 0.1], [-1.0, 0.1]], 4, 0), 2)])       # all beyond 1.4: then any is drawn
 def test_negatives_follow_the_law(e, classes):
     labels = np.repeat(np.arange(classes), len(e) // classes)
