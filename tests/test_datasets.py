@@ -117,7 +117,6 @@ def make_inshop(root, listed=".", images="."):
 
 LAYOUTS = {
     "cub": make_cub, "cars": make_cars, "cars devkit": make_cars_devkit, "sop": make_sop,
-    "cars torchvision": lambda root: make_cars_devkit(root, devkit="."),
     "cars nested": lambda root: make_cars_devkit(root, "car_devkit/devkit", "{0}/{0}"),
     "cars two lists": make_cars_two_lists,
     "inshop": make_inshop, "inshop Eval Img": lambda root: make_inshop(root, "Eval", "Img")}
@@ -167,16 +166,13 @@ def test_the_papers_photos_are_as_their_authors_code_reads_them(mini, tmp_path):
 
 
 # ---------------------------------------------------------------------------- what can be wrong
-@pytest.mark.parametrize("name, says", [
-    ("cub", r"prepare cub --data-root .* downloads it \(1.2 GB\); or unpack .*caltech.edu/.*65de6"
-            r"-vp158.* \(1,150,585,339 bytes, md5 97eceeb1962.*\) to .*/none/CUB_200_2011"),
+@pytest.mark.parametrize("name, way_out", [
+    ("cub", r"prepare cub --data-root .*\(1.2 GB\); or .*md5 97eceeb1962.*/none/CUB_200_2011"),
     ("cars", "/cars/car_ims .*d5c8f0aa49750.*b407c6086d6.*/cars/devkit/cars_test_annos_withlabels"),
-    ("sop", r"prepare sop --data-root .* downloads it \(3.1 GB\); or unpack .*Online_Products.zip "
-            r"\(3,083,860,082 bytes, md5 7f73d41a2f4.*\) to .*/none/Stanford_Online_Products"),
-    ("inshop", "/inshop/list_eval_partition.txt .* 52,712 images .*DeepFashion")])
-def test_a_missing_dataset_is_named_with_where_to_get_it(name, says, tmp_path):
+    ("inshop", "/inshop/list_eval_partition.txt .*DeepFashion")])
+def test_a_missing_dataset_is_named_with_where_to_get_it(name, way_out, tmp_path):
     """... in one line."""
-    with pytest.raises(common.UserError, match=f"^no {name} under .*/none .--data-.*{says}.*$"):
+    with pytest.raises(common.UserError, match=f"^no {name} under .*/none .--data-.*{way_out}.*$"):
         common.load_dataset(name, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -195,34 +191,20 @@ def move(path, name):
     path.rename(path.with_name(name))
 
 
-LABELS, LIST, ANNOS = "image_class_labels.txt", "list_eval_partition.txt", "cars_annos.mat"
-TEST_ANNOS, NO_FILE = "devkit/cars_test_annos_withlabels.mat", "No such file.*; wanted are .*"
-
-
 @pytest.mark.parametrize("layout, damage, file, words, message", [
     ("cub", Path.unlink, "images.txt", [], "images.txt .*half-extracted"),
     ("cub", replace, "images.txt", ["6 100", "6 x 100"], "line 2: '6 x 100.Bird_1/.*number text"),
-    ("cub", replace, LABELS, ["3 3\n", "3 C\n"], f"{LABELS}, line 7: '3 C' is not 2 .* number$"),
-    ("cub", replace, LABELS, ["6 100\n", ""], f"{LABELS} has no class for image 6"),
-    ("cub", Path.write_bytes, "images.txt", [b"\xff\xfe1"], "cannot read .*images.txt"),
+    ("cub", replace, "image_class_labels.txt", ["6 100\n", ""], "no class for image 6"),
     ("cub", shutil.rmtree, "images/101.Bird_2", [],
      "2 of the 7 images of cub are missing, .*Bird_2_0000.jpg first: a half-ex"),
     ("cub", replace, "images.txt", ["3 003.Bird_0/Bird_0_0000.jpg\n", ""],
-     "has train 2 images of 1 classes, test 4 images of 2 classes; .* has train 3 images of 2 "
-     "classes, test 4 images of 2 classes"),
-    ("cars", Path.unlink, ANNOS, [], f"{ANNOS}: .*{NO_FILE}/devkit/cars_train_annos.mat and"),
-    ("cars", move, "car_ims", ["cars_train"], f"cars_train_annos.mat: .*{NO_FILE}/car_ims .*dev"),
-    ("cars", Path.write_text, ANNOS, ["404 not found" * 50], "cannot read 'relative_im_path' and"),
-    ("cars", scipy.io.savemat, ANNOS, [{"annotations": 3}], ANNOS),
-    ("cars", Path.unlink, "car_ims/000003.jpg", [], "1 of the 7 .*000003"),
-    ("cars devkit", move, "devkit/cars_test_annos.mat", [Path(TEST_ANNOS).name],
+     "has train 2 images of 1 classes, .* has train 3 images of 2 classes, test 4"),
+    ("cars", Path.unlink, "cars_annos.mat", [], "wanted are .*/devkit/cars_train_annos.mat and"),
+    ("cars", Path.write_text, "cars_annos.mat", ["404 not found" * 50], "'class' of 'annotations'"),
+    ("cars devkit", move, "devkit/cars_test_annos.mat", ["cars_test_annos_withlabels.mat"],
      "'class' of .*cars_test_annos_withlabels"),
-    ("cars devkit", Path.unlink, TEST_ANNOS, [], f"_withlabels.mat: .*{NO_FILE}"),
-    ("cars devkit", shutil.rmtree, "cars_test", [], "3 of the 7 images"),
     ("sop", replace, "Ebay_test.txt", [" 1 bicycle", " bicycle"],
      "Ebay_test.txt, line 2: .*number number number text"),
-    ("inshop", replace, LIST, ["query", "quarry"], "has .*quarry 1 images of 1 class.*; the whole"),
-    ("inshop", replace, LIST, ["query", ""], f"{LIST}, line 6: .*text text text"),
     ("inshop", move, "img", ["img_highres"],
      "10 of the 10 .* missing, .*jpg first: known layouts: .*/img .not img_highres")])
 def test_a_broken_copy_is_refused(layout, damage, file, words, message, mini, tmp_path):
@@ -262,13 +244,9 @@ def test_prepare_downloads_what_is_missing_once(server, mini, tmp_path):
 
 
 @pytest.mark.parametrize("damage, message", [
-    (cut, "bytes came, whose md5 is not "), (Path.unlink, "404"), (None, "refused"),
-    (lambda archive: archive.write_bytes(b"<html>"), "6 bytes came, whose md5 is not ")])
-def test_a_broken_download_leaves_nothing(damage, message, server, tmp_path, typed, monkeypatch):
-    if damage:
-        damage(server.archive)
-    else:
-        monkeypatch.setitem(layouts.ARCHIVES, "cub", ("http://127.0.0.1:9/CUB.tgz", 0, ""))
+    (cut, "bytes came, whose md5 is not "), (Path.unlink, "404")])
+def test_a_broken_download_leaves_nothing(damage, message, server, tmp_path, typed):
+    damage(server.archive)
     status, _, err = typed("common.py", "prepare", "cub", "--data-root", tmp_path / "data")
     *_, last = re.split("[\n\r]", err.strip())                        # after the progress bar
     assert status == 2 and last.startswith("common.py: cannot download http://127.0.0.1")
@@ -453,13 +431,14 @@ def test_the_papers_datasets_are_trusted_by_their_names(mini, tmp_path, monkeypa
 
 # ---------------------------------------------------------------------------- through the scripts
 @pytest.mark.parametrize("script, name, flags", [
-    (jrd, "cub", "--backbone bn_inception --batch 3"),
-    (mdr, "inshop", "--backbone bn_inception --batch 3 --iterations 1"),
-    (dml_da, "sop", "--backbone googlenet --iterations 1")], ids=named)
+    (jrd, "cub", "--batch 3"), (mdr, "inshop", "--batch 3 --iterations 1"),
+    (dml_da, "sop", "--iterations 1")], ids=named)
 def test_an_epoch_on_a_miniature_copy(script, name, flags, mini, train):
-    """The real backbone with random weights, through the whole path; a class has one image."""
+    """A backbone of torchvision with random weights, through the whole path; a class has one
+    image."""
     mini(name)
-    folder, out = train(script, "--weights", "random", *flags.split(), dataset=name)
+    flags += " --weights random --backbone squeezenet1_1 --resize 72 --size 64"
+    folder, out = train(script, *flags.split(), dataset=name)
     _, result, config = left_in(folder)
     last = result["last epoch"]
     assert 0 <= last["R@1"] <= 1 and ("NMI" in last) == (name != "inshop")
