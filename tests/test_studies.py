@@ -39,10 +39,9 @@ def test_the_commands(capsys):
     cfg = dml_da.parse_args(cub[-8].split()[3:])            # its own weights have the last word
     assert (cfg.backbone, cfg.weights) == ("googlenet_bvlc", "googlenet_bvlc.pth")
     assert (cfg.epochs, cfg.lr, cfg.lambda_) == (12, 3e-5, 10) and "--lambda" not in cub[-8]
-    glyphs = listed("--dataset", "glyphs")
-    assert len(glyphs) == len(set(glyphs)) == 6 * 5 * 3
-    assert glyphs[-1] == ("studies/rate_search.py run dml_da --dataset glyphs "
-                          "--loss npair --lambda 0 --lr 0.003 --seed 2 --out runs-search")
+    assert listed("--dataset", "glyphs")[6 * 5 * 3 - 1:] == [
+        "studies/rate_search.py run dml_da --dataset glyphs --loss npair --lambda 0 --lr 0.003 "
+        "--seed 2 --out runs-search"]
 
 
 def test_no_image_of_a_test_class_is_seen():
@@ -53,12 +52,11 @@ def test_no_image_of_a_test_class_is_seen():
     assert (data.test.images[0] == whole.seen.images[600]).all()
 
 
-@pytest.mark.parametrize("of_rates, want", [
-    ({1e-4: [50, 52], 3e-4: [50, 51], 1e-3: [45, 46]}, 3e-4),       # best 51 ± 1.41: 50.5 is within
-    ({1e-4: [50, 50.5], 3e-4: [49, 50], 1e-3: [45, 46]}, 1e-4),     # best 50.25 ± 0.35
-    ({1e-4: [50, 52], 3e-4: [55]}, None), ({}, None)])
-def test_the_rule(of_rates, want):
-    assert rate_search.choice(of_rates) == want
+def test_the_rule():
+    for means, rate in (({1e-4: [50, 52], 3e-4: [50, 51], 1e-3: [45, 46]}, 3e-4),   # 51 ± 1.41
+                        ({1e-4: [50, 50.5], 3e-4: [49, 50]}, 1e-4),                 # 50.25 ± 0.35
+                        ({1e-4: [50, 52], 3e-4: [55]}, None), ({}, None)):
+        assert rate_search.choice(means) == rate
 
 
 def test_the_presets_of_glyphs_are_the_choice_of_the_committed_runs(capsys):
@@ -73,34 +71,18 @@ def test_the_presets_of_glyphs_are_the_choice_of_the_committed_runs(capsys):
         assert row.count("**") == 2 and row.count("±") == 5
 
 
-@pytest.mark.parametrize("runs, taken", [
-    ("search", ["80.8 / 79.7", "81.7 / 70.2", "75.4 / 57.0", "65.7 / 39.6"]),
-    ("mdr", ["64.5 / 67.8", "66.9 / 54.5", "78.6 / 62.8"])])
-def test_the_table_has_the_rates_of_the_plan(runs, taken, capsys):
-    """docs/plans.md"""
-    rate_search.table("cub128", ROOT / "results" / "cub128" / f"{runs}.tar.xz")
-    table = capsys.readouterr().out
-    assert all(figure in table for figure in taken)
-
-
 def test_an_empty_folder_has_no_table(tmp_path):
     with pytest.raises(SystemExit, match="no finished run of the search on glyphs under"):
         rate_search.table("glyphs", tmp_path)
 
 
 # ---------------------------------------------------------------------------- what runs to its end
-def test_the_toy_is_an_animation_and_the_same_twice(tmp_path):
-    toy = pytest.importorskip("studies.toy", reason="needs matplotlib")
-    for name in ("one.gif", "two.gif"):
-        toy.draw(tmp_path / name, steps=3, frames=3, last=1, first=1)
-    with Image.open(tmp_path / "one.gif") as picture:
-        assert picture.n_frames == 4 and picture.info["loop"] == 0     # the outcome, then the path
-    assert (tmp_path / "one.gif").read_bytes() == (tmp_path / "two.gif").read_bytes()
-
-
-def test_the_toy_shows_what_its_texts_say():
+def test_the_toy_is_an_animation_and_shows_what_its_texts_say(tmp_path):
     """Spread within a class: 0 by the loss, with and without JRS; held by MDR and DML-DA."""
     toy = pytest.importorskip("studies.toy", reason="needs matplotlib")
+    toy.draw(tmp_path / "toy.gif", steps=3, frames=3, last=1, first=1)
+    with Image.open(tmp_path / "toy.gif") as picture:
+        assert picture.n_frames == 4 and picture.info["loop"] == 0     # the outcome, then the path
     ends = [path[-1][0] for path in toy.paths(800)]
     loss, jrs, mdr, da, circle = (dml_da.class_density(x, toy.LABELS)[1].mean() for x in ends)
     assert max(loss, jrs, circle) < 0.01 and min(mdr, da) > 0.03
@@ -164,19 +146,18 @@ def test_what_detaching_adds_is_radial(layers):
         assert whole.norm() > 1e-3 and radial.norm() > whole.norm()     # not vacuous
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_bound(seed):
+def test_bound():
     """F >= g(mean of u over different classes) >= g(N / N_pairs)"""
     different = different_class(LONG)
     most = torch.tensor(B * (B - 1) / different.sum().item())
-    layers = [points(seed + k) for k in range(3)]
+    layers = [points(seed) for seed in range(3)]
     u = [(jrd.squared_distances(x) / mean_distance(x))[different].mean() for x in layers]
     tight, loose = (math.prod(mixture(mean, K) for mean, K in zip(means, KS))
                     for means in (u, [most] * 3))
     assert value_of(layers) > tight > loose
     assert math.prod(mixture(torch.tensor(1.0), K) for K in KS).item() == pytest.approx(
         0.0503, abs=5e-5)                                               # the page's
-    collapsed = torch.eye(8, dtype=torch.float64)[LONG] + seed        # a regular simplex
+    collapsed = torch.eye(8, dtype=torch.float64)[LONG] + 1           # a regular simplex
     assert value_of([collapsed]) == pytest.approx(mixture(most, 3).item())
     assert gradients("gradient", [collapsed])[0].norm() < 1e-12
 
@@ -206,10 +187,9 @@ def test_on_the_sphere():
         assert torch.allclose(detached, whole, atol=1e-12) == agree and detached.norm() > 1e-3
 
 
-@pytest.mark.parametrize("step", [1e-3, 1e-1])
-def test_on_the_sphere_a_detached_step_can_raise_F(step):
+def test_on_the_sphere_a_detached_step_can_raise_F():
     angles = torch.tensor([0.57, 2.64, 4.64, 4.86], dtype=torch.float64)
     labels, x = torch.tensor([0, 1, 0, 1]), torch.stack([angles.cos(), angles.sin()], 1)
-    detached, whole = (F.normalize(x - step * along_the_sphere(
+    detached, whole = (F.normalize(x - 1e-3 * along_the_sphere(
         gradients(variant, [x], labels)[0], x)) for variant in ("detached", "gradient"))
     assert value_of([detached], labels) > value_of([x], labels) > value_of([whole], labels)
