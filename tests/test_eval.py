@@ -50,13 +50,10 @@ def test_recall_by_hand(x, y, places, recall):
     assert recall_at_k(x, y, [*recall]) == pytest.approx(recall)
 
 
-@pytest.mark.parametrize("n, d", [(10, 4), (1000, 64), (2500, 33)])
-@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e6])
-def test_a_collapsed_embedding_scores_zero(n, d, value):
-    x, y = torch.full((n, d), value) * torch.linspace(0.3, 1, d), torch.arange(n) % 5
-    assert recall_at_k(x, y, [1])[1] == 0
-    if n <= 1000:
-        assert map_at_r(x, y) == 0
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
+def test_a_collapsed_embedding_scores_zero(value):
+    x, y = value * torch.linspace(0.3, 1, 33).expand(1000, 33), torch.arange(1000) % 5
+    assert recall_at_k(x, y, [1])[1] == map_at_r(x, y) == 0
 
 
 def test_half_precision_is_cast():
@@ -67,28 +64,23 @@ def test_half_precision_is_cast():
 
 @pytest.mark.parametrize("function, arguments, message", [
     (recall_at_k, ([[0.0, float("nan")]] * 4, [0, 0, 1, 1], [1]), "not finite"),
-    (recall_at_k, ([[0.0, float("inf")]] * 4, [0, 0, 1, 1], [1]), "not finite"),
     (recall_at_k, ([[0.0]] * 4, [0, 0, 1], [1]), "must be"),
-    (recall_at_k, ([0.0] * 4, [0, 0, 1, 1], [1]), "must be"),
     (recall_at_k, (np.zeros((0, 3)), [], [1]), "must be"),
     (recall_at_k, ([[0.0]] * 2, [0, 0], [0]), "at least 1"),
     (recall_at_k, ([[0.0]] * 2, [0.1, 0.9], [1]), "whole numbers"),
     (recall_at_k, ([[0.0]] * 2, [0, 0], [1], [[0.0]]), "gallery must be"),
-    (recall_at_k, ([[0.0]] * 2, [0, 0], [1], [[0.0, 1.0]], [0]), "dimension"),
     (map_at_r, (np.ones((2, 3)), [0, 0], [[0.0]] * 2, [0, 0]), "differ in dimension"),
-    (kmeans, (torch.zeros(5, 2), 0, 0), "k must be"),
-    (kmeans, (torch.zeros(5, 2), 6, 0), "k must be"), (nmi, ([0, 1], [0, 1, 2]), ""),
-    (generalization_bound, (np.ones((2, 3)), [0, 0], [[0.0]] * 2, [0, 0], 0), "in dimension"),
+    (kmeans, (torch.zeros(5, 2), 6, 0), "k must be"), (nmi, ([0, 1], [0, 1, 2]), "equal"),
     (generalization_bound, ([[0.0]] * 4, [0, 1, 2, 3], [[0.0]] * 4, [0, 0, 1, 1], 0), "two images"),
     (stratified_parts, (np.repeat(np.arange(3), 19),), "too few"),
-    (confidence_interval, ([], 0.95), ""), (confidence_interval, ([1], 1.0), "")])
+    (confidence_interval, ([], 0.95), "needs a value")])
 def test_what_cannot_be_evaluated_is_refused(function, arguments, message):
     with pytest.raises(ValueError, match=message):
         function(*arguments)
 
 
 # ---------------------------------------------------------------------------- MAP@R
-@pytest.mark.parametrize("n, classes", [(120, 6), (60, 59), (40, 1)])
+@pytest.mark.parametrize("n, classes", [(60, 6), (60, 59), (40, 1)])
 def test_map_at_r_equals_recall_by_definition(n, classes):
     x, y = random_set(n, 4, classes, seed=6, spread=1.5)
     want = np.mean([sum((j / i) for j, i in enumerate(p, 1) if i <= len(p)) / max(1, len(p))

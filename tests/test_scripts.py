@@ -49,10 +49,8 @@ def test_degenerate_batches_are_finite(script, flags, kind):
 
 # ---------------------------------------------------------------------------- networks
 @pytest.mark.parametrize("script, backbone, width", [
-    (jrd, "small", 128), (jrd, "bn_inception", 1024), (mdr, "small", 128),
-    (mdr, "small --l2norm", 128), (mdr, "small --eval-l2norm", 128), (mdr, "resnet18", 512),
-    (mdr, "resnet50", 2048), (mdr, "bn_inception", 1024), (dml_da, "small", 128),
-    (dml_da, "googlenet", 1024)], ids=named)
+    (jrd, "bn_inception", 1024), (mdr, "small --l2norm", 128), (mdr, "small --eval-l2norm", 128),
+    (mdr, "resnet18", 512), (dml_da, "googlenet", 1024)], ids=named)
 def test_backbones(script, backbone, width):
     """Batch norm is frozen and its affine parameters learn (JRD U10, MDR U4, DML-DA U8)."""
     cfg = script.parse_args(["--dim", "7", "--backbone", *backbone.split()])
