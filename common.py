@@ -184,20 +184,20 @@ def train_loader(split, augment, batches, cfg):
     batches(labels, cfg, epoch) -> lists of indices.  What an epoch draws depends on (--seed, epoch,
     image) alone, in whichever worker and order.
     """
-    first = batches(split.labels, cfg, 0)
-    seen = sum(map(len, first))
-    print(f"batches per epoch: {len(first)}, of about {seen / len(first):.0f} images, so "
-          f"{seen / len(split):.1f} passes over the training images" + (
-              f"; few steps: {'--iterations 20' if 'iterations' in cfg else '--batch 32'} makes more"
-              if len(first) < 5 else ""))
     epoch_batches, loader_args = [], _loader_args(cfg, split.images)
     loader = torch.utils.data.DataLoader(           # one for all epochs: its workers live on
         _Augmented(split, augment, cfg.seed), batch_sampler=epoch_batches,
         persistent_workers=loader_args["num_workers"] > 0, **loader_args)
 
     def of_epoch(epoch):
-        epoch_batches[:] = [[(epoch, i) for i in batch]
-                            for batch in batches(split.labels, cfg, epoch)]
+        indices, first = batches(split.labels, cfg, epoch), not epoch_batches
+        epoch_batches[:] = [[(epoch, i) for i in batch] for batch in indices]
+        if first:
+            n, drawn = len(indices), sum(map(len, indices))
+            more = "--iterations 20" if "iterations" in cfg else "--batch 32"
+            print(f"batches per epoch: {n}, of about {drawn / n:.0f} images, so "
+                  f"{drawn / len(split):.1f} passes over the training images"
+                  + f"; {more} makes more steps" * (n < 5))
         return loader
     return of_epoch
 
