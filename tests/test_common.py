@@ -1,4 +1,4 @@
-"""Datasets, loaders, precision, weight files, the run folder."""
+"""Datasets, the loader, precision, weight files, the run folder."""
 import argparse
 import json
 import os
@@ -15,7 +15,7 @@ from conftest import make_folder
 from support import files, glyphs, images, runs
 
 
-# ---------------------------------------------------------------------------- glyphs
+# ---------------------------------------------------------------------------- datasets
 def test_glyphs_are_the_same_everywhere():
     """A mean over many pixels, so that a last bit of a sine on another machine does not matter."""
     data = common.load_dataset("glyphs")
@@ -27,14 +27,6 @@ def test_glyphs_are_the_same_everywhere():
         assert glyphs.glyphs(split)[0].float().mean().item() == pytest.approx(mean, abs=0.01)
 
 
-def test_the_shipped_backbone_is_what_its_hash_says():
-    backbone = common.SmallNet()
-    assert common.load_weights(backbone, "small") == common.WEIGHTS["small"][1]
-    assert sum(p.numel() for p in backbone.parameters()) == 163_672
-    assert backbone.eval()(torch.zeros(2, 3, 32, 32)).shape == (2, 128)
-
-
-# ---------------------------------------------------------------------------- folders of images
 def test_folder_first_half_trains_second_half_tests(tmp_path):
     folder = make_folder(tmp_path / "photos", [3, 1, 2, 4, 2])
     (folder / "notes").mkdir()                                   # a folder without images: no class
@@ -57,7 +49,7 @@ def test_images_of_every_kind_become_rgb(tmp_path, mode):
 # ---------------------------------------------------------------------------- the loader
 def loader(split, workers, seed=0):
     cfg = argparse.Namespace(seed=seed, workers=workers, batch=7, device="cpu")
-    return common.train_loader(split, common.SMALL_TRANSFORMS[1], jrd.batches, cfg)
+    return common.train_loader(split, glyphs.SMALL_TRANSFORMS[1], jrd.batches, cfg)
 
 
 def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
@@ -65,7 +57,7 @@ def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
     def same(a, b):
         return len(a) == len(b) and all(map(torch.equal, sum(a, []), sum(b, [])))
     folder = make_folder(tmp_path / "d", [6, 6, 6, 6])
-    split = common.load_dataset(str(folder), train=common.SMALL_TRANSFORMS[0]).train
+    split = common.load_dataset(str(folder), train=glyphs.SMALL_TRANSFORMS[0]).train
     alone, two = loader(split, 0), loader(split, 2)
     first, second = list(alone(0)), list(alone(1))
     torch.manual_seed(99)
@@ -80,7 +72,7 @@ def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
 def test_a_worker_that_is_spawned_draws_the_same_for_an_epoch(tmp_path):
     """What it gets is pickled where processes are not forked: cached or not, held out."""
     folder = make_folder(tmp_path / "photos", [2] * 8, side=30)
-    prefix, augment, test = common.SMALL_TRANSFORMS
+    prefix, augment, test = glyphs.SMALL_TRANSFORMS
     for cache in (False, True):
         data = common.load_dataset(str(folder), tmp_path, prefix, test, cache, val=0.5)
         for split in (data.train, data.val):
@@ -93,16 +85,15 @@ def test_a_worker_that_is_spawned_draws_the_same_for_an_epoch(tmp_path):
 @pytest.mark.parametrize("cache", [True, False])
 def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatch):
     folder = make_folder(tmp_path / "photos", [2] * 8, side=30)
-    data = common.load_dataset(str(folder), tmp_path, test=common.SMALL_TRANSFORMS[2], cache=cache)
+    data = common.load_dataset(str(folder), tmp_path, test=glyphs.SMALL_TRANSFORMS[2], cache=cache)
     asked, real = [], torch.utils.data.DataLoader
     monkeypatch.setattr(torch.utils.data, "DataLoader", lambda *args, **kwargs: (
         asked.append(kwargs["num_workers"]), real(*args, **kwargs | {"num_workers": 0}))[1])
     cfg = argparse.Namespace(workers=3, device="cpu")
-    for split in (data.seen, data.test):
-        embedded = common.embed(lambda x: x.float().mean((2, 3)), split, cfg)
-        want = torch.stack([split.images[i].float().mean((1, 2)) for i in range(len(split))])
-        torch.testing.assert_close(embedded, want)
-    assert asked == ([] if cache else [3] * 2)          # a whole cached split is one view
+    embedded = common.embed(lambda x: x.float().mean((2, 3)), data.test, cfg)
+    torch.testing.assert_close(embedded, torch.stack(
+        [data.test.images[i].float().mean((1, 2)) for i in range(len(data.test))]))
+    assert asked == ([] if cache else [3])              # a whole cached split is one view
 
 
 @pytest.mark.parametrize("backbone, want", [
@@ -126,7 +117,7 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
     """bf16 rounds the features a little; TF32 is a matter of convolutions, never of the losses."""
     for switch in (True, False):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", switch)
-        network = common.SmallNet().eval()
+        network = glyphs.SmallNet().eval()
         common.to_device(network, argparse.Namespace(precision=precision, device="cpu"))
         assert torch.backends.cudnn.allow_tf32 == tf32
         assert torch.get_float32_matmul_precision() == "highest"
@@ -137,71 +128,93 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
     assert 1e-4 < error < 0.1 if precision == "bf16" else error == 0
 
 
-def test_a_training_in_bf16_has_its_losses_in_float32(train, monkeypatch):
-    """Convolutions see bfloat16, all after them float32.  No optimizer is left at the end."""
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+@pytest.mark.parametrize("here, dtype", [(True, torch.bfloat16), (False, torch.float32)])
+def test_a_training_in_bf16_has_its_losses_in_float32(here, dtype, train, monkeypatch):
+    """... where a processor has bfloat16: convolutions see it, all after them float32.  The settings
+    say which it was, and no optimizer is left at the end."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: here)
     seen, kinds = set(), (torch.nn.Conv2d, torch.nn.Linear)
     with torch.nn.modules.module.register_module_forward_hook(
             lambda module, _, out: seen.add((type(module), getattr(out, "dtype", None)))):
-        folder, out = train(jrd, "--precision", "bf16", "--val", "0.2")
-    assert "\nnote: this processor has no bfloat16: --precision fp32" in out
-    assert {(kind, dtype) for kind, dtype in seen if kind in kinds} == {
-        (torch.nn.Conv2d, torch.bfloat16), (torch.nn.Linear, torch.float32)}
+        folder, _ = train(jrd, "--precision", "auto", "--val", "0.2")
+    assert {(kind, of) for kind, of in seen if kind in kinds} == {
+        (torch.nn.Conv2d, dtype), (torch.nn.Linear, torch.float32)}
     for name in ("last.pt", "best.pt"):
         state = common.read_checkpoint(folder / name)
         assert state["optimizer"] is None and state["network"]
+        assert state["config"]["precision"] == ("bf16" if here else "fp32")
 
 
 # ---------------------------------------------------------------------------- weight files
-@pytest.fixture
-def published(tmp_path, monkeypatch):
-    """A stand-in for the published BN-Inception file, by its name and with its hash in WEIGHTS."""
-    name, _, url = common.WEIGHTS["bn_inception"]
-    torch.save(common.backbone("bn_inception")[0].state_dict(), tmp_path / name)
-
-    def accept(url=url):
-        monkeypatch.setitem(common.WEIGHTS, "bn_inception",
-                            (name, common.sha256(tmp_path / name), url))
-    accept()
-    return tmp_path / name, accept
-
-
-def test_a_weights_file_is_the_published_one_or_refused(published):
-    path, accept = published
-    backbone, state = common.backbone("bn_inception")[0], torch.load(path)
-    assert common.load_weights(backbone, "bn_inception", path) == common.sha256(path)
-
-    def refused(message):
-        with pytest.raises(common.UserError, match=message):
-            common.load_weights(backbone, "bn_inception", path)
-        assert all(torch.equal(v, state[k]) for k, v in backbone.state_dict().items())
-    os.truncate(path, 5000)
-    refused("SHA-256 .* expected")
-    accept()
-    refused("cannot load")
-    renamed = {k: torch.zeros_like(v) for k, v in state.items()}
-    renamed["conv1.weight"] = renamed.pop("conv1_7x7_s2.weight")
-    torch.save(renamed, path)
-    accept()
-    refused("2 names or shapes differ: conv1_7x7_s2.weight, conv1.weight")
-
-
-def test_download(published, tmp_path, monkeypatch):
-    """From the published place into torch's hub folder; what arrives truncated is not kept."""
-    path, accept = published
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "hub"))
-    served = tmp_path / "served" / path.name
-    served.parent.mkdir()
-    accept(f"file://{served.parent}/")
-    served.write_bytes(path.read_bytes()[:5000])
-    backbone, digest = common.backbone("bn_inception")[0], common.sha256(path)
+def test_the_published_file_or_none(tmp_path, monkeypatch):
+    """A stand-in comes from where it is published into torch's hub folder, once; truncated it is
+    not kept, and one of its name with another content is refused."""
+    network, served, hub = common.backbone("small")[0], tmp_path / "served", tmp_path / "hub"
+    torch.save(network.state_dict(), served)
+    content, digest = served.read_bytes(), files.sha256(served)
+    served = served.rename(tmp_path / f"small-{digest[:8]}.pth")
+    monkeypatch.setitem(common.WEIGHTS, "small", (served.name, digest, f"file://{tmp_path}/"))
+    monkeypatch.setenv("TORCH_HOME", str(hub))
+    served.write_bytes(content[:5000])
     with pytest.raises(common.UserError, match="cannot download .* --weights FILE"):
-        common.load_weights(backbone, "bn_inception")
-    assert not list((tmp_path / "hub").rglob("*.pth"))
-    served.write_bytes(path.read_bytes())
-    assert common.load_weights(backbone, "bn_inception") == digest
+        common.load_weights(network, "small")
+    assert not list(hub.rglob("*.pth"))
+    served.write_bytes(content)
+    assert common.load_weights(network, "small") == digest
     served.unlink()
-    assert common.load_weights(backbone, "bn_inception") == digest            # found, not fetched
+    assert common.load_weights(network, "small") == digest
+    (file,) = hub.rglob("*.pth")
+    os.truncate(file, 5000)
+    with pytest.raises(common.UserError, match="SHA-256 .* expected"):
+        common.load_weights(network, "small")
+
+
+def whole(state):
+    """As torchvision's file of squeezenet1_1 has it, classifier included."""
+    return state | {"classifier.1.weight": torch.ones(1000, 512, 1, 1)}
+
+
+@pytest.mark.parametrize("wrapped", [
+    lambda state: {"state_dict": {f"module.net.{k}": v for k, v in state.items()}},
+    lambda state: {"model": whole(state), "epoch": 3},
+    lambda state: {"network": {f"backbone.{k}": v for k, v in state.items()} | {     # a last.pt
+        "embedding.weight": torch.ones(64, 512)}, "history": []}], ids=["deep", "model", "run"])
+def test_own_weights_of_any_wrapping(wrapped, tmp_path, capsys):
+    (other, _), (network, _) = (common.backbone("squeezenet1_1") for _ in range(2))
+    state, file = other.state_dict(), tmp_path / "mine.pth"
+    torch.save(wrapped(state), file)
+    assert common.load_weights(network, "squeezenet1_1", file) == files.sha256(file)
+    assert "not a published file" in capsys.readouterr().out
+    assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
+
+
+@pytest.mark.parametrize("change", [
+    lambda state: [1, 2], lambda state: {k: v[None] for k, v in state.items()},
+    lambda state: {k: v for k, v in state.items() if k != "4.weight"}])
+def test_weights_that_do_not_fit_are_one_line(change, tmp_path):
+    network = glyphs.SmallNet()
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    torch.save(change(glyphs.SmallNet().state_dict()), tmp_path / "other.pth")
+    with pytest.raises(common.UserError, match="other.pth does not fit small: .* differ: .*$"):
+        common.load_weights(network, "small", tmp_path / "other.pth")
+    assert all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
+
+
+@pytest.mark.parametrize("write", [
+    lambda path, _: path.write_text("garbage"), lambda path, _: torch.save({"a": 1}, path),
+    lambda path, bomb: torch.save({"config": bomb}, path)])
+def test_files_that_are_no_checkpoint_or_weights(write, tmp_path):
+    """Nothing in them runs."""
+    class Hostile:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+    path = tmp_path / "last.pt"
+    write(path, Hostile())
+    for read in (common.read_checkpoint,
+                 lambda path: common.load_weights(glyphs.SmallNet(), "small", path)):
+        with pytest.raises(common.UserError, match="last.pt"):
+            read(path)
+    assert not (tmp_path / "ran").exists()
 
 
 # ---------------------------------------------------------------------------- files and folders
@@ -219,27 +232,9 @@ def test_what_a_killed_process_was_writing_goes_when_it_is_a_day_old(tmp_path):
     for part in (old, new, foreign := tmp_path / ".thesis.part"):
         part.write_text("half")
         os.utime(part, (0, 0))
-    os.utime(new)
+    os.utime(new)                                       # another process may be writing it
     files.write_json(tmp_path / "x.json", [1])
-    assert not old.exists() and foreign.exists()
-    assert new.exists(), "another process may be writing it"
-
-
-@pytest.mark.parametrize("write", [
-    lambda path, _: path.write_text("garbage"), lambda path, _: torch.save({"a": 1}, path),
-    lambda path, bomb: torch.save({"config": bomb}, path)])
-def test_files_that_are_no_checkpoint_or_weights(write, tmp_path):
-    """Nothing in them runs."""
-    class Hostile:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "ran"),)
-    path = tmp_path / "last.pt"
-    write(path, Hostile())
-    for read in (common.read_checkpoint,
-                 lambda path: common.load_weights(common.SmallNet(), "small", path)):
-        with pytest.raises(common.UserError, match="last.pt"):
-            read(path)
-    assert not (tmp_path / "ran").exists()
+    assert not old.exists() and foreign.exists() and new.exists()
 
 
 def run_of(tmp_path, *arguments):
@@ -250,9 +245,8 @@ def run_of(tmp_path, *arguments):
 
 
 @pytest.mark.parametrize("flags, name", [
-    ("", "jrd-glyphs-s0"), ("--alpha 0.50 --seed 3", "jrd-glyphs-alpha0.5-s3"),
-    ("--alpha 1", "jrd-glyphs-s0"), ("--weights a/b.pth", "jrd-glyphs-s0"),
-    ("--workers 3 --no-cache", "jrd-glyphs-s0")])
+    ("--alpha 0.50 --seed 3", "jrd-glyphs-alpha0.5-s3"), ("--alpha 1", "jrd-glyphs-s0"),
+    ("--weights a/b.pth --workers 3 --no-cache", "jrd-glyphs-s0")])
 def test_run_names_say_what_differs_from_the_preset(flags, name, tmp_path):
     assert run_of(tmp_path, *flags.split()).folder.name == name
     assert not list(tmp_path.iterdir()), "nothing is written before the run begins"
@@ -276,9 +270,9 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path):
     with run_of(tmp_path) as run:
         torch.save({"paper": "jrd", "config": {}, "history": [], "pretrained": None,
                     "network": torch.nn.Linear(2, 4).state_dict()}, run.folder / "last.pt")
-        for parts in ({"network": part}, {"optimizer": torch.optim.Adam(part.parameters())}):
+        for states in ({"network": part}, {"optimizer": torch.optim.Adam(part.parameters())}):
             with pytest.raises(common.UserError, match="last.pt does not fit this jrd.py"):
-                run.restore(**parts)
+                run.restore(**states)
 
 
 def test_two_trainings_in_one_folder_are_refused(tmp_path, monkeypatch):

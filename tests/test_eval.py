@@ -1,5 +1,5 @@
-"""eval.py against definitions, hand-worked cases and degenerate embeddings."""
-import argparse
+"""eval.py against definitions, hand-worked cases and degenerate embeddings; JRD's Tables 2, 3."""
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ import scipy.stats
 import torch
 from scipy.spatial.distance import cdist
 
-import common
 import jrd
-from eval import (_halves, confidence_interval, generalization_bound, judge, kmeans, load_npz,
-                  map_at_r, nmi, rebuild, recall_at_k, stratified_parts)
+from eval import (_halves, confidence_interval, generalization_bound, judge, kmeans, map_at_r, nmi,
+                  recall_at_k, stratified_parts)
+from support.search import load_npz
 from test_ranks import exact_places
 
 
@@ -231,50 +231,41 @@ def test_stratified_parts():
         assert (abs(np.bincount(labels[part]) - np.bincount(labels) / 10) < 1).all()
 
 
-def test_judge_reports_everything():
+def test_judge_and_jrds_tables_report_everything():
     x, y = random_set(400, 6, 8, seed=11)
     seen, ys = random_set(100, 6, 5, seed=12)
-    result = judge(torch.tensor(x), torch.tensor(y), [1, 2], seen=torch.tensor(seen),
-                   seen_labels=torch.tensor(ys))
-    parts = [recall_at_k(x[p], y[p], [1, 2]) for p in stratified_parts(y)]
-    bounds = zip(*(generalization_bound(seen, ys, x, y, s) for s in range(10)))
+    embedded = {"test": (torch.tensor(x), torch.tensor(y)), "val": (x[:50], y[:50]),
+                "train_plain": (torch.tensor(seen), torch.tensor(ys))}
     distances = cdist(x, x)
     np.fill_diagonal(distances, np.inf)
     hit = y[distances.argmin(1)] == y
-    assert result == {
+    assert judge(embedded, [1, 2]) == {
         **{f"R@{k}": share for k, share in recall_at_k(x, y, [1, 2]).items()},
         "hits": {str(c): "".join(map(str, hit[y == c].astype(int))) for c in range(8)},
         "MAP@R": map_at_r(x, y), "NMI": nmi(kmeans(torch.tensor(x), 8, 0), y),
-        "ten parts": {f"R@{k}": confidence_interval(p[k] for p in parts) for k in (1, 2)},
-        "seen R@1": recall_at_k(seen, ys, [1])[1],
-        **dict(zip(("lambda", "d_H"), map(confidence_interval, bounds)))}
-    searched = judge(x, y, [1], gallery=seen, gallery_labels=ys)
+        "seen R@1": recall_at_k(seen, ys, [1])[1], "val R@1": recall_at_k(x[:50], y[:50], [1])[1]}
+    parts = [recall_at_k(x[p], y[p], [1, 2]) for p in stratified_parts(y)]
+    bounds = zip(*(generalization_bound(seen, ys, x, y, s) for s in range(10)))
+    tables = {"ten parts": {f"R@{k}": confidence_interval(p[k] for p in parts) for k in (1, 2)},
+              **dict(zip(("lambda", "d_H"), map(confidence_interval, bounds)))}
+    for gallery, shared in ((None, 0), (None, 1), ("a gallery", 0)):
+        data, cfg = Mock(gallery=gallery, shared=lambda: shared), Mock(ks=[1, 2])
+        assert jrd.tables_2_and_3(embedded, data, cfg) == {
+            name: value for name, value in tables.items()
+            if not (gallery if name == "ten parts" else shared)}
+    searched = judge({"test": (x, y), "gallery": (seen, ys)}, [1])
     assert searched["MAP@R"] == map_at_r(x, y, seen, ys) and "NMI" not in searched
-    lonely = judge(torch.tensor(x), torch.arange(400) // 2 * (torch.arange(400) > 5), [1])
-    assert "ten parts" not in lonely and "queries without a positive" not in lonely
-    assert judge(torch.tensor(x), torch.arange(400), [1])["queries without a positive"] == 400
+    assert searched["R@1"] == recall_at_k(x, y, [1], seen, ys)[1]
+    lonely = torch.arange(400)
+    assert judge({"test": (x, lonely)}, [1])["queries without a positive"] == 400
 
 
 # ---------------------------------------------------------------------------- what is read
 def test_labels_may_be_texts(tmp_path):
-    x = 10 ** 9 + np.array([[0], [1], [10], [11]])                      # float32 has no such numbers
+    x = 10 ** 9 + np.array([[0], [1], [10], [11]])                  # float32 has no such numbers
     assert recall_at_k(x, [0, 0, 1, 1], [1]) == {1: 1}
     np.savez(tmp_path / "a.npz", embeddings=x, labels=np.array(["wren", "owl", "jay", "jay"]),
              gallery=x, gallery_labels=np.array(["owl", "emu"] * 2))
-    arrays = load_npz(tmp_path / "a.npz")
-    assert arrays["labels"].tolist() == [3, 2, 1, 1] and (arrays["test"].numpy() == x).all()
-    assert arrays["gallery_labels"].tolist() == [2, 0] * 2
-
-
-@pytest.mark.parametrize("change", [{"network": {"w": torch.ones(2)}}, {"config": {"K": 1}}])
-def test_a_checkpoint_of_another_version_is_one_line(change, tmp_path):
-    cfg = jrd.parse_args([])
-    config = {"paper": "jrd", "splits": {"train": [750, 50]}, **vars(cfg)}
-    state = {"paper": "jrd", "config": config, "network": jrd.Network(cfg, 50).state_dict()}
-    place = argparse.Namespace(data_root=None, dataset=None, device="cpu", no_cache=False)
-    torch.save(state, tmp_path / "last.pt")
-    assert rebuild(tmp_path / "last.pt", place)[1].ks == [1, 2, 4, 8]
-    torch.save(state | change, tmp_path / "last.pt")
-    with pytest.raises(common.UserError, match="last.pt does not fit this jrd.py") as error:
-        rebuild(tmp_path / "last.pt", place)
-    assert "\n" not in str(error.value)
+    embedded, *_ = load_npz(tmp_path / "a.npz")
+    assert embedded["test"][1].tolist() == [3, 2, 1, 1] and (embedded["test"][0].numpy() == x).all()
+    assert embedded["gallery"][1].tolist() == [2, 0] * 2
