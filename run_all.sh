@@ -56,15 +56,8 @@ if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
 fi
 export PYTHON=${PYTHON:-python}
 
-if [ "$mode" = test ]; then             # in two halves of a core each; one's lines come last
-    export OMP_NUM_THREADS=1
-    half=$(mktemp) status=0
-    trap 'kill $(jobs -p) 2> /dev/null || true; rm -f "$half"' EXIT     # ^C does not reach the other
-    "$PYTHON" -m pytest -q tests/test_[!c]*.py tests/test_c[!l]*.py > "$half" 2>&1 & other=$!
-    "$PYTHON" -m pytest -q tests/test_cl*.py || status=1
-    wait "$other" || status=1
-    cat "$half"
-    exit "$status"
+if [ "$mode" = test ]; then
+    OMP_NUM_THREADS=1 exec "$PYTHON" -m pytest -q -n 2 tests
 fi
 
 if [ "$mode" = list ]; then
@@ -79,8 +72,9 @@ left=$("$PYTHON" -m report --plan "${select[@]}") || status=$?
 [ "$status" -le 1 ] || exit "$status"
 
 cores=$(env -u OMP_NUM_THREADS nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)     # a job's share
-export jobs=${jobs:-$([ -n "$quick" ] && [ "$cores" -gt 1 ] && echo 2 || echo 1)} main=$$ failed
-failed=$(mktemp)
+export jobs=${jobs:-$([ -n "$quick" ] && [ "$cores" -gt 1 ] && echo 2 || echo 1)} main=$$
+export failed ended total start
+failed=$(mktemp) ended=$(mktemp) total=$(grep -c . <<< "$left" || true) start=$(date +%s)
 export MALLOC_TRIM_THRESHOLD_=1000000000000 MALLOC_MMAP_MAX_=0     # glibc keeps what is freed
 [ "$jobs" = 1 ] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
 
@@ -95,13 +89,22 @@ one() {                                         # one command; with others besid
         printf '%s\n' "== $*" "$(tail -n 3 <<< "$output")"
         echo "$*" >> "$failed"
     fi
+    echo "$*" >> "$ended"
+    n=$(grep -c . "$ended")
+    echo "-- $n of $total, about $(( (($(date +%s) - start) * (total - n) / n + 59) / 60 )) minutes left"
 }
 export -f one
 
 if [ -n "$left" ]; then
     set -m                                      # a process group of its own, to stop it as one
     xargs -L 1 -P "$jobs" bash -c 'one "$@"' one <<< "$left" &
-    stop() { kill -"$1" -- -$!; wait; rm -f "$failed"; trap - "$1"; kill -"$1" $$; }
+    stop() {
+        { kill -"$1" -- -$!; wait; } 2> /dev/null
+        rm -f "$failed" "$ended"
+        echo "run_all.sh: stopped; call again to continue" >&2
+        trap - "$1"
+        kill -"$1" $$
+    }
     trap 'stop INT' INT
     trap 'stop TERM' TERM HUP
     wait $! || status=1
@@ -115,5 +118,5 @@ if [ -s "$failed" ]; then
     sed 's/^/failed: /' "$failed" >&2
     status=1
 fi
-rm -f "$failed"
+rm -f "$failed" "$ended"
 exit "$status"
