@@ -85,11 +85,12 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     else:
         folder, splits = read_dataset(name, root)
 
-    def digest_of(rows):        # names; os.stat of the papers' 120,000 files too may take minutes
-        stats = [[] if papers else [path.stat().st_size, path.stat().st_mtime_ns]
-                 for path, _ in rows]
-        return digest(*(" ".join(map(str, [path.relative_to(folder).as_posix(), *stat]))
-                        for (path, _), stat in zip(rows, stats)))
+    def line(path):             # os.stat of the papers' 120,000 files may take minutes
+        stat = () if papers else (path.stat().st_size, path.stat().st_mtime_ns)
+        return " ".join(map(str, [path.relative_to(folder).as_posix(), *stat]))
+
+    def digest_of(rows):
+        return digest(*(line(path) for path, _ in rows))
     identity = {part: digest_of(rows)[:12] for part, rows in splits.items() if folder}
     if val:
         classes = sorted({c for _, c in splits["train"]})
@@ -113,8 +114,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
             own = f"{place.name}-{digest(place)[:8]}"
             words = [SMALLER.get(name, name) if papers else own, part]
             words += [f"{val:g}"] if val and part in ("train", "val") else []
-            images = cache_images(images, root / ".cache" / "-".join(words),
-                                  digest_of(rows))
+            images = cache_images(images, root / ".cache" / "-".join(words), digest_of(rows))
         return Split(images, labels, classes, [p.relative_to(folder).as_posix() for p, _ in rows])
     parts = {part: split(part, train if part == "train" else test) for part in splits}
     return Data(train_plain=split("train", test), identity=identity, folder=folder, **parts)

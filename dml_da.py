@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import judge, kmeans, nmi, recalls
+from eval import judge, kmeans, nmi, normalized, recalls
 from support.command_line import (Parser, add_shared_arguments, main, number, precision,
                                   refuse_idle, settings)
 from support.glyphs import SMALL_TRANSFORMS
@@ -87,9 +87,6 @@ class Network(nn.Module):
 
     def pool(self, images):
         return common.features(self.backbone, self.preprocess(images), self.precision)  # (B, D)
-
-    def pool_normalized(self, images):
-        return F.normalize(self.pool(images))       # the pretrained backbone is judged by these
 
     def forward(self, images):
         return F.normalize(self.embedding(self.pool(images)))           # f (B, d)
@@ -345,10 +342,11 @@ def train(cfg):
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         network.eval()
         if start == 0:
-            run.pretrained = judge(common.embed_splits(network.pool_normalized, data, cfg), cfg.ks)
+            pooled = common.embed_splits(network.pool, data, cfg)
+            run.pretrained = judge(normalized(pooled), cfg.ks)
             if cfg.regularizer == "da" and cfg.lambda_:
-                pooled = common.embed(network.pool, data.train_plain, cfg)
-                network.D0.copy_(initial_density(pooled, data.train_plain.labels.to(device)))
+                features, labels = pooled["train_plain"]
+                network.D0.copy_(initial_density(features, labels.to(device)))
         for epoch in range(start, cfg.epochs):
             generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
             network.train()

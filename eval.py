@@ -189,6 +189,11 @@ def _usable(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery"))
 
 
 # ---------------------------------------------------------------------------- the whole judgement
+def normalized(embedded):
+    """{split: (x, labels)} -> the same with each x l2-normalized"""
+    return {split: (F.normalize(torch.as_tensor(x)), y) for split, (x, y) in embedded.items()}
+
+
 def recalls(embedded, ks):
     """{split: (x (n, d), labels (n,))} -> {"R@K": share} of test, searched in the gallery if there
     is one, and of train_plain and val in themselves, where they are there, seen R@1 and val R@1."""
@@ -226,8 +231,8 @@ def evaluate(args):
     embedded, ks, names = (search.load_npz(path) if path.suffix == ".npz" else
                            search.embed_images(args))
     ks = args.ks or ks
-    embedded = {split: (F.normalize(x.to(device(args))) if args.l2norm else x.to(device(args)), y)
-                for split, (x, y) in embedded.items()}
+    embedded = {split: (x.to(device(args)), y) for split, (x, y) in embedded.items()}
+    embedded = normalized(embedded) if args.l2norm else embedded
     try:
         result = judge(embedded, ks)
     except ValueError as error:

@@ -37,8 +37,8 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import (confidence_interval, generalization_bound, judge, recall_at_k, recalls,
-                  stratified_parts)
+from eval import (confidence_interval, generalization_bound, judge, normalized, recall_at_k,
+                  recalls, stratified_parts)
 from support.command_line import (Parser, add_shared_arguments, main, number, precision,
                                   refuse_idle, settings)
 from support.glyphs import SMALL_TRANSFORMS
@@ -85,9 +85,6 @@ class Network(nn.Module):
 
     def pool(self, images):
         return common.features(self.backbone, self.preprocess(images), self.precision)  # x⁻ (B, D)
-
-    def pool_normalized(self, images):
-        return F.normalize(self.pool(images))       # the pretrained backbone is judged by these
 
     def embed(self, images):
         return F.normalize(self.embedding(self.pool(images)))           # x (B, d)
@@ -334,7 +331,8 @@ def train(cfg):
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         network.eval()
         if start == 0:
-            run.pretrained = judge(common.embed_splits(network.pool_normalized, data, cfg), cfg.ks)
+            pooled = common.embed_splits(network.pool, data, cfg)
+            run.pretrained = judge(normalized(pooled), cfg.ks)
         for epoch in range(start, cfg.epochs):
             set_rates(optimizer, cfg, epoch)
             network.train()

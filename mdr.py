@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from eval import judge, recalls
+from eval import judge, normalized, recalls
 from support.command_line import (Parser, add_shared_arguments, main, number, precision,
                                   refuse_idle, settings)
 from support.glyphs import SMALL_TRANSFORMS
@@ -82,9 +82,6 @@ class Network(nn.Module):
     def forward(self, images):
         e = self.embedding(self.pool(images))                           # (B, d)
         return F.normalize(e) if self.l2norm else e
-
-    def pool_normalized(self, images):
-        return F.normalize(self.pool(images))       # the pretrained backbone is judged by these
 
     def embed(self, images):
         e = self.embedding(self.pool(images))                           # (B, d)
@@ -343,7 +340,8 @@ def train(cfg):
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         network.eval()
         if start == 0:
-            run.pretrained = judge(common.embed_splits(network.pool_normalized, data, cfg), cfg.ks)
+            pooled = common.embed_splits(network.pool, data, cfg)
+            run.pretrained = judge(normalized(pooled), cfg.ks)
         for epoch in range(start, cfg.epochs):
             set_rates(optimizer, cfg, epoch)
             generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
@@ -363,9 +361,8 @@ def train(cfg):
         # U12: report the last epoch.  The authors' code also keeps the best on test.
         if run.result is None:
             embedded = common.embed_splits(network.embed, data, cfg)
-            on_sphere = {split: (F.normalize(e), labels) for split, (e, labels) in embedded.items()}
             run.finish(judge(embedded, cfg.ks) | {                      # Table 3
-                "R@1, l2-normalized": recalls(on_sphere, [1])["R@1"]})
+                "R@1, l2-normalized": recalls(normalized(embedded), [1])["R@1"]})
         run.final_table()
     return run.result
 
