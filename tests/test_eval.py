@@ -202,12 +202,12 @@ def test_sets_of_two_precisions_meet_in_float64():
 
 
 def test_the_ranking_is_that_of_the_cosine():
-    """JRD's E2: on the sphere by Euclidean distance, by (2(1 - cos))^½ and by 2(1 - cos)^½."""
+    """On the sphere by Euclidean distance and, below JRD's Eq. 5, by 2(1 - cos), its square."""
     x, y = random_set(120, 4, 9, seed=15)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     cos = x.astype(np.float64) @ x.T
     np.testing.assert_allclose(np.sqrt(np.maximum(2 - 2 * cos, 0)), cdist(x, x), atol=1e-3)
-    for distance in (np.sqrt(np.maximum(2 - 2 * cos, 0)), 2 * np.sqrt(np.maximum(1 - cos, 0))):
+    for distance in (np.sqrt(np.maximum(2 - 2 * cos, 0)), 2 - 2 * cos):
         np.fill_diagonal(distance, np.inf)
         want = np.mean(y[distance.argmin(1)] == y)
         assert recall_at_k(x, y, [1])[1] == pytest.approx(want) and 0.1 < want < 0.9
