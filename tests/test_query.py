@@ -1,6 +1,7 @@
 """A trained network in use: eval.py --query, the sheet, docs/running.md's examples, export."""
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import PIL.Image
@@ -9,8 +10,7 @@ import torch
 
 import common
 import jrd
-from conftest import ROOT, left_in, make_folder
-from eval import recalls
+from conftest import ROOT, make_folder
 from support import search, glyphs
 from support.images import decode, to_tensor
 
@@ -154,16 +154,20 @@ def test_a_mistake_is_one_line(words, message, checkpoint, tmp_path, typed):
 
 # ---------------------------------------------------------------------------- docs/running.md
 def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capfd, typed):
-    """The snippets as they stand there: the search agrees with eval.py's, what is exported embeds
-    like the network, whatever the number of images, and the pretrained network gives the features
-    that a training judges first (here that of glyphs, which needs no download)."""
+    """The snippets as they stand there: a table makes a folder of links, the search agrees with
+    eval.py's, what is exported embeds like the network, whatever the number of images."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(checkpoint.parent, "runs/jrd-glyphs-s0")
     (tmp_path / "photos").mkdir()
     for i, path in enumerate(sorted(make_folder(tmp_path / "g", [2] * 4).rglob("*.png"))):
         PIL.Image.open(path).save(f"photos/{i}.jpg")
     shutil.copy("photos/5.jpg", "query.jpg")
-    use, pretrained, export = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    recipe, use, export = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    (tmp_path / "labels.csv").write_text("file,label\nphotos/1.jpg,mug blue\ng/0.jpg,lamp\n")
+    exec(recipe.replace('f"photos/', 'f"linked/'), {})
+    links = {path.relative_to("linked").as_posix() for path in Path("linked").rglob("*.jpg")}
+    assert links == {"mug blue/photos_1.jpg", "lamp/g_0.jpg"}
+    assert Path("linked/mug blue/photos_1.jpg").resolve() == tmp_path / "photos" / "1.jpg"
     names = {}
     exec(use, names)
     printed = [line.split() for line in capfd.readouterr().out.splitlines()]
@@ -176,7 +180,3 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capfd, typed):
     exported = torch.export.load("embed.pt2").module()
     with torch.inference_mode():
         torch.testing.assert_close(exported(images), names["network"].embed(images))
-    exec(pretrained.replace("cub128", "glyphs"), names)
-    data = common.load_dataset("glyphs", test=names["transform"])
-    shares = recalls(common.embed_splits(names["network"].embed, data, names["cfg"]), [1])
-    assert shares.items() <= left_in(checkpoint.parent)[1]["pretrained backbone"].items()
