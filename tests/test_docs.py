@@ -159,13 +159,13 @@ each_paper = pytest.mark.parametrize("script, equations", [("jrd", 16), ("mdr", 
 
 @each_paper
 def test_the_lines_of_a_lecture_stand_in_the_script(script, equations):
-    """Five quoted ones, one changed by each of three exercises, whose --compare names its runs."""
+    """Five quoted ones, one changed by each exercise, whose --compare names its runs."""
     page = (ROOT / "docs" / "lectures" / f"{script}.md").read_text(encoding="utf-8")
     source = (ROOT / f"{script}.py").read_text(encoding="utf-8")
     (quoted,) = [block.splitlines() for language, block in fenced(page) if language == "python"]
     assert len(quoted) == 5 and {*quoted} <= {line.strip() for line in source.splitlines()}
     exercises = re.split(r"^### ", page[page.index("## Exercises"):], flags=re.M)[1:]
-    assert len(exercises) == 3
+    assert len(exercises) >= 2
     for exercise in exercises:
         (_, diff), = [block for block in fenced(exercise) if block[0] == "diff"]
         old, new = diff.splitlines()
