@@ -1,9 +1,5 @@
-"""`python -m report --annotate [--out DIR]`: a page per script, the paper left and the code right.
-
-Left: docstrings, the equations of EQUATIONS as MathML, U and E notes, tests; all read anew."""
+"""`python -m report --annotate [--out DIR]`: a page per script, the paper left, the code right."""
 import ast
-import collections
-import html
 import re
 
 from latex2mathml.converter import convert
@@ -12,25 +8,42 @@ from pygments import formatters, highlight, lexers
 from report.experiments import NAMES, SCRIPTS
 from support.files import ROOT, atomic
 
-EQUATIONS = "docs/equations.md"
-NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)+)`")
 MARKS = {"&": "&amp;", "<": "&lt;", r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
          r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
 MATHML = {"<mo>&#x02016;": '<mo stretchy="false">&#x02016;',
-          "<mi>&#x02032;": '<mi mathsize="120%">&#x02032;'}
+          "<mi>&#x02032;": '<mi mathsize="120%">&#x02032;',
+          'block"><mrow><mo>': 'block"><mrow><mo form="infix">'}
+BREAK = re.compile(r"(?<![_^=q])(?<!quad)(?<!\\ &)([=<+-]|\\\\ |\\(triangleq|leq|q?quad))")
+OPEN = re.compile(r"[{(]|\\(left|begin|langle|lVert)")
+CLOSE = re.compile(r"[})]|\\(right|end|rangle|rVert)")
+HOW_TO_READ = """Each part has the paper on the left and its code on the right (below, on a narrow
+    screen). Notes say what the paper leaves open (U) or gets wrong (E). The links lead to
+    equations and notes, the number of an equation to its code. Click a test to read it."""
 
 
 # ---------------------------------------------------------------------------- left: the paper
 def mathml(latex, display="inline"):
-    """LaTeX without its number -> MathML, with what latex2mathml lacks: arg min, script words"""
-    latex = re.sub(r"\\qquad \(\d+\)", "", latex).replace(r"\arg\min", r"\operatorname{argmin}")
+    """LaTeX -> MathML, with what latex2mathml lacks: arg min, script words, norms, primes, signs"""
+    latex = latex.replace(r"\arg\min", r"\operatorname{argmin}")
     latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S")
-    math = convert(latex.replace("aligned", "align*"), display=display)
-    return re.sub("|".join(MATHML), lambda mark: MATHML[mark[0]], math)   # norms, primes
+    return re.sub("|".join(MATHML), lambda mark: MATHML[mark[0]], convert(latex, display=display))
+
+
+def formula(latex):
+    """A formula -> its rows without the number, which a browser can wrap outside of brackets"""
+    latex = re.sub(r"\\qquad \(\d+\)|\\(begin|end){aligned}", "", latex.strip())
+    cuts = [mark.start() for mark in BREAK.finditer(latex)]
+    cuts = [i for i in cuts if len(OPEN.findall(latex[:i])) == len(CLOSE.findall(latex[:i]))]
+    text = "<p>"
+    for i, j in zip([0, *cuts], [*cuts, None]):
+        start, piece = re.fullmatch(r"(\\\\ &?|\\q?quad)?(.*?)&?", latex[i:j]).groups()
+        start = {None: " ", r"\\ &": "<br>", r"\\ ": "</p><br><p>"}.get(start, "<p>")
+        text += start + mathml(piece, "block")
+    return text.replace('"block"', '"inline" displaystyle="true"')
 
 
 def inline(markdown):
-    """A paragraph of EQUATIONS -> HTML without links, because the page stands alone"""
+    """Markdown -> HTML without links, because the page stands alone"""
     parts = re.split(r"\$`(.*?)`\$", markdown.strip())
     parts[1::2] = [mathml(part) for part in parts[1::2]]
     for mark, tag in MARKS.items():
@@ -39,39 +52,35 @@ def inline(markdown):
 
 
 def paper_side(paper):
-    """A paper's part of EQUATIONS -> {function: its left side}, {equation or note: function}.  What
-    belongs to a method of the script stands at its class, which has a part of its own."""
-    def place(name):
-        return ".".join(name.split(".")[:2]) if name.startswith(f"{paper}.") else name
-
-    text = (ROOT / EQUATIONS).read_text(encoding="utf-8")
+    """A paper's part of docs/equations.md -> {function: its left side}, [equation or note]"""
+    text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
     text = re.search(rf"^## {NAMES[paper]} \(.*?(?=^## )", text, re.S | re.M)[0]
-    left, home = collections.defaultdict(str), {}
+    place = re.compile(rf"`({paper}\.\w+|[a-z_]\w*(?:\.\w+)+)")     # a method stands at its class
+    left, anchors = dict.fromkeys(place.findall(text), ""), []
     for block in re.split(r"^### ", text, flags=re.M)[1:]:
         heading, _, body = block.partition("\n")
         for point, choice, where in re.findall(r"^\| ([UE]\d+) \| (.*?) \| (.*?) \|", body, re.M):
-            home[point] = name = place(NAME.search(where)[1])
-            left[name] += f'<p class="note" id="{point}"><b>{point}</b> {inline(choice)}</p>'
+            anchors.append(point)
+            left[place.search(where)[1]] += (
+                f'<p class="note" id="{point}"><b>{point}</b> {inline(choice)}</p>')
         told, tested, tests = body.partition("tested by")
         if not tested:
             continue
-        first = place(NAME.search(told)[1])
-        own = {n: place(name)
-               for name, n in re.findall(NAME.pattern + r"\]\([^)]*\) \(Eq\. (\d+)", told)}
+        first = place.search(told)[1]
+        own = {n: name for name, n in re.findall(place.pattern + r"\S* \(Eq\. (\d+)", told)}
         for paragraph in told.rstrip(" ,\n").strip().split("\n\n"):
             number = "".join(re.findall(r"\\qquad \((\d+)\)", paragraph))
             name = own.get(number, first)
-            if f"<h3>{heading}<" not in left[name]:
-                left[name] += f"<h3>{heading}</h3>"
-            if number:
-                home[f"eq-{number}"] = name
-                left[name] += f'<a class="number" id="eq-{number}" href="#{name}">({number})</a>'
+            left[name] += "" if f"<h3>{heading}<" in left[name] else f"<h3>{heading}</h3>"
             latex = paragraph.removeprefix("```math").removesuffix("```")
+            if number:
+                anchors.append(f"eq-{number}")
+                number = f'<a id="eq-{number}" href="#{name}">({number})</a>'
             left[name] += (f"<p>{inline(paragraph)}</p>" if latex == paragraph else
-                           f'<div class="formula">{mathml(latex, "block")}</div>')
+                           f'<div class="formula"><div>{formula(latex)}</div>{number}</div>')
         left[first] += "".join(f"<details><summary><code>{test}</code></summary>{source_of(test)}"
-                               "</details>" for test in NAME.findall(tests))
-    return left, home
+                               "</details>" for test in place.findall(tests))
+    return left, anchors
 
 
 # ---------------------------------------------------------------------------- right: the code
@@ -81,9 +90,8 @@ def listing(text, numbers):
     code = "\n".join(lines[n - 1] for n in numbers)
     html_lines = highlight(code, lexers.PythonLexer(stripnl=False),
                            formatters.HtmlFormatter(nowrap=True)).split("\n")
-    code = "".join(f'<i data-n="{n}">{line}</i>' for n, line in zip(numbers, html_lines))
-    blank = r'(<i data-n="\d+"></i>)+'
-    return f"<pre>{re.sub(f'^{blank}|{blank}$', '', code)}</pre>"
+    items = (f'<i data-n="{n}">{line}</i>' for n, line in zip(numbers, html_lines))
+    return f"<pre>{''.join(items)}</pre>"
 
 
 def source_of(name):
@@ -99,47 +107,38 @@ def source_of(name):
     return listing(text, range(node.lineno, node.end_lineno + 1))
 
 
-def parts_of(text):
-    """A script, split at two blank lines -> [(name of the function or class, "" of other code, its
-    docstring, line numbers without the docstring)]"""
-    first = 1
+def parts_of(paper):
+    """A script, split at two blank lines -> (name, docstring, listing without it) of each part"""
+    text, first = (ROOT / f"{paper}.py").read_text(encoding="utf-8"), 1
     for chunk in text.split("\n\n\n"):
         tree = ast.parse(chunk)
-        named = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
-        node = named[0] if named else tree
-        doc, last = ast.get_docstring(node), first + chunk.count("\n")
+        node = next((n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))), tree)
+        doc, last = ast.get_docstring(node) or "", first + chunk.count("\n")
         string = range(node.body[0].lineno, node.body[0].end_lineno + 1) if doc else ()
-        yield (named[0].name if named else "", doc or "",
-               [n for n in range(first, last + 1) if n - first + 1 not in string])
+        numbers = [n for n in range(first, last + 1) if n - first + 1 not in string]
+        yield f"{paper}.{getattr(node, 'name', first)}", doc, listing(text, numbers)
         first = last + 3
 
 
 # ---------------------------------------------------------------------------- a page
-def header(doc):
-    """A script's docstring -> its paragraphs, and its columns as lists"""
-    text = re.sub(r"\n {30,}", " ", html.escape(doc, quote=False))  # a cell's second line
-    parts = re.split(r"((?:^(?:  |Equation).*\n)+)", text, flags=re.M)
-    parts[::2] = [f"<p>{part.strip()}</p>".replace("\n\n", "</p><p>") for part in parts[::2]]
-    parts[1::2] = [re.sub(r"^ *(.*\S) {2,}(.*)\n", r"<dt>\1</dt><dd>\2</dd>", part, flags=re.M)
-                   for part in parts[1::2]]
-    parts[1::2] = [f"<dl>{part}</dl>" for part in parts[1::2]]
-    return "".join(parts)
+def flowing(doc):
+    """A docstring -> its paragraphs, and its columns as lists"""
+    text = re.sub(r"\n {30,}", " ", inline(doc))            # a cell's second line
+    text = re.sub(r"(?m)^(  |(?=Equation))(.*\S) {2,}(.*)\n", r"<dt>\2</dt><dd>\3</dd>", text)
+    text = re.sub("(<dt>.*</dd>)", r"</p><dl>\1</dl><p>", text)
+    return "<p>" + text.replace("\n\n", "</p><p>") + "</p>"
 
 
 def page(paper):
     """-> HTML"""
-    left, home = paper_side(paper)
-    text = (ROOT / f"{paper}.py").read_text(encoding="utf-8")
-    section = '<section id="{}"><div>{}</div><div>{}</div></section>'.format
-    sections = []
-    for name, doc, numbers in parts_of(text):
-        flowing = html.escape(re.sub(r"(?<!\n)\n(?![\n -])", " ", doc), quote=False)
-        says = f'<div class="doc">{flowing}</div>' if name else header(doc)
-        name = f"{paper}.{name or numbers[0]}"
-        sections.append(section(name, says + left.pop(name, ""), listing(text, numbers)))
-    sections += [section(name, says, source_of(name)) for name, says in left.items()]
-    index = " ".join(f'<a href="#{a}">{a.replace("eq-", "Eq. ")}</a>' for a in home)
-    return document(f"{paper}.py beside its paper", f"<nav>{index}</nav>" + "".join(sections))
+    left, anchors = paper_side(paper)
+    section = '<section><div>{1}</div><div id="{0}">{2}</div></section>'.format
+    sections = [section(name, flowing(doc) + left.pop(name, ""), code)
+                for name, doc, code in parts_of(paper)]
+    sections += [section(name, says, source_of(name)) for name, says in left.items() if says]
+    index = " ".join(f'<a href="#{a}">{a.replace("eq-", "Eq. ")}</a>' for a in anchors)
+    return document(f"{paper}.py beside its paper",
+                    f"<p>{HOW_TO_READ}</p><nav>{index}</nav>" + "".join(sections))
 
 
 def document(title, body):
@@ -156,7 +155,8 @@ def document(title, body):
 def annotate(folder):
     """Write the three pages and their index."""
     pages = {paper: page(paper) for paper in SCRIPTS}
-    links = "".join(f'<p><a href="{name}.html">{name}.py</a></p>' for name in SCRIPTS)
+    titles = {p: inline(next(parts_of(p))[1].split("\n")[0]) for p in SCRIPTS}
+    links = "".join(f'<p><a href="{p}.html">{p}.py</a> {title}</p>' for p, title in titles.items())
     pages["index"] = document("Three papers beside their code", links)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():

@@ -2,6 +2,7 @@
 docs/equations.md is true: its names exist, no equation, U or E is left out or untested, and each
 equation stands beside its code in the pages that report --annotate makes."""
 import csv
+import html
 import importlib
 import re
 import shlex
@@ -251,9 +252,11 @@ def annotated(tmp_path_factory):
 def test_every_formula_stands_once_beside_its_code_and_every_line_of_code(script, equations, annotated):
     page, markdown = annotated(script), part(script)
     assert page.count('<div class="formula"') == markdown.count("```math") > 6
-    assert page.count("<math") == markdown.count("```math") + markdown.count("$`")
+    assert page.count('display="inline">') == markdown.count("$`")
     for n in range(1, equations + 1):
         assert page.count(f'id="eq-{n}"') == 1 and f'href="#eq-{n}"' in page
+        (code,) = re.findall(rf'id="eq-{n}" href="#(.*?)"', page)
+        assert f'<div id="{code}"><pre>' in page, "the number leads to the code"
     assert page.count("<b>Paper:</b>") == markdown.count("**Paper:**") and "\\arg" not in page
     assert not re.search(r'mathvariant="script"', page), "a browser shows no such letters"
     for anchor in re.findall(r'href="#([^"]*)"', page):
@@ -266,8 +269,26 @@ def test_every_formula_stands_once_beside_its_code_and_every_line_of_code(script
         r"^\s*(def|class|return|if|for|with|[a-z_.]+ = )", line) and '"""' not in line]
     assert len(set(code) - shown) < 12, "lines of docstrings alone are left out"
     assert page.count("<dt>") == page.count("<dd>") > 9 and "<dt>Equation</dt><dd>where</dd>" in page
-    head = page.split("<body>")[0]
+    head, body = page.split("<body>")
+    assert "Click a test to read it" in body.split("<nav>")[0]
     assert "http" not in re.sub(r'xmlns="[^"]*"|https?://[^"<]*</span>', "", head)
     for n, line in BESIDE[script].items():
         (section,) = [s for s in page.split("<section") if f'id="eq-{n}"' in s]
-        assert line in re.sub(r"<[^>]*>", "", section.split("</div><div><pre>")[-1])
+        assert line in re.sub(r"<[^>]*>", "", section.split('"><pre>')[-1])
+
+
+@each_paper
+def test_a_formula_wraps_outside_of_brackets_and_loses_nothing(script, equations):
+    annotate = pytest.importorskip("report.annotate", reason="needs pygments and latex2mathml")
+
+    def text(mathml):
+        return html.unescape(re.sub(r"<[^>]*>|\s", "", mathml))
+
+    for latex in re.findall(r"```math\n(.*)\n```", part(script)):
+        bare, number = re.subn(r"\\qquad \(\d+\)", "", latex)
+        pieces = [text(piece) for piece in annotate.formula(latex).split("</math>")[:-1]]
+        whole = annotate.mathml(bare.replace("aligned", "align*"), "block")
+        assert "".join(pieces) == text(whole) and len(pieces) > number
+        for piece in pieces:
+            assert piece.count("(") == piece.count(")") and len(piece) < 70
+            assert piece not in "=<+−≤≜", "a sign stays with its term"
