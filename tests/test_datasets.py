@@ -28,7 +28,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import left_in, make_folder, named
-from support import images, layouts
+from support import images, layouts, prepare, runs
 
 
 # ---------------------------------------------------------------------------- miniature copies
@@ -237,7 +237,7 @@ def server(tmp_path, monkeypatch):
 def test_prepare_downloads_what_is_missing_once(server, mini, tmp_path):
     root = build(tmp_path / "data", {}, {".download-cub/CUB.tgz": ["of one that was killed"]})
     for name in ("cub128", "cub", "cars", "glyphs"):
-        common.download(name, root)
+        prepare.download(name, root)
         server.archive.unlink(missing_ok=True)
     assert [path.name for path in root.iterdir()] == ["CUB_200_2011"]
     assert common.load_dataset("cub", root).counts() == {"train": [3, 2], "test": [4, 2]}
@@ -253,31 +253,23 @@ def test_a_broken_download_leaves_nothing(damage, message, server, tmp_path, typ
     assert message in last and not list((tmp_path / "data").iterdir())
 
 
-def test_prepare_fetches_and_builds_what_the_presets_need(mini, typed, tmp_path, monkeypatch):
-    """Without a network: squeezenet's file comes with the hash that is expected, no other does."""
-    def download(url, path, hash_prefix=None):
-        if "squeezenet" not in url:
-            raise OSError("no route to host")
-        torch.save(common.backbone("squeezenet1_1")[0].state_dict(), path)
-
-    def prepare(*words):
+def test_prepare_builds_what_the_presets_need(mini, typed, tmp_path, monkeypatch):
+    """With weights of one's own; those that are missing and cannot be had are one line."""
+    def told(*words):
         return typed("common.py", "prepare", *words, "--data-root", tmp_path)
     mini("cub")
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
-    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
-    monkeypatch.setattr("support.files.sha256", lambda path: path.stem.split("-")[1] + "0123")
-    status, out, err = prepare("cub128")
+    torch.save(common.backbone("squeezenet1_1")[0].state_dict(), tmp_path / "w.pth")
+    status, out, err = told("cub128", "--weights", tmp_path / "w.pth")
     assert (status, err) == (0, "") and "building the cache" in out
-    (file,) = (tmp_path / "hub" / "checkpoints").iterdir()
-    assert [line for line in out.splitlines() if line.startswith("ready: ")] == [
-        f"ready: cub128 as {paper}.py sees it, 3 images of 2 classes to train, 4 images of 2 "
-        f"classes to test, weights of squeezenet1_1 {file.stem[-8:]}0123"
-        for paper in common.PAPERS]
-    status, out, _ = prepare("cub128", "--paper", "mdr")
+    ready = [line for line in out.splitlines() if line.startswith("ready: ")]
+    assert [line.split(", 3 images of 2 classes to train, 4 ")[0] for line in ready] == [
+        f"ready: cub128 as {paper}.py sees it" for paper in runs.PAPERS]
+    status, out, _ = told("cub128", "--paper", "mdr", "--weights", tmp_path / "w.pth")
     assert status == 0 and "building the cache" not in out
-    status, _, err = prepare("cub")
-    assert status == 2 and err.count("\n") == 1
-    assert "bn_inception-52deb4733.pth: no route to host" in err
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", Mock(side_effect=OSError("no route")))
+    status, _, err = told("cub")
+    assert status == 2 and "bn_inception-52deb4733.pth: no route" in err and "\n" not in err[:-1]
 
 
 def test_check_lists_every_corrupt_image(mini, typed, tmp_path):
@@ -316,7 +308,6 @@ HALVE = v2.Resize((10, 12), antialias=True)
 def files(tmp_path, monkeypatch):
     """files(prefix) -> seven image files of different sizes."""
     paths = sorted(make_folder(tmp_path / "d", [3, 2, 2]).rglob("*.png"))
-    monkeypatch.setattr(images, "CHUNK", 2)
     return lambda prefix=HALVE: images.ImageFiles(paths, prefix)
 
 
@@ -407,9 +398,8 @@ def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, ca
     (lambda _, __, patch: patch.setattr(np.lib.format, "write_array_header_1_0", Mock(
         side_effect=OSError("No space"))), "No space"),
     (lambda _, tmp_path, __: (tmp_path / ".cache").write_text("in the way"), "exists"),
-    (lambda _, __, patch: patch.setattr(HALVE, "size", [40]), "of several shapes"),
     (lambda files, tmp_path, _: os.truncate(cached(files(), tmp_path).path, 300), "delete it, or")],
-    ids=["full disk", "in the way", "several shapes", "damaged"])
+    ids=["full disk", "in the way", "damaged"])
 def test_a_cache_that_cannot_be_had_is_one_line(damage, message, files, tmp_path, monkeypatch):
     damage(files, tmp_path, monkeypatch)
     with pytest.raises(common.UserError, match=message) as error:

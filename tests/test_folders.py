@@ -1,4 +1,4 @@
-"""Photos of one's own: train/ and test/ folders, held-out classes, lengths, backbones, weights."""
+"""Photos of one's own: train/ and test/ folders, held-out classes, lengths, backbones."""
 import errno
 import os
 import re
@@ -15,7 +15,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import each_script, left_in, make_folder
-from support import search
+from support import files, glyphs, prepare, search
 from support.images import decode
 
 
@@ -69,7 +69,7 @@ def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
     (folder / "train" / "class02" / "odd.jpg").mkdir()
     data = common.load_dataset(str(folder))
     assert data.counts() == {"train": [9, 3], "test": [9, 3]}
-    common.check(str(folder), None)
+    prepare.check(str(folder), None)
     search.folder_entries(folder / "test")
     note, same, whole, gallery = capsys.readouterr().out.splitlines()
     assert note == same == (
@@ -101,7 +101,7 @@ def test_a_class_does_not_vanish(damage, message, tmp_path, monkeypatch):
         elif damage == "dead links":
             path.unlink()
             path.symlink_to("gone")
-    for read in (common.load_dataset, lambda name: common.check(name, None), search.folder_entries):
+    for read in (common.load_dataset, lambda name: prepare.check(name, None), search.folder_entries):
         if (read, damage) != (search.folder_entries, "only HEIC"):
             with pytest.raises(common.UserError, match=message) as error:
                 read(str(folder))
@@ -189,17 +189,14 @@ def test_a_photo_is_upright(kind, orientation, turn, tmp_path):
 
 # ---------------------------------------------------------------------------- how long
 @pytest.mark.parametrize("script, most, batch, flags", [
-    (mdr, 100, 128, ""), (dml_da, 1000, 100, ""), (dml_da, 1000, 100, "--images-per-class 0")])
-def test_the_length_follows_the_folder(script, most, batch, flags, capsys):
+    (mdr, 100, 128, ""), (dml_da, 1000, 100, "--images-per-class 0")])
+def test_the_length_follows_the_folder(script, most, batch, flags):
     """About as many passes over the images as over CUB's 5,864, at most the preset."""
-    for n, classes, times in ((45, 3, 1), (32, 4, 1), (600, 15, 1), (1000, 50, 1), (5864, 100, 1),
-                              (60_000, 100, 1), (5864, 100, 2)):
+    cfg = script.parse_args(flags.split())
+    for n, classes in ((45, 3), (600, 15), (1000, 50), (5864, 100), (60_000, 100)):
         split = common.Split(None, torch.arange(n) % classes, [])
-        cfg = script.parse_args(f"--batch {times * batch} {flags}".split())
         cfg.iterations = common.iterations_for(split, script.batches, cfg, script.DEFAULTS)
         drawn = sum(map(len, script.batches(split.labels, cfg, 0)))
-        assert f" {cfg.iterations}, of about {drawn / cfg.iterations:.0f} images, so " in (
-            out := capsys.readouterr().out) and f" {drawn / n:.1f} passes" in out
         wanted, one = most * batch / 5864 * n, drawn / cfg.iterations
         assert cfg.iterations == most or abs(drawn - wanted) < one     # the sampler was tried
 
@@ -211,7 +208,7 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
     photos = make_folder(tmp_path / "photos", [4] * 12, side=20)
     folder, out = train(script, *"--val 0.5 --epochs 3 --batch 6".split(), dataset=photos)
     assert folder.name == f"{script.__name__}-photos-val0.5-batch6-epochs3-backbonesmall-s0"
-    assert script is jrd or ", of about 6 images, so " in out
+    assert ", of about 6 images, so " in out
     rows, result, config = left_in(folder)
     best, before = max(rows, key=lambda row: row["val R@1"]), result["pretrained backbone"]
     chosen = result["best on held-out classes"]
@@ -223,7 +220,7 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
     assert ("no epoch is better than not training at all" in out) == (
         best["val R@1"] <= before["val R@1"])
     assert {"R@1", "MAP@R", "NMI", "seen R@1", "val R@1"} <= {*before}
-    assert "lambda" in result["last epoch"]
+    assert ("lambda" in result["last epoch"]) == (script is jrd)
     assert result["last epoch"]["val R@1"] == rows[-1]["val R@1"]
     for name, metrics in (("last.pt", result["last epoch"]), ("best.pt", chosen)):
         _, out, _ = typed("eval.py", folder / name, "--data-root", tmp_path)
@@ -233,33 +230,15 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
 
 
 def test_what_is_held_out_is_not_trained_and_not_augmented(few_glyphs):
-    data = common.load_dataset("glyphs", test=common.SMALL_TRANSFORMS[2], val=0.2)
+    data = common.load_dataset("glyphs", test=glyphs.SMALL_TRANSFORMS[2], val=0.2)
     assert data.counts() == {"train": [32, 8], "test": [60, 20], "val": [8, 2]}
     assert data.val.classes == ["glyph 408", "glyph 409"]
     assert data.val.labels.tolist() == [0] * 4 + [1] * 4
     assert not set(data.val.classes) & set(data.train.classes) and data.val.images.shape[-1] == 32
 
 
-@pytest.mark.parametrize("flags, shares, last", [
-    ("--patience 2", [0.5, 0.7, 0.6, 0.7, 0.9], 4),
-    ("--patience 2 --eval-every 3", [0.5, 0.6, 0.4, 0.3, 0.2], 9)])     # 6 is better than 3
-def test_patience(flags, shares, last, train, tmp_path, monkeypatch):
-    """Stops after so many epochs without a better one, also if it was killed in between."""
-    photos, shares = make_folder(tmp_path / "photos", [3] * 8, side=20), iter(shares)
-    monkeypatch.setattr(jrd, "val_recall", lambda *_: {"val R@1": next(shares)})
-    flags = ["--val", "0.5", "--epochs", "9", *flags.split()]
-    folder, out = train(jrd, *flags, dataset=photos)
-    assert left_in(folder)[1]["last epoch"]["epoch"] == last
-    assert ("no better R@1 on the held-out classes since epoch " in out) == (last < 9)
-    (folder / "result.json").unlink()
-    train(jrd, *flags, dataset=photos)
-    assert left_in(folder)[1]["last epoch"]["epoch"] == last
-
-
-# ---------------------------------------------------------------------------- backbones, weights
-@pytest.mark.parametrize("name, width", [
-    ("resnet18", 512), ("squeezenet1_1", 512), ("mobilenet_v2", 1280), ("shufflenet_v2_x0_5", 1024),
-    ("mnasnet0_5", 1280), ("efficientnet_b0", 1280)])
+# ---------------------------------------------------------------------------- backbones
+@pytest.mark.parametrize("name, width", [("squeezenet1_1", 512), ("efficientnet_b0", 1280)])
 def test_a_model_of_torchvision_loses_its_classifier_and_its_noise(name, width):
     torch.manual_seed(0)
     cfg = jrd.parse_args(["--backbone", name])
@@ -268,38 +247,9 @@ def test_a_model_of_torchvision_loses_its_classifier_and_its_noise(name, width):
     assert torch.equal(network.pool(images), network.pool(images)), "dropout, stochastic depth"
 
 
-@pytest.mark.parametrize("name", ["vit_b_16", "convnext_tiny", "swin_t", "resnet50", "densenet121",
-                                  "vgg11", "alexnet", "maxvit_t", "inception_v3"])
+@pytest.mark.parametrize("name", ["vit_b_16", "convnext_tiny", "resnet50", "vgg11", "inception_v3"])
 def test_every_family_is_without_its_last_layer(name):
     side = 299 if name == "inception_v3" else 224
     with torch.device("meta"):
         network, width = common.backbone(name)
         assert network.eval()(torch.zeros(2, 3, side, side)).shape == (2, width)
-
-
-@pytest.mark.parametrize("classifier", [True, False])
-@pytest.mark.parametrize("wrapped", [
-    lambda state: state, lambda state: {"state_dict": state, "epoch": 3},
-    lambda state: {"model": state}, lambda state: {f"module.{k}": v for k, v in state.items()},
-    lambda state: {"state_dict": {f"encoder.net.{k}": v for k, v in state.items()}}],
-    ids=["plain", "state_dict", "model", "prefix", "deep"])
-def test_own_weights_of_any_wrapping(wrapped, classifier, tmp_path, capsys):
-    torch.manual_seed(1)
-    state = torchvision.models.squeezenet1_1().state_dict()
-    state = {k: v for k, v in state.items() if classifier or not k.startswith("classifier")}
-    torch.save(wrapped(state), tmp_path / "mine.pth")
-    network, _ = common.backbone("squeezenet1_1")
-    sha = common.load_weights(network, "squeezenet1_1", tmp_path / "mine.pth")
-    assert sha == common.sha256(tmp_path / "mine.pth")
-    assert "not a published file" in capsys.readouterr().out
-    assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
-
-
-@pytest.mark.parametrize("content", [[1, 2], {1: torch.ones(2)}, {"state_dict": {}}, torch.ones(3),
-    torchvision.models.squeezenet1_0().state_dict()])
-def test_weights_that_do_not_fit_are_one_line(content, tmp_path):
-    torch.save(content, tmp_path / "other.pth")
-    network, _ = common.backbone("squeezenet1_1")
-    with pytest.raises(common.UserError, match="other.pth does not fit squeezenet1_1: [0-9]* names "
-                                               "or shapes differ: features.0.weight, .*$"):
-        common.load_weights(network, "squeezenet1_1", tmp_path / "other.pth")

@@ -46,7 +46,7 @@ def test_no_image_of_a_test_class_is_seen():
     assert data.test.classes == whole.train.classes[40:] and data.val is data.gallery is None
     assert data.train.classes == whole.train.classes[:40] and len(data.test) == 150
     assert not {*data.train.classes, *data.test.classes} & {*whole.test.classes}
-    assert (data.test.images[0] == whole.seen.images[600]).all()
+    assert (data.test.images[0] == whole.train_plain.images[600]).all()
 
 
 def test_the_rule():
