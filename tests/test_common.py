@@ -12,7 +12,7 @@ from PIL import Image
 import common
 import jrd
 from conftest import make_folder
-from support import files, glyphs, images, runs
+from support import files, glyphs, runs
 
 
 # ---------------------------------------------------------------------------- datasets
@@ -36,14 +36,6 @@ def test_folder_first_half_trains_second_half_tests(tmp_path):
     assert data.test.labels.tolist() == [0, 0, 1, 1, 1, 1, 2, 2]
     want = torch.tensor(np.array(Image.open(folder / "class03" / "0.png"))).permute(2, 0, 1)
     assert torch.equal(data.test.images[2], want)
-
-
-@pytest.mark.parametrize("mode", ["L", "P", "CMYK"])
-def test_images_of_every_kind_become_rgb(tmp_path, mode):
-    path = tmp_path / ("x.jpg" if mode == "CMYK" else "x.png")
-    Image.fromarray(np.full((5, 7, 3), 200, np.uint8)).convert(mode).save(path)
-    image = images.to_tensor(None, images.decode(path))
-    assert image.shape == (3, 5, 7) and image.dtype == torch.uint8 and image.float().mean() > 150
 
 
 # ---------------------------------------------------------------------------- the loader
@@ -80,20 +72,6 @@ def test_a_worker_that_is_spawned_draws_the_same_for_an_epoch(tmp_path):
             again, drawn = pickle.loads(pickle.dumps(told)), [told[epoch, 1][0] for epoch in range(9)]
             assert torch.equal(again[0, 1][0], drawn[0])
             assert not all(torch.equal(drawn[0], other) for other in drawn)
-
-
-@pytest.mark.parametrize("cache", [True, False])
-def test_cached_images_are_evaluated_without_workers(cache, tmp_path, monkeypatch):
-    folder = make_folder(tmp_path / "photos", [2] * 8, side=30)
-    data = common.load_dataset(str(folder), tmp_path, test=glyphs.SMALL_TRANSFORMS[2], cache=cache)
-    asked, real = [], torch.utils.data.DataLoader
-    monkeypatch.setattr(torch.utils.data, "DataLoader", lambda *args, **kwargs: (
-        asked.append(kwargs["num_workers"]), real(*args, **kwargs | {"num_workers": 0}))[1])
-    cfg = argparse.Namespace(workers=3, device="cpu")
-    embedded = common.embed(lambda x: x.float().mean((2, 3)), data.test, cfg)
-    torch.testing.assert_close(embedded, torch.stack(
-        [data.test.images[i].float().mean((1, 2)) for i in range(len(data.test))]))
-    assert asked == ([] if cache else [3])              # a whole cached split is one view
 
 
 @pytest.mark.parametrize("backbone, want", [
