@@ -215,8 +215,14 @@ def judge(embedded, ks):
     for label, hit in zip(labels.tolist(), recall_at_k(x, labels, [1], *gallery, each=True)[1][1]):
         result["hits"][str(label)] = result["hits"].get(str(label), "") + str(int(hit))
     result["MAP@R"] = map_at_r(x, labels, *gallery)
-    if lonely := int((_positives(labels, *gallery[1:]) == 0).sum()):
-        result["queries without a positive"] = lonely
+    positives = _positives(labels, *gallery[1:])
+    traps = {"queries without a positive": positives == 0, "queries with positives alone":
+             positives == max(1, len(gallery[1]) if gallery else len(x) - 1)}
+    if gallery:
+        rows = ([row.tobytes() for row in torch.as_tensor(each).double().cpu().numpy()]
+                for each in (x, gallery[0]))
+        traps["queries in the gallery"] = np.isin(*rows)
+    result |= {trap: int(caught.sum()) for trap, caught in traps.items() if caught.any()}
     if not gallery:
         result["NMI"] = nmi(kmeans(x, len(labels.unique()), seed=0), labels)
     return result
@@ -228,7 +234,7 @@ def evaluate(args):
     path = Path(args.file)
     if args.query:
         return search.print_nearest(args)
-    embedded, ks, names = (search.load_npz(path) if path.suffix == ".npz" else
+    embedded, ks, names = (search.load_npz(path) if args.arrays else
                            search.embed_images(args))
     ks = args.ks or ks
     embedded = {split: (x.to(device(args)), y) for split, (x, y) in embedded.items()}
@@ -263,8 +269,9 @@ def parse_args(argv=None):
     add("--to", metavar="SHEET.png", type=output(".png", ".jpg"), help="with --query: draw them "
         "too")
     args = parser.parse_args(argv)
+    args.arrays = args.file.lower().endswith((".npz", ".npy"))        # a .npy: load_npz refuses
     refuse_idle(parser, args, [
-        ("with an .npz", args.file.endswith(".npz"), "query export dataset data_root no_cache"),
+        ("with an .npz", args.arrays, "query export dataset data_root no_cache"),
         ("without --query", args.query is None, "gallery top to"),
         ("with --query", args.query is not None, "ks export"),
         ("with --gallery", args.gallery is not None, "dataset data_root")])

@@ -316,8 +316,8 @@ def evaluate(network, data, cfg):
     """Recall on test (U11: In-Shop's gallery), train (Fig. 3b), held-out classes; ‖e‖ (Fig. 4)."""
     embedded = common.embed_splits(network.embed, data, cfg)
     norm = embedded["test"][0].norm(dim=1)
-    return recalls(embedded, cfg.ks) | {"norm mean": norm.mean().item(),
-                                        "norm cv": (norm.std() / norm.mean()).item()}
+    metrics = recalls(embedded, cfg.ks) | {"norm mean": norm.mean().item()}
+    return metrics | ({"norm cv": (norm.std() / norm.mean()).item()} if len(norm) > 1 else {})
 
 
 def train(cfg):

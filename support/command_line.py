@@ -166,6 +166,8 @@ def main(function, parse_args):
             fail("out of memory; the same command continues the run")
         raise
     except KeyboardInterrupt:
+        if hasattr(sys, "ps1"):                         # a notebook, which lives on
+            raise
         signal.signal(signal.SIGINT, signal.SIG_DFL)    # a calling shell script stops too
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -43,7 +43,8 @@ def atomic(path, mode="w"):
             if time.time() - old.stat().st_mtime > 86400:
                 old.unlink()
     try:
-        with open(part, mode, encoding=None if "b" in mode else "utf-8") as file:
+        text = {} if "b" in mode else {"encoding": "utf-8", "errors": "replace"}
+        with open(part, mode, **text) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -62,8 +63,8 @@ def write_json(path, value):
 
 
 def digest(*parts):
-    """SHA-256 of values as text"""
-    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+    """SHA-256 of values as text, and of file names that are bytes and no text"""
+    return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def sha256(path):
@@ -81,4 +82,5 @@ def load_torch(path):
         raise UserError(f"{path} is a folder: a last.pt in it is meant?")
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot load {path} ({reason(error).partition('. ')[0]}): it is damaged, "
-                        "or no file of tensors and plain values")
+                        "or no file of tensors and plain values (.safetensors: is its package "
+                        "installed?)")

@@ -1,36 +1,61 @@
 """Images from files, uint8 RGB (3, h, w): decoding, the cache."""
+import contextlib
+import functools
 import glob
+import io
 
 import filelock
 import numpy as np
 import PIL.Image
 import torch
-from PIL import ImageOps
+from PIL import ImageCms
 from torchvision.transforms import v2
 from tqdm import tqdm
 
 from support.command_line import cores
 from support.files import UserError, atomic, digest
 
+TURNS = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
+         6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"}      # by EXIF's orientation
+LONGEST = 100           # times the shorter side: jrd.py resizes that, whatever becomes of the other
+
 
 def decode(path, as_stored=False):
     """An image file -> an RGB PIL image, as a viewer shows it: upright, transparent parts on white,
-    16-bit grey scaled to 8 bits.  as_stored: without all this, as the papers' authors read."""
+    16-bit grey scaled to 8 bits, in the colours of its profile.  A broken tag or profile is left
+    aside.  as_stored: without all this, as the papers' authors read."""
     try:
         with PIL.Image.open(path) as image:
             if as_stored:
                 return image.convert("RGB")
             if image.mode in ("I", "F"):
                 raise ValueError(f"mode {image.mode} does not say what is white; save 8 or 16 bits")
-            image = ImageOps.exif_transpose(image)
+            if max(image.size) > LONGEST * min(image.size):
+                raise ValueError(f"{image.width:,} × {image.height:,} pixels; one side may be at "
+                                 f"most {LONGEST} times the other")
+            image.load()                                # a TIFF is turned by this
+            profile = image.info.get("icc_profile")
+            with contextlib.suppress(Exception):        # no tag, or a broken one, of any kind
+                image = image.transpose(PIL.Image.Transpose[TURNS[image.getexif()[0x0112]]])
             if image.mode.startswith("I;16"):
                 image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            mode = {"1": "L", "L": "L", "LA": "L", "CMYK": "CMYK"}.get(image.mode, "RGB")
             if image.has_transparency_data:
                 white = PIL.Image.new("RGBA", image.size, "white")
                 image = PIL.Image.alpha_composite(white, image.convert("RGBA"))
-            return image.convert("RGB")
+            transform = _to_srgb(profile, mode)
+            return transform.apply(image.convert(mode)) if transform else image.convert("RGB")
     except Exception as error:              # Pillow fails in a dozen ways on damaged files
         raise UserError(f"cannot read the image {path}: {error}")
+
+
+@functools.lru_cache(100)
+def _to_srgb(profile, mode):
+    """An ICC profile of images of a mode -> its transform; None if it is sRGB, damaged or none."""
+    with contextlib.suppress(ImageCms.PyCMSError, OSError, TypeError):
+        own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if not str(own.profile.profile_description).startswith("sRGB IEC61966"):
+            return ImageCms.buildTransform(own, ImageCms.createProfile("sRGB"), mode, "RGB")
 
 
 def to_tensor(prefix, image):
@@ -53,7 +78,7 @@ class ImageFiles:
 
 
 # ---------------------------------------------------------------------------- the cache
-CACHE_FORMAT = 3
+CACHE_FORMAT = 4
 
 
 class CachedImages:

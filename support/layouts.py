@@ -6,6 +6,7 @@ import collections
 import os
 import shlex
 from pathlib import Path
+from unicodedata import normalize
 
 import scipy.io
 from torchvision.datasets.folder import IMG_EXTENSIONS
@@ -89,7 +90,7 @@ def _own_folder(folder):
     parts = parts if split else [""]
 
     def place_of(path):                             # (part, class), None for a file outside
-        folders = path.relative_to(folder).parts[:-1]
+        folders = tuple(normalize("NFC", name) for name in path.relative_to(folder).parts[:-1])
         place = folders[:2] if split else ("", *folders[:1])
         return place if len(place) == 2 and place[0] in parts else None
     images, left_out = files_below(folder)
@@ -97,10 +98,11 @@ def _own_folder(folder):
     for path in images:
         images_of[place_of(path)].append(path)
     left_out += images_of.pop(None, [])
-    for path in left_out:
-        if (place := place_of(path)) and place not in images_of:
-            raise UserError(f"{folder.joinpath(*place)} has no image that can be read here, but "
-                            f"{path.name}: save as JPEG or PNG, or move it away")
+    lost = {place: path.relative_to(folder) for path in left_out
+            if (place := place_of(path)) and place not in images_of}
+    if lost:
+        raise UserError(f"{folder}: {len(lost)} classes have no image that can be read here, but "
+                        f"{listed([*lost.values()])}: save as JPEG or PNG, or move them away")
     for part in parts:
         n = sum(place[0] == part for place in images_of)
         if n < (least := {"": 4, "train": 2}.get(part, 1)):
@@ -111,8 +113,11 @@ def _own_folder(folder):
     for i, ((part, name), paths) in enumerate(sorted(images_of.items())):
         part = part or ("train" if i < len(images_of) // 2 else "test")
         splits[part] += [(path, name) for path in paths]
-        if part == "test" and "gallery" not in splits and len(paths) < 2:
-            raise UserError(f"{paths[0].parent} has one image: a test class needs two")
+    count = collections.Counter(c for _, c in splits["test"])
+    lone = [c for c in count if count[c] < 2 and "gallery" not in splits]
+    if lone:
+        raise UserError(f"{folder}: {len(lone)} of {len(count)} test classes have one image, "
+                        f"{listed(lone)}: each needs two, or a gallery/ to be found in")
     test, gallery = ({c for _, c in splits.get(part, ())} for part in ("test", "gallery"))
     if gallery and not test & gallery:
         raise UserError(f"{folder}/gallery has no class of {folder}/test to find")

@@ -64,7 +64,7 @@ def prepare(args):
 
 
 def check(name, root):
-    """List the images that cannot be read; of a folder of one's own say which
+    """List the images that cannot be read; of a folder of one's own say what its classes are, which
     training classes have one image and which images are there twice."""
     folder, splits = read_dataset(name, root)
     papers = SMALLER.get(name, name) in COUNTS
@@ -84,8 +84,10 @@ def check(name, root):
     print(f"{folder}: {len(part_of):,} images, all can be read")
     if papers:
         return
-    count = collections.Counter(c for _, c in splits["train"])
-    if single := [c for c, images in count.items() if images == 1]:
+    count = {part: collections.Counter(c for _, c in rows) for part, rows in splits.items()}
+    print(" · ".join(f"{part} {len(splits[part]):,} images of {len(classes):,} classes, "
+                     + listed([*classes]) for part, classes in count.items()))
+    if single := [c for c, images in count["train"].items() if images == 1]:
         print("note: training classes with a single image, so without a positive pair: "
               f"{len(single)}, {listed(single)}")
     first, here, across = {}, [], []                    # copies: in the same split, in another

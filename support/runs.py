@@ -20,8 +20,8 @@ import torchvision
 from tqdm import tqdm
 
 from support.command_line import RUNTIME_ONLY, device, plain
-from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, load_torch, reason,
-                           write_json)
+from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, listed, load_torch,
+                           reason, write_json)
 
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
@@ -58,7 +58,8 @@ def run_folder(paper, cfg):
     """`<out>/<paper>-<dataset>-<what differs from the preset, weights aside>[-<name>]-s<seed>`"""
     changed = [name + plain(value, between="_") for name, value in cfg.changed.items()
                if name != "weights"]
-    words = [paper, Path(cfg.dataset).resolve().name, *changed, cfg.name, f"s{cfg.seed}"]
+    dataset = re.sub("[\ud800-\udfff]", "_", Path(cfg.dataset).resolve().name)  # bytes, no text
+    words = [paper, dataset, *changed, cfg.name, f"s{cfg.seed}"]
     return Path(cfg.out, "-".join(filter(None, words)))
 
 
@@ -88,7 +89,7 @@ def why_other(folder, config):
     if old is None:
         return "without its config.json" if (folder / "last.pt").exists() else ""
     if splits := other_images(old.get("images"), config.get("images")):
-        return f"on other images: {splits} differ"
+        return f"on other images: names, sizes or times of {splits} differ"
     settings = other_settings(old, config)
     for key in {"splits", "weights_sha256"} - {*config}:
         settings.pop(key, None)
@@ -186,6 +187,11 @@ class Run:
         print(f"backbone {cfg.backbone}, weights {weights[:12]}")
         print(f"settings: the preset{changed and ', but ' + changed} · {cfg.epochs} epochs, batch "
               f"{cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
+        rest_of = partial(re.sub, r"-epochs\d+", "")
+        other = [path for path in self.folder.parent.glob("*")
+                 if rest_of(path.name) == rest_of(self.folder.name)]
+        if other and self.folder not in other:
+            print(f"note: {listed(other)} differs in --epochs; this run starts from epoch 1")
 
     def __enter__(self):
         self.lock = filelock.FileLock(self.folder / ".lock", timeout=LOCK_WAIT)
@@ -347,5 +353,8 @@ def show(rows, ks):
     for name, row in cells.items():
         print(f"{name:<{max(map(len, rows))}}" + "".join(
             f"{cell:>{max(7, len(m) + 2)}}" for m, cell in zip(metrics, row)))
-    if lonely := max(row.get("queries without a positive", 0) for row in rows.values()):
-        print(f"queries without an image of their class to find, which count as misses: {lonely}")
+    for trap, effect in (("queries without a positive", "count as misses"),
+                         ("queries with positives alone", "cannot miss"),
+                         ("queries in the gallery", "find themselves")):
+        if caught := max(row.get(trap, 0) for row in rows.values()):
+            print(f"{trap}, which {effect}: {caught}")

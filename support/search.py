@@ -3,6 +3,7 @@
 An entry (name, class, source) is an image: source is its path or, without a file, uint8 (3, h, w).
 """
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import PIL.Image
@@ -27,7 +28,7 @@ def load_npz(path):
     try:
         content = np.load(path, allow_pickle=False)
         if isinstance(content, np.ndarray):
-            raise ValueError("it holds one array, no .npz of several")
+            raise ValueError("it holds one array; np.savez writes several, embeddings= and labels=")
         with content:
             arrays = dict(content)
     except Exception as error:                  # np.load fails in a dozen ways on a damaged file
@@ -43,8 +44,10 @@ def load_npz(path):
         if arrays[key].dtype.kind not in kinds:
             raise UserError(f"{path}: {key} must be {wanted}, not {arrays[key].dtype}")
     if any(arrays[key].dtype.kind == "U" for key in label_keys):        # texts become numbers
-        names = np.unique(np.concatenate([arrays[key].ravel().astype(str) for key in label_keys]))
-        arrays |= {key: np.searchsorted(names, arrays[key].astype(str)) for key in label_keys}
+        nfc = np.vectorize(lambda text: normalize("NFC", text), ["U"])
+        texts = {key: nfc(arrays[key].astype(str)) for key in label_keys}
+        names = np.unique(np.concatenate([text.ravel() for text in texts.values()]))
+        arrays |= {key: np.searchsorted(names, text) for key, text in texts.items()}
     for key in keys:
         floats = np.float32 if np.can_cast(arrays[key].dtype, np.float32) else np.float64
         dtype = np.int64 if key in label_keys else floats
@@ -112,7 +115,7 @@ def folder_entries(folder):
     if not images:
         raise UserError(f"{folder} has no images")
     parts = ("train", "test", "gallery")                    # of which the classes are sub-folders
-    return [(str(path), next((name for name in path.relative_to(folder).parts[:-1]
+    return [(str(path), next((normalize("NFC", name) for name in path.relative_to(folder).parts[:-1]
                               if name not in parts), UNKNOWN), path) for path in images]
 
 

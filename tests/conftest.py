@@ -120,7 +120,8 @@ def left_in(folder):
     """What a run leaves: the rows of its log, its result, its settings."""
     log, result, config = ((folder / name).read_text(encoding="utf-8")
                            for name in ("log.jsonl", "result.json", "config.json"))
-    return [*map(json.loads, log.splitlines())], json.loads(result), json.loads(config)
+    strict = functools.partial(json.loads, parse_constant=pytest.fail)         # NaN is no JSON
+    return [*map(strict, log.splitlines())], strict(result), strict(config)
 
 
 def edit_settings(folder, **changes):

@@ -1,4 +1,6 @@
 """The command line as a person meets it: what they type, what they read back, the exit status."""
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -6,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ import torch
 
 import jrd
 from conftest import ROOT, each_script, left_in, make_folder
-from support import command_line, glyphs
+from support import command_line, glyphs, runs
 
 ENV = dict(cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
 
@@ -42,6 +45,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --backbone resnet51": "no classification model of torchvision",
     "mdr.py --dataset cub --size 300": "--size 300 is larger than --resize 256",
     "jrd.py --device tpu": "--device tpu",
+    "jrd.py --device cuda:0,1": "a run has one GPU; several runs go side by side (docs/running.md",
     "mdr.py --device mps:0 --dataset birds": "use --device cpu",        # before anything is read
     "jrd.py --dataset birds": "unknown dataset 'birds'",
     "jrd.py --dataset {tmp}/broken --weights random": "class01/0.png",
@@ -51,13 +55,14 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --dataset {tmp}/singles --backbone inception_v3 --resize 64 --size 64":
         "inception_v3 cannot take images of 64 × 64",
     "jrd.py --weights {tmp}/none.pth": "no weights file",
+    "jrd.py --weights {tmp}/hub.safetensors": "(.safetensors: is its package",
     "dml_da.py --backbone googlenet_bvlc": "needs --weights FILE",
     "jrd.py --lr 1e30 --epochs 1 --batch 9": "the loss is not finite at epoch 1, step 2: loss",
     "jrd.py --epochs 1 --out {tmp}/file": "cannot write",
     "eval.py {tmp}/singles": "a last.pt in it is meant?",
     "eval.py {tmp}/list.pt": "is not a checkpoint of jrd, mdr, dml_da",
     "eval.py {tmp}/broken.npz": "cannot read",
-    "eval.py {tmp}/one.npz": "it holds one array",
+    "eval.py {tmp}/one.NPY": "it holds one array; np.savez writes several, embeddings= and labels=",
     "eval.py {tmp}/pickled.npz": "cannot read",
     "eval.py {tmp}/other.npz": "lacks the arrays labels",
     "eval.py {tmp}/short.npz": "must be (n, d)",
@@ -80,11 +85,12 @@ def material(tmp_path_factory):
     tmp = tmp_path_factory.mktemp("mistakes")
     make_folder(tmp / "singles", [1, 1, 2, 2])
     (make_folder(tmp / "broken", [2, 2, 2, 2]) / "class01" / "0.png").write_bytes(b"\x89PNG")
+    (tmp / "hub.safetensors").write_bytes(b"\x08" + bytes(7) + b"{}      ")
     (tmp / "file").write_text("in the way")
     (tmp / "broken.npz").write_bytes(b"PK\x03\x04 not really")
     torch.save({"paper": "jrd", "config": [1]}, tmp / "list.pt")
     x = np.zeros((4, 2), np.float32)
-    with open(tmp / "one.npz", "wb") as file:
+    with open(tmp / "one.NPY", "wb") as file:
         np.save(file, x)
     np.savez(tmp / "other.npz", embeddings=x)
     np.savez(tmp / "short.npz", embeddings=x, labels=np.zeros(3, int))
@@ -207,6 +213,22 @@ def test_an_interrupted_run_says_how_to_continue(tmp_path):
     _, stderr = process.communicate()
     assert process.returncode == -signal.SIGINT and "Traceback" not in stderr
     assert "keeps its last whole epoch; the same command continues it" in stderr
+
+
+def test_a_notebook_lives_on(monkeypatch):
+    """Its streams cannot be reconfigured, and a stop ends the run, not the kernel."""
+    monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
+    monkeypatch.setattr(os, "kill", None)
+    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(KeyboardInterrupt):
+        command_line.main(Mock(side_effect=KeyboardInterrupt), lambda: print("begun"))
+    assert out.getvalue() == "begun\n"
+
+
+def test_a_clock_that_stands_or_is_set_back(train, monkeypatch):
+    clock = Mock(perf_counter=lambda: 7.0, time=iter(range(10 ** 9, 0, -3600)).__next__)
+    monkeypatch.setattr(runs, "time", clock)
+    log = train(jrd, "--epochs", "2")[1].partition("left")[2].splitlines()
+    assert log[1].endswith(" 0:00") and log[2].endswith(" 0:00")
 
 
 def with_small(folder, size, commands):

@@ -3,12 +3,14 @@ import errno
 import os
 import re
 import shutil
+import struct
+import unicodedata
 
 import numpy as np
 import pytest
 import torch
 import torchvision
-from PIL import Image
+from PIL import Image, ImageCms
 
 import common
 import dml_da
@@ -39,12 +41,22 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path):
     assert "1-NN" not in typed("eval.py", run / "last.pt", "--data-root", tmp_path)[1]
 
 
+@pytest.mark.filterwarnings("error:std")
+def test_a_single_query_has_no_deviation(train, tmp_path):
+    folder = split_folder(tmp_path / "photos", "train", "test", "gallery")
+    for path in sorted((folder / "test").rglob("*.png"))[1:]:
+        path.unlink()
+    log, *_ = left_in(train(mdr, "--batch", "4", "--iterations", "1", dataset=folder)[0])
+    assert "norm mean" in log[0] and "norm cv" not in log[0]
+
+
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
     ({"train": [2, 2, 2], "val": [2, 2, 2]}, "has 2 sub-.* at least 4; half .* train/ and test/"),
     ({"Train": [2, 2, 2], "Test": [2, 2, 2]}, "has 2 sub-.* at least 4; half .* by these names"),
     ({"train": [2], "test": [2, 2, 2]}, "photos/train has 1 sub-folders .* at least 2"),
     ({"train": [2, 2], "test": []}, "photos/test has no sub-folders with images"),
-    ({"train": [2, 2], "test": [2, 1]}, "test/class01 has one image"),
+    ({"train": [2, 2], "test": [2, 1, 1]},
+     "photos: 2 of 3 test classes have one image, class01, class02: each needs two, or"),
     ({"train": [2, 2], "test": [2], "gallery/deep": [2]},
      "gallery has no class of .*test to find")])
 def test_split_folders_by_other_names_or_not_whole(parts, message, tmp_path):
@@ -53,6 +65,21 @@ def test_split_folders_by_other_names_or_not_whole(parts, message, tmp_path):
         make_folder(tmp_path / "photos" / part, sizes, side=20)
     with pytest.raises(common.UserError, match=message):
         common.load_dataset(str(tmp_path / "photos"))
+
+
+def test_a_name_has_two_spellings(tmp_path, capsys):
+    """train/ as Linux writes it, test/ and gallery/ as a Mac does, texts in an .npz: one class."""
+    folder = split_folder(tmp_path / "photos", "train", "test", "gallery")
+    for part, form in (("train", "NFC"), ("test", "NFD"), ("gallery", "NFC")):
+        (folder / part / "class01").rename(folder / part / unicodedata.normalize(form, "Zoë"))
+    data = common.load_dataset(str(folder), tmp_path)
+    assert data.shared() == 3 and data.test.present() == data.gallery.present()
+    kinds = {kind for *_, kind, _ in search.folder_entries(folder)}
+    assert kinds == {"class00", "Zoë", "class02"}
+    np.savez(tmp_path / "e.npz", embeddings=np.eye(2), labels=["a", "Zoe\u0308"],
+             gallery=np.eye(2), gallery_labels=["a", "Zoë"])
+    embedded, *_ = search.load_npz(tmp_path / "e.npz")
+    assert embedded["test"][1].tolist() == embedded["gallery"][1].tolist()
 
 
 # ---------------------------------------------------------------------------- what is not whole
@@ -71,17 +98,19 @@ def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
     assert data.counts() == {"train": [9, 3], "test": [9, 3]}
     prepare.check(str(folder), None)
     search.folder_entries(folder / "test")
-    note, same, whole, gallery = capsys.readouterr().out.splitlines()
+    note, same, whole, classes, gallery = capsys.readouterr().out.splitlines()
     assert note == same == (
         f"note: left out of {folder}: 15 files, test/class01/IMG_1.HEIC, test/class01/a.eps, "
         "test/class01/a.fits, test/class01/clip.mpg and 11 more")
     assert whole == f"{folder}: 18 images, all can be read"
+    assert classes == (f"train 9 images of 3 classes, class00, class01, class02 · "
+                       "test 9 images of 3 classes, class00, class01, class02")
     assert gallery.startswith(f"note: left out of {folder / 'test'}: 6 files, class01/IMG_1.HEIC")
 
 
 @pytest.mark.parametrize("damage, message", [
     ("unreadable", "cannot read the folder .*class03: Permission denied"),
-    ("only HEIC", "class03 has no image that can be read here, but 0.heic"),
+    ("only HEIC", "2 classes have no image .*, but class02/1.heic, class03/1.heic: save"),
     ("dead links", "photos has 2 links that lead nowhere: .*class03/0.png, .*class03/1.png"),
     ("dead folder", "photos has 1 links that lead nowhere: .*class03")])
 def test_a_class_does_not_vanish(damage, message, tmp_path, monkeypatch):
@@ -95,10 +124,10 @@ def test_a_class_does_not_vanish(damage, message, tmp_path, monkeypatch):
     if damage == "dead folder":
         (folder / "class03").rename(tmp_path / "elsewhere")
         (folder / "class03").symlink_to("gone")
-    for path in folder.glob("class03/*"):
+    for path in folder.glob("class0[23]/*"):
         if damage == "only HEIC":
             path.rename(path.with_suffix(".heic"))
-        elif damage == "dead links":
+        elif damage == "dead links" and path.parent.name == "class03":
             path.unlink()
             path.symlink_to("gone")
     for read in (common.load_dataset, lambda name: prepare.check(name, None), search.folder_entries):
@@ -130,11 +159,11 @@ def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
     folder = split_folder(tmp_path / "photos", "train", "test")
     for path in [*(folder / "train" / "class01").iterdir()][:2]:
         path.unlink()
-    assert typed("common.py", "check", folder)[1].splitlines()[1:] == [
+    assert typed("common.py", "check", folder)[1].splitlines()[2:] == [
         "note: training classes with a single image, so without a positive pair: 1, class01"]
     shutil.copy(folder / "test" / "class00" / "0.png", folder / "test" / "class02" / "copy.png")
     shutil.copy(folder / "train" / "class00" / "0.png", folder / "test" / "class02" / "seen.png")
-    assert typed("common.py", "check", folder)[1].splitlines()[2] == (
+    assert typed("common.py", "check", folder)[1].splitlines()[3] == (
         "note: images that are there twice, byte for byte: 2, of them in another split 1: "
         f"{folder}/test/class02/seen.png is {folder}/train/class00/0.png, "
         f"{folder}/test/class02/copy.png is {folder}/test/class00/0.png")
@@ -185,6 +214,80 @@ def test_a_photo_is_upright(kind, orientation, turn, tmp_path):
         want = want.transpose(Image.Transpose[turn])
     assert decode(path).size == ((30, 20) if orientation < 5 else (20, 30))
     np.testing.assert_array_equal(np.asarray(decode(path)), np.asarray(want))
+
+
+def test_a_broken_tag_costs_the_tag(tmp_path):
+    """Upright by its orientation whatever the other tags hold; as stored where that one is none."""
+    for name, tag in (("good.jpg", b"\0\x06"), ("none.jpg", b"\0\x63")):
+        make = struct.pack(">HHI4s", 0x010F, 7, 4, b"\xff" * 4)        # a text that is bytes
+        turn = struct.pack(">HHI2s2x", 0x0112, 3, 1, tag)
+        speed = struct.pack(">HHII", 0x9201, 7, 4, 1)                   # a fraction that is bytes
+        tags = b"Exif\0\0MM\0*\0\0\0\x08\0\x03" + make + turn + speed + bytes(4)
+        Image.fromarray(GREY).save(tmp_path / name, exif=tags)
+    Image.fromarray(GREY).save(tmp_path / "noise.png", exif=b"Exif\0\0" + b"MX\0*\0\0\0\x08")
+    assert [decode(tmp_path / name).size for name in ("good.jpg", "none.jpg", "noise.png")] == [
+        (20, 30), (30, 20), (30, 20)]
+
+
+SRGB_TO_XYZ, P3_TO_XYZ, PROPHOTO_TO_XYZ = np.array([                    # of D50, columns R, G, B
+    [[.43607, .38515, .14307], [.22249, .71687, .06061], [.01392, .09708, .71410]],
+    [[.51512, .29198, .15710], [.24120, .69225, .06657], [-.00105, .04189, .78407]],
+    [[.79767, .13519, .03134], [.28804, .71188, .00008], [.0, .0, .82491]]])
+
+
+def profile_of(primaries):
+    """sRGB's ICC profile with other primaries"""
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    for sign, xyz in zip((b"rXYZ", b"gXYZ", b"bXYZ"), primaries.T):
+        at = int.from_bytes(profile[profile.index(sign) + 4:][:4], "big") + 8
+        profile = profile[:at] + struct.pack(">3i", *(xyz * 65536).astype(int)) + profile[at + 12:]
+    return profile.replace("sRGB built-in".encode("utf-16-be"), "my own sRGB !".encode("utf-16-be"))
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png", "webp", "tif"])
+@pytest.mark.parametrize("primaries", [P3_TO_XYZ, PROPHOTO_TO_XYZ], ids=["P3", "ProPhoto"])
+def test_a_photo_has_the_colours_of_its_profile(primaries, kind, tmp_path):
+    """One scene, stored with another profile, is the same scene; with a damaged one, as stored."""
+    scene = np.full((16, 16, 3), [200, 80, 60], np.uint8) - GREY[:16, :16, None] // 6
+    light = np.where(scene > 10, ((scene / 255 + 0.055) / 1.055) ** 2.4, scene / 255 / 12.92)
+    light = light @ (np.linalg.inv(primaries) @ SRGB_TO_XYZ).T
+    stored = np.rint(255 * (1.055 * light ** (1 / 2.4) - 0.055)).astype(np.uint8)
+    path, options = tmp_path / f"a.{kind}", {"jpg": {"quality": 100}, "webp": {"lossless": True}}
+    for profile, want in ((profile_of(primaries), scene), (b"damaged", stored)):
+        Image.fromarray(stored).save(path, icc_profile=profile, **options.get(kind, {}))
+        seen, raw = (np.asarray(decode(path, stored)).astype(int) for stored in (False, True))
+        assert np.abs(seen - want).mean() < 2 < 8 < np.abs(scene - raw).mean()
+
+
+def test_a_strip_is_refused_before_it_takes_the_memory(tmp_path):
+    """jrd.py would resize its shorter side, so to a picture of 20,000 × 256 × 256 pixels."""
+    for size in ((20_000, 1), (1, 20_000), (2000, 20)):
+        Image.new("RGB", size).save(tmp_path / f"{size[0]}.png")
+    assert decode(tmp_path / "2000.png").size == (2000, 20)
+    for name in ("1.png", "20000.png"):
+        assert decode(tmp_path / name, as_stored=True).size.count(1) == 1
+        with pytest.raises(common.UserError, match=f"{name}: .* × .* pixels; .* most 100 times"):
+            decode(tmp_path / name)
+
+
+def test_names_that_are_no_text(train, typed, tmp_path):
+    """An old disk's Latin-1 in a folder's, a class's, a photo's name: read, hashed, written."""
+    folder = make_folder(tmp_path / "photos", [3] * 4, side=20)
+    folder = folder.rename(os.fsdecode(os.fsencode(tmp_path) + b"/f\xfcr"))
+    (folder / "class03").rename(folder / os.fsdecode(b"r\xf4le"))
+    photo = folder / "class02" / "0.png"
+    photo = photo.rename(photo.with_name(os.fsdecode(b"ros\xe9.png")))
+    train(jrd, "--batch", "4", dataset=folder)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert typed("common.py", "check", folder)[0] == 0
+    words = "eval.py", run / "last.pt", "--data-root", tmp_path
+    assert typed(*words, "--export", tmp_path / "e.npz")[::2] == (0, "")
+    with np.load(tmp_path / "e.npz") as arrays:
+        assert {*arrays["paths"]} >= {os.fsdecode(b"class02/ros\xe9.png")}
+    status, out, _ = typed(*words, "--query", photo, "--to", tmp_path / "sheet.png")
+    assert status == 0 and "ros?.png" in out and "r?le" in out
+    for words in ((), ("--curves", run.name, "--out", tmp_path / "curves.png")):
+        assert typed("report", *words, "--runs", tmp_path / "runs")[0] == 0
 
 
 # ---------------------------------------------------------------------------- how long

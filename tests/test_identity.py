@@ -3,6 +3,7 @@ import re
 import shutil
 
 import numpy as np
+import PIL.Image
 import pytest
 
 import common
@@ -77,8 +78,28 @@ def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, photos, 
     for old, new, splits in (("class05/0.png", "class05/9.png", "test"),
                              ("class00", "zebra", "train, test")):      # a class moves into test
         (moved / old).rename(moved / new)
-        with pytest.raises(common.UserError, match=f"a run on other images: {splits} differ; --n"):
+        with pytest.raises(common.UserError, match=f"other images: .* of {splits} differ; --n"):
             train(jrd, dataset=moved)
+
+
+def test_photos_exchanged_for_others_of_the_same_names_and_sizes(train, tmp_path):
+    """Bitmaps all have one size: those of this folder, and of another of the same last name."""
+    folder, other = tmp_path / "photos", tmp_path / "other" / "photos"
+    for i, place in enumerate((folder, other)):
+        for path in [*make_folder(place, [3] * 4, side=20, seed=i).rglob("*.png")]:
+            PIL.Image.open(path).resize((20, 20)).save(path.with_suffix(".bmp"))
+            path.unlink()
+    train(jrd, dataset=folder)
+    for place in (other, shutil.copytree(other, folder, dirs_exist_ok=True)):
+        with pytest.raises(common.UserError, match="times of train, test differ; --name"):
+            train(jrd, dataset=place)
+
+
+def test_a_longer_run_begins_anew_and_says_so(train):
+    assert "note:" not in train(jrd, "--batch", "20")[1]
+    short, out = train(jrd)
+    told = f"note: {short} differs in --epochs; this run starts from epoch 1\n"
+    assert "note:" not in out and told in train(jrd, "--epochs", "2")[1]
 
 
 def test_digests_by_class_as_older_runs_have_them_tell_nothing():
