@@ -148,19 +148,17 @@ def test_what_a_training_says_and_leaves(tmp_path, typed, monkeypatch):
     assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl",
                                                             "result.json"]
     log, result, config = left_in(folder)
-    assert [row["epoch"] for row in log] == [1, 2]
-    assert {"loss", "amsoftmax", "jrs", "lr", "R@1", "R@8", "seconds", "images/s"} <= {*log[0]}
+    assert {"epoch", "loss", "amsoftmax", "jrs", "lr", "R@8", "seconds", "images/s"} <= {*log[0]}
     last = result["last epoch"]
     assert last["R@1"] == log[-1]["R@1"] and 0 < last["MAP@R"] < last["R@1"] < 1
-    assert config["alpha"] == 1 and {"python", "torch", "torchvision", "numpy"} == {
-        *config["versions"]}
+    assert {"python", "torch", "torchvision", "numpy"} == {*config["versions"]}
     want = re.search(r"^last epoch \(2\) +(.*)", told, re.M)[1].split()
     _, told, _ = typed("eval.py", folder / "last.pt", "--export", tmp_path / "e.npz")
     assert re.search(r"^test +(.*)", told, re.M)[1].split() == want
-    with np.load(tmp_path / "e.npz") as arrays:
-        arrays = dict(arrays)
-    np.savez(tmp_path / "e.npz", **arrays | {"embeddings": arrays["embeddings"] * np.arange(
-        1, 201)[:, None]})                              # on the sphere they are what they were
+    with np.load(tmp_path / "e.npz") as file:
+        arrays = dict(file)
+    arrays["embeddings"] *= np.arange(1, 201)[:, None]      # on the sphere they are what they were
+    np.savez(tmp_path / "e.npz", **arrays)
     _, told, _ = typed("eval.py", tmp_path / "e.npz", "--ks", 1, 5, "--l2norm")
     assert "200 embeddings of 10 classes, d = 64" in told and "R@5" in told and want[0] in told
 
@@ -265,33 +263,24 @@ def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("error, says", [
-    (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
-     ["the same command continues the run"]),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9.\nFrame"),
-     ["the same command continues the run"]),
-    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 ..."),
-     ["out of GPU memory with --batch 100: --precision bf16", "CUDA out of memory. Tried"])])
+    (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), "continues the run"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9.\nFrame"), "continues the run"),
+    (torch.OutOfMemoryError("CUDA out of memory.\nGPU 0"), "with --batch 100: --precision bf16")])
 def test_what_starves_a_run_is_one_line(error, says, few_glyphs, tmp_path, monkeypatch, capsys):
-    """In a training, and outside one."""
-    def starved(*args):
-        raise error
-    monkeypatch.setattr(jrd, "objective", starved)
-    for function, message in ((jrd.train, says[0]), (starved, says[-1])):
-        with pytest.raises(SystemExit) as stop:
-            command_line.main(function, lambda: jrd.parse_args(["--out", str(tmp_path)]))
-        err = capsys.readouterr().err
-        assert stop.value.code == 2 and message in err
+    monkeypatch.setattr(jrd, "objective", Mock(side_effect=error))
+    with pytest.raises(SystemExit) as stop:
+        command_line.main(jrd.train, lambda: jrd.parse_args(["--out", str(tmp_path)]))
+    assert stop.value.code == 2 and says in capsys.readouterr().err
 
 
 def test_an_old_python_is_refused_before_anything_is_made(tmp_path):
     shutil.copy(ROOT / "run_all.sh", tmp_path)
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
-    for text, version in (('echo "Python 3.9.6"', "Python 3.9.6"), ("exit 127", "no python3")):
-        python.write_text(f'#!/bin/sh\n[ "$1" = --version ] || exit 1\n{text}\n')
-        python.chmod(0o755)
-        done = subprocess.run(["bash", tmp_path / "run_all.sh", "--test"], text=True,
-                              env={"PATH": f"{python.parent}:/usr/bin:/bin"}, capture_output=True)
-        assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
-        assert f"Python 3.10 or newer is needed, found {version}: " in done.stderr
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "run_all.sh"]
+    python.write_text('#!/bin/sh\n[ "$1" = --version ] || exit 1\necho "Python 3.9.6"\n')
+    python.chmod(0o755)
+    done = subprocess.run(["bash", tmp_path / "run_all.sh", "--test"], text=True,
+                          env={"PATH": f"{python.parent}:/usr/bin:/bin"}, capture_output=True)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert "Python 3.10 or newer is needed, found Python 3.9.6: " in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "run_all.sh"]
