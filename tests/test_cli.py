@@ -59,6 +59,9 @@ MISTAKES = {  # what is typed: what the one line must say
     "dml_da.py --backbone googlenet_bvlc": "needs --weights FILE",
     "jrd.py --lr 1e30 --epochs 1 --batch 9": "the loss is not finite at epoch 1, step 2: loss",
     "jrd.py --epochs 1 --out {tmp}/file": "cannot write",
+    "eval.py {tmp}/none.pt": "no file {tmp}/none.pt",
+    "eval.py last.pt --query none.jpg": "cannot read the image none.jpg",
+    "eval.py last.pt --query a.png --to sheet.txt": "must end in .png or .jpg",
     "eval.py {tmp}/singles": "a last.pt in it is meant?",
     "eval.py {tmp}/list.pt": "is not a checkpoint of jrd, mdr, dml_da",
     "eval.py {tmp}/broken.npz": "cannot read",
@@ -108,7 +111,7 @@ def test_a_mistake_ends_in_one_line(mistake, material, few_glyphs, tmp_path, typ
     status, _, stderr = typed(script, *words)
     assert status == (1 if "--lr 1e30" in mistake else 2)
     assert script in stderr.partition(": ")[0] and stderr.count("\n") == 1
-    assert MISTAKES[mistake] in stderr
+    assert MISTAKES[mistake].format(tmp=material) in stderr
     assert sorted(material.rglob("*")) == before
     assert not (tmp_path / "runs").exists() or "--lr 1e30" in mistake, "half-written"
 

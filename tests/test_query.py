@@ -82,10 +82,14 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
     photo = tmp_path / "f" / "gallery" / "class01" / "2.png"
     searched = [str(p) for part in ("test", "gallery") for p in tmp_path.glob(f"f/{part}/*/*.png")]
     words = "--dataset", tmp_path / "f", "--data-root", tmp_path, "--top", 50, "--query", photo
-    for more in ([], ["--no-cache"], ["--l2norm"]):
-        rows = table(typed("eval.py", checkpoint, *words, *more)[1])[str(photo)]
+    for more in ([], ["--no-cache"], ["--l2norm"], ["--to", tmp_path / "sheet.JPG"]):
+        told = typed("eval.py", checkpoint, *words, *more)[1]
+        rows = table(told.partition("\n\nwrote")[0])[str(photo)]
         assert rows[0] == (0.0, "class01", str(photo))
         assert sorted(image for *_, image in rows) == sorted(searched)
+    assert told.endswith(f"wrote {tmp_path / 'sheet.JPG'}\n")
+    with PIL.Image.open(tmp_path / "sheet.JPG") as sheet:       # a query and ten images
+        assert sheet.format == "JPEG" and sheet.size == (11 * 148, 148 + 2 * 17)
 
 
 def test_the_nearest_by_hand():
@@ -105,6 +109,10 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
         (f"{tmp_path}/class00/0.png", "class00"),
         (f"{tmp_path}/deep/under/class00/0.png", "deep"), (f"{tmp_path}/lone.JPG", "–"),
         (f"{tmp_path}/test/class00/0.png", "class00")]
+    (tmp_path / "empty").mkdir()
+    for folder, message in (("nowhere", "no folder .*nowhere"), ("empty", "empty has no images")):
+        with pytest.raises(common.UserError, match=message):
+            search.folder_entries(tmp_path / folder)
 
 
 # ---------------------------------------------------------------------------- the sheet
@@ -124,34 +132,6 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
     assert size((0, 158, 115))[1] == size((213, 94, 0))[1] == 128 + 6   # right, wrong
     assert (sheet[-1] == 255).all() and (sheet[:, -1] == 255).all()     # nothing is cut off
     assert list(tmp_path.glob(".*")) == []
-
-
-@pytest.mark.parametrize("name", ["sheet.png", "sheet.JPG"])
-def test_the_sheet_from_the_command_line(name, checkpoint, tmp_path, typed):
-    photo = make_folder(tmp_path / "g", [2, 1]) / "class00" / "0.png"
-    words = "--query", photo, photo, "--top", 2, "--to", tmp_path / name
-    assert typed("eval.py", checkpoint, *words)[1].endswith(f"wrote {tmp_path / name}\n")
-    with PIL.Image.open(tmp_path / name) as sheet:
-        assert sheet.format == ("PNG" if name.endswith("png") else "JPEG")
-        assert sheet.size == (3 * 148, 2 * (148 + 2 * 17))          # a query and two images, twice
-
-
-# ---------------------------------------------------------------------------- mistakes
-@pytest.mark.parametrize("words, message", [
-    ("{run} --query none.jpg", "cannot read the image none.jpg"),
-    ("{run} --query {tmp}/p.png --gallery {tmp}/nowhere", "no folder {tmp}/nowhere"),
-    ("{run} --query {tmp}/p.png --gallery {tmp}/empty", "{tmp}/empty has no images"),
-    ("{run} --query {tmp}/p.png --gallery {tmp}", "cannot read the image {tmp}/broken.png"),
-    ("{tmp}/none.pt --query {tmp}/p.png --gallery {tmp}", "no file {tmp}/none.pt"),
-    ("{run} --query {tmp}/p.png --to {tmp}/sheet.txt", "must end in .png or .jpg")])
-def test_a_mistake_is_one_line(words, message, checkpoint, tmp_path, typed):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "broken.png").write_bytes(b"\x89PNG")
-    PIL.Image.new("RGB", (40, 40)).save(tmp_path / "p.png")
-    places = {"run": checkpoint, "tmp": tmp_path}
-    status, _, stderr = typed("eval.py", *words.format(**places).split())
-    assert status == 2 and stderr.count("\n") == 1 and stderr.startswith("eval.py: ")
-    assert message.format(**places) in stderr
 
 
 # ---------------------------------------------------------------------------- docs/running.md

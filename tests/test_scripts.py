@@ -81,7 +81,6 @@ MDR = dict(lambda_=0.6, lr=5e-5, batch=128, images_per_class=4, levels=[-3, 0, 3
 MDR_LARGE = MDR | dict(lambda_=0.1, lr=1e-4, batch=256, images_per_class=3, eval_every=10)
 DML_DA = dict(lambda_=10, eta=0.5, margin=1, lr=1e-5, batch=100, images_per_class=10, dim=128,
               epochs=30, iterations=1000, backbone="googlenet", ks=[1, 2, 4, 8, 16, 32, 64, 128])
-CUB128 = dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto")
 
 
 @pytest.mark.parametrize("script, flags, want", [
@@ -92,15 +91,11 @@ CUB128 = dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto")
     (mdr, "sop", MDR_LARGE | dict(ks=[1, 10, 100, 1000])),
     (mdr, "inshop", MDR_LARGE | dict(ks=[1, 10, 20, 40])),
     (mdr, "cub --loss contrastive", MDR | dict(margin=1)),                          # U10
-    (mdr, "cub --loss contrastive --margin 0.5", MDR | dict(margin=0.5)),
     (dml_da, "cub", DML_DA), (dml_da, "cars", DML_DA | dict(lr=5e-4)),
     (dml_da, "sop", DML_DA | dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000],
-                             eval_every=10)),
-    (jrd, "cub128", JRD | CUB128 | dict(lr=1e-3, lr_proxies=0.1, eval_every=5)),
-    (mdr, "cub128", MDR | CUB128 | dict(lr=3e-4, iterations=50, eval_every=10)),
-    (dml_da, "cub128", DML_DA | CUB128 | dict(lr=3e-5, iterations=100, eval_every=3))], ids=named)
+                             eval_every=10))], ids=named)
 def test_presets(script, flags, want):
-    """The papers' sections on settings; cub128 is that of results/cub128."""
+    """The papers' sections on settings."""
     cfg = vars(script.parse_args(["--dataset", *flags.split()]))
     assert {name: cfg[name] for name in want} == want
 
