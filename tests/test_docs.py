@@ -112,19 +112,13 @@ def accepted(words):
 
 @each_page
 def test_commands_are_understood(page, capsys):
-    for words in (words for words in commands(page) if words != EXAMPLE):
+    told = [*commands(page)]
+    assert told or page.name != "README.md"
+    for words in (words for words in told if words != EXAMPLE):
         try:
             accepted(words)
         except (AssertionError, SystemExit, OSError, common.UserError) as error:
             pytest.fail(f"{shlex.join(words)}: {capsys.readouterr().err or error}")
-
-
-def test_commands_are_found():
-    """... and what is no command is refused."""
-    for wrong in ("python jrd.py --sed 0", "python jdr.py", "bash run_all.sh --tests"):
-        with pytest.raises((AssertionError, SystemExit, OSError)):
-            accepted(shlex.split(wrong))
-    assert len([*commands(ROOT / "README.md")]) > 5
 
 
 # ---------------------------------------------------------------------------- figures, lectures

@@ -35,6 +35,8 @@ def test_recall_against_a_gallery():
     assert recall_at_k(x, y, [1, 3, 10], g, gy) == pytest.approx(want)
     assert recall_at_k(x[:7], y[:7], [1], x, y)[1] == 1           # the same image is in the gallery
     assert recall_at_k(x, y, [1], g, gy + 1000) == {1: 0}         # nothing to find
+    half = torch.tensor(x).bfloat16()                             # half precision is cast
+    assert recall_at_k(half, y, [1]) == recall_by_definition(half.double().numpy(), y, [1])
 
 
 @pytest.mark.parametrize("x, y, places, recall", [
@@ -54,12 +56,6 @@ def test_recall_by_hand(x, y, places, recall):
 def test_a_collapsed_embedding_scores_zero(value):
     x, y = value * torch.linspace(0.3, 1, 33).expand(1000, 33), torch.arange(1000) % 5
     assert recall_at_k(x, y, [1])[1] == map_at_r(x, y) == 0
-
-
-def test_half_precision_is_cast():
-    x, y = random_set(90, 8, 10, seed=5)
-    small = torch.tensor(x).bfloat16()
-    assert recall_at_k(small, y, [1]) == recall_by_definition(small.double().numpy(), y, [1])
 
 
 @pytest.mark.parametrize("function, arguments, message", [
@@ -121,9 +117,6 @@ def test_kmeans_goes_on_until_the_error_stops_falling():
         distances = (x - [x[kept == c].mean() for c in range(20)]) ** 2
     assert rounds > 40 and kmeans(torch.tensor(x), 20, 0).tolist() == kept.tolist()
     assert kmeans(torch.tensor(x), 20, 1).tolist() != kept.tolist()
-
-
-def test_kmeans_degenerate():
     assert kmeans(torch.zeros(5, 2), 1, 0).tolist() == [0] * 5
     assert len(kmeans(torch.zeros(5, 2), 3, 0)) == 5                 # all equal, empty clusters
     assert sorted(kmeans(torch.randn(4, 3), 4, 0).tolist()) == [0, 1, 2, 3]
@@ -150,11 +143,7 @@ def test_nmi_is_the_formula():
     independent = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
     mutual = scipy.stats.entropy(joint.ravel(), independent.ravel())     # I = KL(joint ‖ product)
     want = 2 * mutual / (scipy.stats.entropy(joint.sum(1)) + scipy.stats.entropy(joint.sum(0)))
-    assert want > 0.1 and nmi(a, b) == pytest.approx(want)
-    assert nmi(torch.tensor(a), torch.tensor(b)) == pytest.approx(want)
-
-
-def test_nmi_by_hand():
+    assert want > 0.1 and nmi(a, b) == nmi(torch.tensor(a), torch.tensor(b)) == pytest.approx(want)
     assert 1 - 1e-9 < nmi(np.arange(6) % 4, [2, 3, 1, 0, 2, 3]) <= 1     # names do not matter
     assert nmi([0, 1, 0, 1], [0, 0, 1, 1]) == pytest.approx(0, abs=1e-12)
     assert nmi([0, 0, 0, 0], [0, 0, 1, 1]) == 0 and nmi([0, 0], [1, 1]) == 1
@@ -184,13 +173,8 @@ def test_generalization_bound(monkeypatch):
         assert sorted([*fit.tolist(), *test.tolist()]) == list(range(len(labels)))
         assert {*(np.bincount(labels[fit]) - np.bincount(labels[test]))} <= {0, 1}
     assert generalization_bound(seen, ys, unseen, yu, seed=1) != got
-
-
-def test_generalization_bound_extremes():
-    """Far apart and pure: no error, and the two sides are told apart.  The same numbers for seen
-    and unseen classes do not mean the same class."""
-    x = torch.tensor([[0.0], [0.1], [10.0], [10.1]])
-    y = [0, 0, 1, 1]
+    # Far apart and pure: no error.  A number on both sides does not mean the same class.
+    x, y = torch.tensor([[0.0], [0.1], [10.0], [10.1]]), [0, 0, 1, 1]
     assert generalization_bound(x, y, x + 100, y, 0) == (0, 1)
 
 

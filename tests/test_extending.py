@@ -114,11 +114,6 @@ def test_the_loss_is_eq_9():
     assert run("dml_da", batches=1)["loss"].item() == pytest.approx(want.item(), rel=1e-5)
 
 
-def test_what_each_learns_moves():
-    assert (run("mdr")["regularizer"].levels != torch.tensor([-3., 0, 3])).all()
-    assert all(alpha != 0.5 for alpha in run("dml_da")["targets"])
-
-
 @pytest.mark.parametrize("name", ["mdr", "dml_da"])
 def test_a_checkpoint_continues_bit_for_bit(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
