@@ -13,7 +13,7 @@ MARKS = {"&": "&amp;", "<": "&lt;", r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<
 MATHML = {"<mo>&#x02016;": '<mo stretchy="false">&#x02016;',
           "<mi>&#x02032;": '<mi mathsize="120%">&#x02032;',
           'block"><mrow><mo>': 'block"><mrow><mo form="infix">'}
-BREAK = re.compile(r"(?<![_^=q])(?<!quad)(?<!\\ &)([=<+-]|\\\\ |\\(triangleq|leq|q?quad))")
+BREAK = re.compile(r"(?<![_^=q])(?<!quad)(?<!\\&)([=<+-]|\\\\|\\(triangleq|leq|q?quad))")
 OPEN = re.compile(r"[{(]|\\(left|begin|langle|lVert)")
 CLOSE = re.compile(r"[})]|\\(right|end|rangle|rVert)")
 HOW_TO_READ = """Each part has the paper on the left and its code on the right (below, on a narrow
@@ -31,13 +31,13 @@ def mathml(latex, display="inline"):
 
 def formula(latex):
     """A formula -> its rows without the number, which a browser can wrap outside of brackets"""
-    latex = re.sub(r"\\qquad \(\d+\)|\\(begin|end){aligned}", "", latex.strip())
+    latex = re.sub(r"\\qquad \(\d+\)|\\(begin|end){aligned}|(?<=\\\\) ", "", latex.strip())
     cuts = [mark.start() for mark in BREAK.finditer(latex)]
     cuts = [i for i in cuts if len(OPEN.findall(latex[:i])) == len(CLOSE.findall(latex[:i]))]
     text = "<p>"
     for i, j in zip([0, *cuts], [*cuts, None]):
-        start, piece = re.fullmatch(r"(\\\\ &?|\\q?quad)?(.*?)&?", latex[i:j]).groups()
-        start = {None: " ", r"\\ &": "<br>", r"\\ ": "</p><br><p>"}.get(start, "<p>")
+        start, piece = re.fullmatch(r"(\\\\&?|\\q?quad)?(.*?)&?", latex[i:j]).groups()
+        start = {None: " ", r"\\&": "<br>", r"\\": "</p><br><p>"}.get(start, "<p>")
         text += start + mathml(piece, "block")
     return text.replace('"block"', '"inline" displaystyle="true"')
 
