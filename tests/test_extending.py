@@ -29,7 +29,7 @@ def test_the_example_of_a_new_regularizer_works(train, tmp_path, monkeypatch):
     function, names, branch, test = re.findall(r"```python\n(.*?)```", NEW, re.DOTALL)
     weight, choices = names.splitlines()
     source = (ROOT / "dml_da.py").read_text(encoding="utf-8")
-    for old, new in ((r"^REG_WEIGHTS = .*\n", weight + "\n"),
+    for old, new in ((r"^REG_WEIGHTS = .*\n", "\\g<0>" + weight + "\n"),
                      (r"^    add\(\"--regularizer\".*\n", choices + "\n"),
                      (r"^# -+ objective", function + "\n\n\\g<0>"),
                      (r"^    if cfg.regularizer == \"en\"", branch + "\\g<0>"),
