@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
 
 import common  # noqa: E402
 import mdr  # noqa: E402
@@ -58,6 +59,34 @@ def uniform():
     mdr.distance_weighted_negatives = negatives
 
 
+def released():
+    """U9 as in the release: weights relative to the row's greatest, often a positive's, in float32.
+
+    If they leave no negative a weight, the draw is uniform; the log has the share of such anchors,
+    and of those whose negatives are all beyond 1.4, where mdr.py's draw is uniform too.
+    """
+    objective, shares = mdr.objective, {}
+
+    def negatives(e, labels, generator):
+        anchors, positives = mdr.positive_pairs(labels).nonzero(as_tuple=True)
+        negative, d = labels[:, None] != labels[None, :], e.shape[1]                # (B, B)
+        r = mdr.pairwise_distances(F.normalize(e)).fill_diagonal_(1).clamp_min(0.5)
+        log_weight = (2 - d) * r.log() + (3 - d) / 2 * torch.log1p(-(r / 2) ** 2)
+        near = negative & (r < 1.4)
+        weight = (log_weight - log_weight.amax(1, keepdim=True)).exp() * near
+        none_left = weight.sum(1) == 0                                              # (B,)
+        weight = torch.where(none_left[:, None], negative, weight)
+        shares.update({"no weight left": none_left[anchors].float().mean(),
+                       "none within 1.4": (~near.any(1))[anchors].float().mean()})
+        weight = weight / weight.sum(1, keepdim=True)       # multinomial's own is less exact near 0
+        return anchors, positives, torch.multinomial(weight[anchors], 1, generator=generator)[:, 0]
+
+    def logged(*args):
+        loss, parts = objective(*args)
+        return loss, parts | shares
+    mdr.distance_weighted_negatives, mdr.objective = torch.no_grad()(negatives), logged
+
+
 def unit_start():
     """The embedding layer is scaled, before anything is measured, to begin at mean distance 1."""
     pretrained_baseline = mdr.pretrained_baseline
@@ -74,7 +103,7 @@ def unit_start():
 
 
 VARIANTS = {"diagonal": diagonal, "unscaled": unscaled, "uniform": uniform,
-            "unit-start": unit_start}
+            "released": released, "unit-start": unit_start}
 
 
 def run(words):
