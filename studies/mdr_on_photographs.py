@@ -60,46 +60,45 @@ def uniform():
 
 
 def released():
-    """U9 as in the release: weights relative to the row's greatest, often a positive's, in float32.
+    """U9 as in the release: float32 weights, relative to the row's greatest, often a positive's.
 
-    If they leave no negative a weight, the draw is uniform; the log has the share of such anchors,
-    and of those whose negatives are all beyond 1.4, where mdr.py's draw is uniform too.
+    The log has the share of anchors for which no weight is left, so that the draw is uniform.
     """
-    objective, shares = mdr.objective, {}
+    objective, log = mdr.objective, {}
 
+    @torch.no_grad()
     def negatives(e, labels, generator):
         anchors, positives = mdr.positive_pairs(labels).nonzero(as_tuple=True)
         negative, d = labels[:, None] != labels[None, :], e.shape[1]                # (B, B)
         r = mdr.pairwise_distances(F.normalize(e)).fill_diagonal_(1).clamp_min(0.5)
         log_weight = (2 - d) * r.log() + (3 - d) / 2 * torch.log1p(-(r / 2) ** 2)
-        near = negative & (r < 1.4)
-        weight = (log_weight - log_weight.amax(1, keepdim=True)).exp() * near
-        none_left = weight.sum(1) == 0                                              # (B,)
-        weight = torch.where(none_left[:, None], negative, weight)
-        shares.update({"no weight left": none_left[anchors].float().mean(),
-                       "none within 1.4": (~near.any(1))[anchors].float().mean()})
+        weight = (log_weight - log_weight.amax(1, keepdim=True)).exp() * (negative & (r < 1.4))
+        none_left = (weight == 0).all(1, keepdim=True)                              # (B, 1)
+        log["no weight left"] = none_left[anchors].float().mean()
+        weight = torch.where(none_left, negative, weight)
         weight = weight / weight.sum(1, keepdim=True)       # multinomial's own is less exact near 0
         return anchors, positives, torch.multinomial(weight[anchors], 1, generator=generator)[:, 0]
 
     def logged(*args):
-        loss, parts = objective(*args)
-        return loss, parts | shares
-    mdr.distance_weighted_negatives, mdr.objective = torch.no_grad()(negatives), logged
+        loss, terms = objective(*args)
+        return loss, terms | log
+    mdr.distance_weighted_negatives, mdr.objective = negatives, logged
 
 
 def unit_start():
     """The embedding layer is scaled, before anything is measured, to begin at mean distance 1."""
-    pretrained_baseline = mdr.pretrained_baseline
+    embed_splits = common.embed_splits
 
-    def scaled_before(network, data, cfg):
-        layer = network.embedding
-        with torch.no_grad():
-            pooled = common.embed(network.pool, data.seen, cfg)
-            mean = torch.pdist(layer(pooled[::4])).mean()
-            layer.weight /= mean
-            layer.bias /= mean
-        return pretrained_baseline(network, data, cfg)
-    mdr.pretrained_baseline = scaled_before
+    @torch.no_grad()
+    def scaled_before(function, data, cfg, *names):
+        if function.__name__ == "pool_normalized":      # the pretrained backbone is judged first
+            network = function.__self__
+            pooled = common.embed(network.pool, data.train_plain, cfg)
+            mean = torch.pdist(network.embedding(pooled[::4])).mean()
+            for parameter in network.embedding.parameters():
+                parameter /= mean
+        return embed_splits(function, data, cfg, *names)
+    common.embed_splits = scaled_before
 
 
 VARIANTS = {"diagonal": diagonal, "unscaled": unscaled, "uniform": uniform,
