@@ -3,13 +3,12 @@
     python studies/composed.py run ARM α FLAGS      trains dml_da.py as one of ARMS
     python studies/composed.py table RUNS           of a folder or an archive; draws composed.png
 
-The contrastive loss has no proxies, so JRS has no x⁺.  α is no setting of dml_da.py, so the run's
-name has it; arms without JRS take 0.  Of runs with --val the table has the held-out R@1 alone.
+α is no setting of dml_da.py, so the run's name has it; arms without JRS take 0.  Runs with --val
+are the search for α: the table has their R@1 on the held-out classes alone.
 """
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -17,12 +16,14 @@ import common  # noqa: E402
 import dml_da  # noqa: E402
 from eval import confidence_interval  # noqa: E402
 from report.figures import by_epoch, draw_curves  # noqa: E402
-from report.tables import finished, markdown, signed, spread  # noqa: E402
+from report.tables import finished, markdown, reading, signed, spread  # noqa: E402
 from studies.jrs_bandwidths import mean_distance, penalty  # noqa: E402
 
 ARMS = {"contrastive": ("0", None), "density": ("10", None), "JRS": ("0", "detached"),
-        "both": ("10", "detached"), "tau": ("0", "only τ")}
-UNITS = {"R@1": 100, "MAP@R": 100, "seen R@1": 100, "D_avg mean": 1, "τ of x⁻": 1, "τ of x": 1}
+        "both": ("10", "detached"), "tau": ("0", "only τ")}             # λ, variant of JRS
+GAINS = {arm: {arm: 1, "contrastive": -1} for arm in [*ARMS][1:]}
+GAINS["both - density - JRS"] = {"both": 1, "density": -1, "JRS": -1, "contrastive": 1}
+SHOWN = {"R@1": 1, "MAP@R": 1, "seen R@1": 1, "D_avg mean": 3, "τ of x⁻": 0, "τ of x": 3}  # digits
 
 
 class Network(dml_da.Network):
@@ -38,49 +39,42 @@ def compose(variant, alpha, alone=dml_da.objective):
     """From now on dml_da.py's objective has α times a variant of JRS (jrs_bandwidths.py) more."""
     def objective(network, cfg, images, labels, generator):
         loss, terms = alone(network, cfg, images, labels, generator)
-        reps = network.x_minus, network.x
+        reps = network.x_minus, network.x                               # no proxies, so no x⁺
         terms |= {"τ of x⁻": mean_distance(reps[0]), "τ of x": mean_distance(reps[1])}
-        if variant:
-            terms["jrs"] = penalty(variant, reps, labels, (3, 3), None)
-            loss = loss + alpha * terms["jrs"]
-        return loss, terms
+        terms["jrs"] = penalty(variant, reps, labels, (3, 3), None) if variant else 0 * loss
+        return loss + alpha * terms["jrs"], terms
     dml_da.Network, dml_da.objective = Network, objective
 
 
 def table(runs):
-    """Of each arm mean ± std; within a seed its gain over contrastive, and the interaction."""
-    arms = {arm: {} for arm in ARMS}
-    for run in finished(runs):                          # by seed: an archive's are sorted as text
-        name, figures = run.config["name"], run.log[-1] | run.result["last epoch"]
-        arm = name.split("-")[0]
+    """Mean ± std of each arm; below, within a seed, its gain over contrastive."""
+    arms, rows, gains = {arm: {} for arm in ARMS}, [["", "seeds", *SHOWN]], [["gain", *SHOWN]]
+    for run in finished(runs):
+        arm, figures = run.config["name"].split("-")[0], {m: reading(run, m) for m in SHOWN}
         if run.config["val"]:
-            arm, figures = f"{name}, held out", {"R@1": figures["val R@1"]}
-        arms.setdefault(arm, {})[run.config["seed"]] = figures, run.log
-    values = {(arm, metric): unit * np.array([seeds[seed][0].get(metric) for seed in sorted(seeds)])
-              for arm, seeds in arms.items() for metric, unit in UNITS.items()
-              if metric in next(iter(seeds.values()), ({},))[0]}
-    rows, gains = [["", "seeds", *UNITS]], [["gained", *UNITS]]
-    rows += [[arm, f"{len(seeds)}", *(spread(values.get((arm, m), ()), 2) for m in UNITS)]
-             for arm, seeds in arms.items()]
-    gain = {(arm, m): values[arm, m] - values["contrastive", m] for arm, m in values if arm in ARMS}
-    for m in UNITS:
-        gain["both - density - JRS", m] = gain["both", m] - gain["density", m] - gain["JRS", m]
-    gains += [[arm, *(" ".join(signed(*confidence_interval(gain[arm, m]), 2)) for m in UNITS)]
-              for arm in (*ARMS, "both - density - JRS") if (arm, "R@1") in gain]
+            arm, figures = f"{run.config['name']}, held out", {"R@1": reading(run, "val R@1")}
+        arms.setdefault(arm, {})[run.config["seed"]] = {"log": run.log, **figures}
+    for arm, seeds in arms.items():
+        rows.append([arm, f"{len(seeds)}", *(
+            spread([row[m] for row in seeds.values() if m in row], SHOWN[m]) for m in SHOWN)])
+    for name, weights in GAINS.items():
+        if seeds := set.intersection(*({*arms[arm]} for arm in weights)):
+            gains.append([name, *(" ".join(signed(*confidence_interval(
+                [sum(w * arms[arm][seed][m] for arm, w in weights.items()) for seed in seeds]),
+                SHOWN[m] + 1)) for m in SHOWN)])
     print(*markdown(rows), "", *markdown(gains), sep="\n")
-    draw_curves(Path(__file__).with_suffix(".png"), {
-        ("", "epoch", m): {arm: by_epoch([log for _, log in arms[arm].values()], m) for arm in ARMS}
-        for m in ("contrastive", "R@1", "D_avg mean")})
+    draw_curves(Path(__file__).with_suffix(".png"), {("", "epoch", m): {
+        arm: by_epoch([row["log"] for row in arms[arm].values()], m)
+        for arm in ARMS if arms[arm]} for m in ("contrastive", "R@1", "D_avg mean")})
 
 
 if __name__ == "__main__":
-    command, *words = sys.argv[1:] or ["help"]
-    if command == "run" and len(words) > 1 and words[0] in ARMS:
-        (arm, alpha, *flags), (λ, variant) = words, ARMS[words[0]]
-        compose(variant, float(alpha))
-        flags += ["--lambda", λ, "--name", f"{arm}-{alpha}"]
-        common.main(dml_da.train, lambda: dml_da.parse_args(flags))
-    elif command == "table" and len(words) == 1:
-        table(*words)
-    else:
-        sys.exit(__doc__)
+    match sys.argv[1:]:
+        case "run", arm, alpha, *flags if arm in ARMS:
+            compose(ARMS[arm][1], float(alpha))
+            flags += ["--lambda", ARMS[arm][0], "--name", f"{arm}-{alpha}"]
+            common.main(dml_da.train, lambda: dml_da.parse_args(flags))
+        case "table", runs:
+            table(runs)
+        case _:
+            sys.exit(__doc__)
