@@ -12,12 +12,12 @@ from pathlib import Path
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import common  # noqa: E402
 import dml_da  # noqa: E402
 from eval import confidence_interval  # noqa: E402
 from report.figures import by_epoch, draw_curves  # noqa: E402
 from report.tables import finished, markdown, reading, signed, spread  # noqa: E402
 from studies.jrs_bandwidths import mean_distance, penalty  # noqa: E402
+from support.command_line import main  # noqa: E402
 
 ARMS = {"contrastive": ("0", None), "density": ("10", None), "JRS": ("0", "detached"),
         "both": ("10", "detached"), "tau": ("0", "only τ")}             # λ, variant of JRS
@@ -73,7 +73,7 @@ if __name__ == "__main__":
         case "run", arm, alpha, *flags if arm in ARMS:
             compose(ARMS[arm][1], float(alpha))
             flags += ["--lambda", ARMS[arm][0], "--name", f"{arm}-{alpha}"]
-            common.main(dml_da.train, lambda: dml_da.parse_args(flags))
+            main(dml_da.train, lambda: dml_da.parse_args(flags))
         case "table", runs:
             table(runs)
         case _:
