@@ -1,10 +1,7 @@
 """Do density and JRS add up?  dml_da.py + α JRS on x⁻ and x: the figures of studies/composed.md.
 
-    python studies/composed.py run ARM α FLAGS      trains dml_da.py as one of ARMS
+    python studies/composed.py run ARM α FLAGS      trains dml_da.py as ARM, named ARM-α (0: no JRS)
     python studies/composed.py table RUNS           of a folder or an archive; draws composed.png
-
-α is no setting of dml_da.py, so the run's name has it; arms without JRS take 0.  Runs with --val
-are the search for α: the table has their R@1 on the held-out classes alone.
 """
 import sys
 from pathlib import Path
@@ -21,8 +18,6 @@ from support.command_line import main  # noqa: E402
 
 ARMS = {"contrastive": ("0", None), "density": ("10", None), "JRS": ("0", "detached"),
         "both": ("10", "detached"), "tau": ("0", "only τ")}             # λ, variant of JRS
-GAINS = {arm: {arm: 1, "contrastive": -1} for arm in [*ARMS][1:]}
-GAINS["both - density - JRS"] = {"both": 1, "density": -1, "JRS": -1, "contrastive": 1}
 SHOWN = {"R@1": 1, "MAP@R": 1, "seen R@1": 1, "D_avg mean": 3, "τ of x⁻": 0, "τ of x": 3}  # digits
 
 
@@ -47,25 +42,30 @@ def compose(variant, alpha, alone=dml_da.objective):
 
 
 def table(runs):
-    """Mean ± std of each arm; below, within a seed, its gain over contrastive."""
-    arms, rows, gains = {arm: {} for arm in ARMS}, [["", "seeds", *SHOWN]], [["gain", *SHOWN]]
+    """Mean ± std of each arm, of runs with --val R@1 held out alone; within a seed, what an arm
+    gains over contrastive, and the interaction."""
+    arms, rows, gains = {}, [["", "seeds", *SHOWN]], [["gain", *SHOWN]]
     for run in finished(runs):
-        arm, figures = run.config["name"].split("-")[0], {m: reading(run, m) for m in SHOWN}
+        name, figures = run.config["name"], {m: reading(run, m) for m in SHOWN}
         if run.config["val"]:
-            arm, figures = f"{run.config['name']}, held out", {"R@1": reading(run, "val R@1")}
-        arms.setdefault(arm, {})[run.config["seed"]] = {"log": run.log, **figures}
-    for arm, seeds in arms.items():
-        rows.append([arm, f"{len(seeds)}", *(
+            name, figures = f"{name}, held out", {"R@1": reading(run, "val R@1")}
+        arms.setdefault(name, {})[run.config["seed"]] = {"log": run.log, **figures}
+    own, base = sorted(name for name in arms if "held" not in name), "contrastive-0"
+    weights = {name: {name: 1, base: -1} for name in own if name != base}
+    weights |= {f"{both}, interaction": {both: 1, f"JRS{both[4:]}": -1, "density-0": -1, base: 1}
+                for both in own if both.startswith("both")}
+    for name, seeds in sorted(arms.items()):
+        rows.append([name, f"{len(seeds)}", *(
             spread([row[m] for row in seeds.values() if m in row], SHOWN[m]) for m in SHOWN)])
-    for name, weights in GAINS.items():
-        if seeds := set.intersection(*({*arms[arm]} for arm in weights)):
-            gains.append([name, *(" ".join(signed(*confidence_interval(
-                [sum(w * arms[arm][seed][m] for arm, w in weights.items()) for seed in seeds]),
-                SHOWN[m] + 1)) for m in SHOWN)])
+    for name, signs in weights.items():
+        seeds = set.intersection(*({*arms[arm]} for arm in signs))
+        gains.append([name, *(" ".join(signed(*confidence_interval(
+            [sum(signs[arm] * arms[arm][seed][m] for arm in signs) for seed in seeds]),
+            SHOWN[m] + 1)) for m in SHOWN)])
     print(*markdown(rows), "", *markdown(gains), sep="\n")
     draw_curves(Path(__file__).with_suffix(".png"), {("", "epoch", m): {
-        arm: by_epoch([row["log"] for row in arms[arm].values()], m)
-        for arm in ARMS if arms[arm]} for m in ("contrastive", "R@1", "D_avg mean")})
+        name: by_epoch([row["log"] for row in arms[name].values()], m) for name in own}
+        for m in ("contrastive", "R@1", "D_avg mean")})
 
 
 if __name__ == "__main__":
