@@ -91,7 +91,7 @@ def unit_start():
 
     @torch.no_grad()
     def scaled_before(function, data, cfg, *names):
-        if function.__name__ == "pool_normalized":      # the pretrained backbone is judged first
+        if function.__name__ == "pool":     # the pretrained backbone is judged first
             network = function.__self__
             pooled = common.embed(network.pool, data.train_plain, cfg)
             mean = torch.pdist(network.embedding(pooled[::4])).mean()

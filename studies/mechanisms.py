@@ -30,7 +30,7 @@ MATRICES = ("kernel of x⁻:\npooled features", "kernel of x:\nembedding", "kern
 def glyphs(script):
     """-> settings, an untrained network, the training images (n, 3, h, w), their labels (n,)"""
     cfg = script.parse_args(["--device", "cpu"])
-    seen = common.load_dataset("glyphs", None, *script.transforms(cfg)[::2]).seen
+    seen = common.load_dataset("glyphs", None, *script.transforms(cfg)[::2]).train_plain
     torch.manual_seed(0)
     network = script.Network(cfg, len(seen.classes))
     common.load_weights(network.backbone, cfg.backbone)
