@@ -1,1 +1,1 @@
-"""What to run for the papers' tables, figures and claims, and what came out: python -m report."""
+"""What to run for the papers' tables and figures, and what came out: python -m report."""

@@ -1,6 +1,7 @@
-"""Tables, figures (but t-SNE) and claims of the three papers: what to run, and what came out.
+"""Tables and figures (but t-SNE) of the three papers: what to run, and what came out.
 
     python -m report                              every finished run under runs/, as a table
+    python -m report --quick                      the pairs of run_all.sh --quick, with pictures
     python -m report --dataset glyphs             the report in miniature: Markdown, CSV and PNGs
     python -m report --dataset cub128             ... on CUB at 128 × 128
     python -m report --dataset real --out DIR     ... on the papers' datasets (or: cub, ...)
@@ -22,96 +23,114 @@ import shlex
 import sys
 from pathlib import Path
 
-from report.claims import decided, ledger
-from report.experiments import EXPERIMENTS, FAMILIES, NAMES, SCRIPTS, all_runs, plan, selected
-from report.figures import draw_nearest, draw_picture, draw_runs, needed
-from report.tables import CHOSEN, compare, paper_table, table, unpacked, write_csv
+from report.experiments import EXPERIMENTS, NAMES, SCRIPTS, all_runs, plan, runs_of, selected
+from report.figures import (draw_curves, draw_experiment, draw_nearest, draw_runs, drawn, epochs,
+                            needed)
+from report.tables import CHOSEN, compare, pair_table, paper_table, table, unpacked, write_csv
 from support.command_line import Parser, number, refuse_idle
 from support.command_line import main as run_script
 from support.files import atomic
-from support.runs import commit, versions
 
 NOT_THE_PAPERS = """\
 > **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
-schedules of our own, and where nothing else is said with SqueezeNet 1.1: \
-results/cub128/README.md.  Compare differences between rows, not absolute scores.  Weights, by \
-SHA-256: {weights}.
+schedules of our own and SqueezeNet 1.1: results/cub128/README.md.  Compare differences between \
+rows, not absolute scores.
 
 """
 HEADER = """\
-{done} of {all} runs finished, made at commit {commits}.  Report: commit {here}, {packages}; made \
-by `{command}`.  tables.csv and claims.csv have its numbers and, with --seed 0, 1, ..., the \
-command of each row.
+{done} of {all} runs finished, made at commit {commits}, with pretrained weights of SHA-256 \
+{weights}.  Report made by `{command}`.  tables.csv has its numbers and, with --seed 0, 1, ..., \
+the command of each row.{stale}
 
 Shares in %, mean ± standard deviation over seeds, last epoch; the papers' ± are standard \
-deviations too, their [low, high] 95% intervals.  {chosen}  In figures: 95% Student-t intervals \
-over seeds, if there are three or more; in sweeps (of the seeds that all points have) and by level \
-mean ± standard deviation.
+deviations too, their [low, high] 95% intervals.  Gains are differences within a seed: their mean \
+and, from three seeds on, its 95% Student-t interval, not corrected for the number of gains.  \
+{chosen}  In figures: 95% Student-t intervals over seeds, if there are three or more; in sweeps \
+(of the seeds that all points have) and by level mean ± standard deviation.
 """
-SELECTION = "dataset paper table quick seeds weights precision"         # flags of a list of runs
 NOTHING_RUN = """\
-0 of {all} runs are there, so there is no figure to report.  `bash run_all.sh {words}` runs what \
-is left and writes this report.  With `--list` it prints the commands alone, for xargs or SLURM; \
-`python -m report --plan {words}` says which datasets are missing.
+0 of {all} runs are there.{stale}  `bash run_all.sh {words}` runs what is left and writes this \
+report, the papers' figures beside ours.  `python -m report --plan {words}` says which datasets are \
+missing."""
+SELECTION = "dataset paper table quick seeds weights precision"         # flags of a list of runs
 
-The papers' figures are in report/paper_numbers.jsonl; they stand beside ours once there are any."""
 
-
+# ---------------------------------------------------------------------------- reports
 def header(args, runs, done):
     """From which runs the report was made and by which code; without one how to start them."""
-    if not done:
-        words = [f"--{name} {shlex.quote(str(value))}" for name, value in vars(args).items()
-                 if value and name in {*SELECTION.split()} - {"quick"}]
-        return NOTHING_RUN.format(all=len(runs), words=" ".join(words))
+    words = [f"--{name} {shlex.quote(str(value))}" for name, value in vars(args).items()
+             if value and name in SELECTION.split()]
     commits = {run.config["commit"] or "none" for run in done}          # 40 digits, + if edited
-    weights = ", ".join(sorted({run.config["weights_sha256"] for run in done}))
-    text = NOT_THE_PAPERS.format(weights=weights) if args.dataset == "cub128" else ""
-    return text + HEADER.format(
-        done=len(done), all=len(runs), chosen=CHOSEN, here=(commit() or "none")[:12],
+    note = NOT_THE_PAPERS if args.dataset == "cub128" and done else ""
+    return note + (HEADER if done else NOTHING_RUN).format(
+        done=len(done), all=len(runs), stale=stale(runs), chosen=CHOSEN, words=" ".join(words),
         commits=", ".join(sorted(c[:12] + c[40:] for c in commits)),
-        packages=", ".join(f"{name} {version}" for name, version in versions().items()),
+        weights=", ".join(sorted({run.config["weights_sha256"][:12] for run in done})),
         command=shlex.join(["python", "-m", "report", *sys.argv[1:]]))
 
 
+def stale(runs):
+    n = sum(run.state == "stale" for run in runs)
+    return f"  {n} folders hold other runs: see `python -m report --plan`." if n else ""
+
+
+def finished(rows, args):
+    """[(row, its runs that are finished)]"""
+    return [(row, [run for run in runs_of(row, args) if run.result]) for row in rows]
+
+
 def write_report(rows, args, folder):
-    """Write report.md, tables.csv, claims.csv and the figures -> the Markdown, the files' names.
-    Without a finished run: report.md alone, which says how to start them."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write report.md, tables.csv and the figures -> the Markdown, the files' names.  Without a
+    finished run: report.md alone, which says how to start them."""
     runs, most = all_runs(rows, args), max(row.seeds for row in rows)
     rows = [row._replace(seeds=most) for row in rows]           # what more seeds ran stands too
     done = [run for run in runs if run.result]
     lines = [f"# Report on {NAMES[args.dataset]}", "", header(args, runs, done)]
-    written, table_rows, claim_rows = ["report.md"], [], []
-    if done:
-        if args.dataset == "cub128" and not args.partial:       # Holm's families are whole
-            lines += ["## Decided", ""]
-            for name in FAMILIES:
-                text, csv_rows = decided(args, name)
-                lines, claim_rows = lines + text, csv_rows + claim_rows
-        text, csv_rows = ledger(args, range(most))
-        lines, claim_rows = lines + text, claim_rows + csv_rows
-        written += ["tables.csv", "claims.csv"]
-        if (folder / "README.md").exists():                     # by a person
-            lines += ["What was seen in them: [README.md](README.md).", ""]
-        for key, of_key in itertools.groupby(rows, lambda row: row.key):
-            (paper, name), of_key = key, [*of_key]
-            where = f"Fig. {name[3:]}" if name.startswith("fig") else f"Table {name}"
-            heading = f"{NAMES[paper]}, {where}: {EXPERIMENTS[key].title}"
-            lines += [f"## {heading}", ""]
-            if picture := draw_picture(folder, of_key, args):
+    written, csv_rows = ["report.md"], []
+    if done and (folder / "README.md").exists():                # by a person
+        lines += ["What was seen: [README.md](README.md).", ""]
+    for key, table_rows in itertools.groupby(rows if done else [], lambda row: row.key):
+        (paper, name), table_rows, experiment = key, [*table_rows], EXPERIMENTS[key]
+        figure = f"Fig. {name[3:]}" if name.startswith("fig") else f"Table {name}"
+        heading = f"{NAMES[paper]}, {figure}: {experiment.title}"
+        lines += [f"## {heading}", ""]
+        shown = finished(table_rows, args)
+        if experiment.picture and any(own for _, own in shown):
+            if picture := drawn(folder / f"{paper}-{name}.png", draw_experiment, experiment, shown):
                 written.append(picture)
                 lines += [f"![{heading}]({picture})", ""]
-            for dataset, of_dataset in itertools.groupby(of_key, lambda row: row.dataset):
-                text, csv_rows = paper_table([*of_dataset], args)
-                lines += [f"**{NAMES[dataset]}**", "", *text, ""]
-                table_rows += csv_rows
-        write_csv(folder / "tables.csv", table_rows)
-        write_csv(folder / "claims.csv", claim_rows)
+        for dataset, own in itertools.groupby(table_rows, lambda row: row.dataset):
+            text, figures = paper_table([*own], args)
+            lines += [f"**{NAMES[dataset]}**", "", *text, ""]
+            csv_rows += figures
+    if done:
+        write_csv(folder / "tables.csv", csv_rows)
+        written.insert(1, "tables.csv")
     with atomic(folder / "report.md") as file:
         file.write("\n".join(lines).rstrip() + "\n")
     return "\n".join(lines), written
 
 
+def quick(rows, args, folder):
+    """The end of --quick: a table of the pairs, their curves and a sheet, the next command."""
+    pairs = [row for row in rows if row.baseline]
+    print(*pair_table(pairs, args), "", "R@1 in % on classes that never trained, last epoch; gain: "
+          "mean difference within a seed, from three seeds on with its 95% interval."
+          + stale(all_runs(rows, args)), sep="\n")
+    curves = epochs(finished(rows, args), ["R@1"], of_paper=True)
+    if drawn(folder / "curves.png", draw_curves, curves):
+        print(f"wrote {folder / 'curves.png'}")
+    for checkpoint in [run.folder / "last.pt" for _, runs in finished(pairs, args) for run in runs]:
+        if checkpoint.exists():
+            drawn(folder / "sheet.png", draw_nearest, checkpoint)
+            break
+    baseline, method = [runs_of(row, args)[0].folder.name.removesuffix("-s0") for row in rows[:2]]
+    print(f"next, every figure of a pair: python -m report --compare {method} {baseline}"
+          if args.seeds else "next, more seeds, so that gains have intervals: "
+          + shlex.join(["bash", "run_all.sh", "--seeds", "3", *sys.argv[1:]]))
+
+
+# ---------------------------------------------------------------------------- command line
 def main(args):
     with unpacked(args.runs) as folder:
         args.runs = folder
@@ -131,12 +150,15 @@ def main(args):
             rows = selected(args)
             words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
             out = Path(args.out or args.beside / "-".join(filter(None, words)))
+            out.mkdir(parents=True, exist_ok=True)
+            if args.quick:
+                return quick(rows, args, out)
             text, written = write_report(rows, args, out)
             if args.partial:
                 print(re.sub(r"!\[.*?\)\s*", "", text))          # without its pictures
             print(f"wrote {out}/{', '.join(written)}")
         else:
-            print(table(args.runs))
+            print(table(args.runs, args.archive))
 
 
 def parse_args(argv=None):
@@ -147,13 +169,12 @@ def parse_args(argv=None):
         "of --list, --plan)")
     add("--paper", choices=list(SCRIPTS))
     add("--table", type=str.lower, help="1, 2a, I, fig4, ...")
-    add("--seeds", type=number(int, 1), help="runs per row (5; on glyphs 10 for the "
-        "headline claims, 3 in sweeps; on cub128 3)")
-    add("--quick", action="store_const", const=True, help="three methods, their baselines, on "
-        "glyphs, two seeds")
-    add("--weights", metavar="FILE", help="pretrained weights that every command is to have")
-    add("--precision", choices=("fp32", "tf32", "bf16"), help="that every command is to have "
-        "(default: its preset's)")
+    add("--seeds", type=number(int, 1), help="runs per row (5; on glyphs 10 in the headline "
+        "tables, 3 in sweeps; on cub128 3; with --quick 1)")
+    add("--quick", action="store_const", const=True, help="a method of each paper and its baseline")
+    add("--weights", metavar="FILE", help="pretrained weights of every command")
+    add("--precision", choices=("fp32", "tf32", "bf16"), help="of every command (default: its "
+        "preset's)")
     add("--runs", metavar="PATH", nargs="+", help="folder that holds the runs (default: runs), or "
         "archives of such folders: results/cub128/runs.tar.xz ...")
     one("--list", action="store_true", help="print the commands, one per line")
@@ -175,9 +196,10 @@ def parse_args(argv=None):
          and not any(getattr(args, mode) for mode in idle), "seeds weights precision out")])
     args.runs = args.runs or ["runs"]
     first = Path(args.runs[0])
-    args.beside = first.parent if first.suffix == ".xz" else first
-    if first.suffix == ".xz" and (args.list or args.plan):
+    args.archive = first.suffix == ".xz"
+    if args.archive and (args.list or args.plan):
         parser.error(f"--runs {first}: an archive is read; runs are trained in a folder")
+    args.beside = first.parent if args.archive else first
     return args
 
 

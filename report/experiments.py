@@ -17,7 +17,7 @@ import jrd
 import mdr
 from support.files import UserError
 from support.layouts import read_dataset
-from support.runs import read_config, read_result, run_folder, why_other
+from support.runs import code_of, read_config, read_result, run_folder, why_other
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
@@ -34,7 +34,7 @@ class Experiment(NamedTuple):
     datasets: str               # the paper's
     seeds: int                  # on glyphs
     rows: dict                  # {row: flags}
-    three_times: bool = False   # on glyphs the rows stand at three times the rate too
+    baselines: dict = {}        # {row: the row of this table that its gain is over}
     columns: tuple = ("R@1",)   # metrics, unless paper_numbers.jsonl has a table of the paper
     beside: tuple = ()          # metrics that glyphs and cub128 have besides; no figure draws them
     measured: str = None        # of the last epoch alone: "ten parts", "l2 norm at inference"
@@ -44,95 +44,110 @@ class Experiment(NamedTuple):
 VARIANTS = {"JRD": "", "MRD": "--variant mrd", "JRD-C": "--variant jrd-c",
             "JRD-Pooling": "--variant jrd-pooling"}
 PENALTIES = {"JRD": "jrs", "JMMD": "jmmd", "JIntra": "jintra"}    # α = 0 is AMSoftmax with each
+ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 and 5 go from 0 to 2; the paper names no points
+INTRA, INTRA_ALPHAS = "AMSoftmax + intra-class penalty", (0, 0.05, 0.1, 0.2, 0.5, 1)
 TRIPLET = {"Triplet": "--lambda 0", "Triplet+L2Norm": "--lambda 0 --l2norm", "Triplet+MDR": ""}
-WITH_AND_WITHOUT_MDR = (("", " --lambda 0"), ("+MDR", ""))
+OVER_TRIPLET = {"Triplet+L2Norm": "Triplet", "Triplet+MDR": "Triplet"}
+WIDTHS = (64, 128, 256, 512)
+BACKBONES = {"R18": "resnet18", "R50": "resnet50", "IBN": "bn_inception"}
+MDR_LOSSES = ("Contrastive", "Margin", "Triplet")
+WITH_MDR_OR_NOT = (("", " --lambda 0"), ("+MDR", ""))
 LEVELS = ("-1 0 1", "-2 0 2", "-3 0 3", "-3 -1 0 1 3", "-3 -2 0 2 3", "-4 -2 0 2 4", "-6 -3 0 3 6")
+LEVELS_OF = {f"levels {{{words.replace(' ', ',')}}}": f"--levels {words}" for words in LEVELS}
 LOSSES = {"triplet": "--loss triplet", "N-pair": "--loss npair", "contrastive": ""}
 PLAIN = {"Triplet": "--loss triplet --lambda 0", "N-pair": "--loss npair --lambda 0",
          "Contrastive": "--lambda 0"}
 ADAPTIVE = {f"DML-DA {name}": loss for name, loss in LOSSES.items()}
-ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 and 5 go from 0 to 2; the paper names no points
-JRD_AND_BASELINE = {"JRD": "", "AMSoftmax": "--alpha 0"}
+OVER_PLAIN = dict(zip(ADAPTIVE, PLAIN))
 RETRIEVAL = ("MAP@R", "NMI", "seen R@1")
-# Headline settings stand on glyphs at the search's next rate too; JRD's proxies have 100 times it.
-THREE_TIMES = "3 × the rate"
-THREE_TIMES_IS = {"jrd": "--lr 1e-3 --lr-proxies 0.1", "mdr": "--lr 3e-3", "dml_da": "--lr 3e-4"}
-# Seeds on glyphs of every row that a headline claim needs: fixed before they ran, the same for all.
-GLYPHS_SEEDS = 10
+GLYPHS_SEEDS = 10       # of the headline rows on glyphs: fixed before they ran, the same for all
 
 # Not here: t-SNE of embeddings (MDR Fig. 5, DML-DA Fig. 1a-c, 5 and 7-9), of the runs of Tables 1a
 # and I.  Such pictures did not tell one method from another.
 EXPERIMENTS = {     # (paper, table or figure): what to run
     ("jrd", "1"): Experiment(
         "Recall@K; AMSoftmax is α = 0, not in the paper's table", "cub cars sop", GLYPHS_SEEDS,
-        JRD_AND_BASELINE, three_times=True, beside=RETRIEVAL),
+        {"JRD": "", "AMSoftmax": "--alpha 0"}, {"JRD": "AMSoftmax"}, beside=RETRIEVAL),
     ("jrd", "2"): Experiment(
         "which representations are joined; in ten parts (SOP: whole)", "cub cars sop", GLYPHS_SEEDS,
         VARIANTS, measured="ten parts"),
     ("jrd", "3"): Experiment(
         "terms of the generalization bound by 1-NN; R@1 in ten parts", "cub", 5,
-        {"JMMD (alpha=0.1)": "--regularizer jmmd", "JRD (alpha=1)": ""}, measured="ten parts"),
+        {"JMMD (alpha=0.1)": "--regularizer jmmd --alpha 0.1", "JRD (alpha=1)": ""},
+        measured="ten parts"),
     ("jrd", "4"): Experiment("kernels", "cub", 5, {
         "Gaussian (alpha=1)": "--K 1", "Laplace (alpha=1)": "--kernel laplace",
-        "polynomial p=2 (alpha=1e-3)": "--kernel polynomial",
-        "polynomial p=5 (alpha=1e-3)": "--kernel polynomial --p 5",
-        "moment-generating exp(x.x') (alpha=1e-3)": "--kernel mgf"}),
+        "polynomial p=2 (alpha=1e-3)": "--kernel polynomial --alpha 1e-3",
+        "polynomial p=5 (alpha=1e-3)": "--kernel polynomial --p 5 --alpha 1e-3",
+        "moment-generating exp(x.x') (alpha=1e-3)": "--kernel mgf --alpha 1e-3"}),
     ("jrd", "fig2"): Experiment(
         "λ and d_H against the intra-class penalty of Eq. 4", "cub", 3,
-        {("AMSoftmax + intra-class penalty", "α", a): f"--regularizer intra --alpha {a}" if a else
-         "--alpha 0" for a in (0, 0.05, 0.1, 0.2, 0.5, 1)},
+        {(INTRA, "α", a): f"--regularizer intra --alpha {a}" if a else "--alpha 0"
+         for a in INTRA_ALPHAS},
+        {(INTRA, "α", a): (INTRA, "α", 0) for a in INTRA_ALPHAS if a},
         columns=("lambda", "d_H", "R@1"), picture="sweep"),
     ("jrd", "fig4"): Experiment(
         "R@1 against α", "cub cars sop", 3, {("JRD", "α", a): f"--alpha {a}" for a in ALPHAS},
-        beside=("jrs",), picture="sweep"),
+        {("JRD", "α", a): ("JRD", "α", 0) for a in ALPHAS if a}, beside=("jrs",), picture="sweep"),
     ("jrd", "fig5"): Experiment(
         "R@1 against α for JRD, JMMD and JIntra", "cub", 3,
         {(name, "α", a): f"--regularizer {penalty} --alpha {a}" if a else "--alpha 0"
-         for name, penalty in PENALTIES.items() for a in ALPHAS}, picture="sweep"),
+         for name, penalty in PENALTIES.items() for a in ALPHAS},
+        {(name, "α", a): (name, "α", 0) for name in PENALTIES for a in ALPHAS if a},
+        picture="sweep"),
     ("jrd", "fig6"): Experiment(
         "R@1 over (K, K'); the curves coincide, so a table alone", "cub cars", 3,
         {(f"K' = {b}", "K", a): f"--K {a} --K-prime {b}" for b in (1, 3, 5) for a in (1, 3, 5)}),
     ("mdr", "1a"): Experiment(
         "Recall@K", "cub cars", GLYPHS_SEEDS, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"},
-        three_times=True, beside=RETRIEVAL),
+        OVER_TRIPLET, beside=RETRIEVAL),
     ("mdr", "1b"): Experiment(
-        "Recall@K", "sop inshop", 5, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"}),
-    ("mdr", "2a"): Experiment("backbones", "cub cars", 5, {
-        name + mdr: f"--backbone {backbone}{flag}"
-        for name, backbone in (("R18", "resnet18"), ("R50", "resnet50"), ("IBN", "bn_inception"))
-        for mdr, flag in WITH_AND_WITHOUT_MDR}),
+        "Recall@K", "sop inshop", 5, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"},
+        OVER_TRIPLET),
+    ("mdr", "2a"): Experiment(
+        "backbones", "cub cars", 5,
+        {name + mdr: f"--backbone {backbone}{flag}" for name, backbone in BACKBONES.items()
+         for mdr, flag in WITH_MDR_OR_NOT}, {f"{name}+MDR": name for name in BACKBONES}),
     ("mdr", "2b"): Experiment(
         "losses", "cub cars", GLYPHS_SEEDS,
-        {name + mdr: f"--loss {name.lower()}{flag}" for name in ("Contrastive", "Margin", "Triplet")
-         for mdr, flag in WITH_AND_WITHOUT_MDR}, beside=RETRIEVAL),
-    ("mdr", "2c"): Experiment("configurations of the levels", "cub", 5, {
-        f"levels {{{levels.replace(' ', ',')}}} {kind}": f"--levels {levels}{flag}"
-        for levels in LEVELS for kind, flag in (("fixed", " --fixed-levels"), ("learnable", ""))}),
-    ("mdr", "3"): Experiment("l2 norm at inference only", "cub", GLYPHS_SEEDS, {
-        name + way: TRIPLET[name] for name in ("Triplet", "Triplet+MDR")
-        for way in ("", " (L2 norm at inference)")}, measured="l2 norm at inference"),
+        {name + mdr: f"--loss {name.lower()}{flag}" for name in MDR_LOSSES
+         for mdr, flag in WITH_MDR_OR_NOT},
+        {f"{name}+MDR": name for name in MDR_LOSSES}, beside=RETRIEVAL),
+    ("mdr", "2c"): Experiment(
+        "configurations of the levels", "cub", 5,
+        {f"{name} {kind}": f"{flags}{fixed}" for name, flags in LEVELS_OF.items()
+         for kind, fixed in (("fixed", " --fixed-levels"), ("learnable", ""))},
+        {f"{name} learnable": f"{name} fixed" for name in LEVELS_OF}),
+    ("mdr", "3"): Experiment(
+        "l2 norm at inference only", "cub", GLYPHS_SEEDS,
+        {name + more: TRIPLET[name] for name in ("Triplet", "Triplet+MDR")
+         for more in ("", " (L2 norm at inference)")},
+        {f"{name} (L2 norm at inference)": name for name in ("Triplet", "Triplet+MDR")},
+        measured="l2 norm at inference"),
     ("mdr", "fig3a"): Experiment(
         "R@1 against the embedding's width", "cub cars", 3,
-        {(name, "d", d): f"{flags} --dim {d}" for name, flags in TRIPLET.items()
-         for d in (64, 128, 256, 512)}, picture="sweep"),
+        {(name, "d", d): f"{flags} --dim {d}" for name, flags in TRIPLET.items() for d in WIDTHS},
+        {(name, "d", d): ("Triplet", "d", d) for name in OVER_TRIPLET for d in WIDTHS},
+        picture="sweep"),
     ("mdr", "fig3b"): Experiment(
-        "learning curves of train and test", "cub", GLYPHS_SEEDS, TRIPLET,
-        three_times=True, columns=("R@1", "seen R@1"), picture="epochs"),
+        "learning curves of train and test", "cub", GLYPHS_SEEDS, TRIPLET, OVER_TRIPLET,
+        columns=("R@1", "seen R@1"), picture="epochs"),
     ("mdr", "fig4"): Experiment(
-        "norms of the test embeddings", "cub", GLYPHS_SEEDS, TRIPLET,
-        three_times=True, columns=("norm mean", "norm cv"), picture="epochs"),
+        "norms of the test embeddings", "cub", GLYPHS_SEEDS, TRIPLET, OVER_TRIPLET,
+        columns=("norm mean", "norm cv"), picture="epochs"),
     ("mdr", "fig6"): Experiment("pairs at each level", "cub", GLYPHS_SEEDS, {"Triplet+MDR": ""},
                                 picture="levels"),
     ("dml_da", "I"): Experiment(
-        "NMI and Recall@K", "cars cub sop", GLYPHS_SEEDS, PLAIN | ADAPTIVE,
-        three_times=True, beside=("MAP@R", "seen R@1", "D_avg mean")),
+        "NMI and Recall@K", "cars cub sop", GLYPHS_SEEDS, PLAIN | ADAPTIVE, OVER_PLAIN,
+        beside=("MAP@R", "seen R@1", "D_avg mean")),
     ("dml_da", "fig1d"): Experiment(
         "R@1 of train and test", "cars", GLYPHS_SEEDS, PLAIN | {"DML-DA contrastive": ""},
-        three_times=True, columns=("R@1", "seen R@1"), picture="epochs"),
+        {"DML-DA contrastive": "Contrastive"}, columns=("R@1", "seen R@1"), picture="epochs"),
     ("dml_da", "fig3"): Experiment(
         "R@K with and without the correlation term; the curves coincide, so a table alone", "cars",
         5, ADAPTIVE | {f"DML-DA⁻ {name}": f"{loss} --regularizer da-"
                        for name, loss in LOSSES.items()},
+        {f"DML-DA {name}": f"DML-DA⁻ {name}" for name in LOSSES},
         columns=tuple(f"R@{2 ** i}" for i in range(8)),
         beside=("alpha min", "alpha mean", "alpha max")),
     ("dml_da", "fig4"): Experiment(
@@ -140,15 +155,18 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         PLAIN | {f"{name}+{kind}": f"{loss}{flag}" for name, loss in LOSSES.items()
                  for kind, flag in (("EN", " --regularizer en"), ("GOR", " --regularizer gor"),
                                     ("DA", ""))},
-        columns=("NMI",)),
+        {f"{name}+{kind}": plain for name, plain in zip(LOSSES, PLAIN)
+         for kind in ("EN", "GOR", "DA")}, columns=("NMI",)),
     ("dml_da", "fig6"): Experiment(
         "NMI against λ", "cars", 3,
         {(f"DML-DA {name}", "λ", x): f"{loss} --lambda {x}" for name, loss in LOSSES.items()
          for x in (0.5, 2, 5, 7, 10, 15, 25)},
         columns=("NMI",), beside=("D_avg mean",), picture="sweep")}
 HEADLINES = (("jrd", "1"), ("mdr", "1a"), ("dml_da", "I"))
-QUICK = {("jrd", "1"): tuple(JRD_AND_BASELINE), ("mdr", "1a"): tuple(TRIPLET),
-         ("mdr", "fig3b"): tuple(TRIPLET), ("dml_da", "I"): ("Contrastive", "DML-DA contrastive")}
+# --quick: a row of each paper's first table, and its baseline; JRD's is the one without a gain.
+# One seed, so that two cores end in ten minutes, the installation too (--seeds 3: intervals).
+QUICK_SEEDS = 1
+QUICK = {("mdr", "1a"): "Triplet+MDR", ("dml_da", "I"): "DML-DA N-pair", ("jrd", "1"): "JRD"}
 
 
 # ---------------------------------------------------------------------------- glyphs and cub128
@@ -160,92 +178,42 @@ CUB128_FLAGS = {("mdr", ""): "--iterations 25", ("mdr", "--l2norm"): "--lr 1e-4"
                 ("dml_da", "--loss npair"): "--lr 1e-5"}
 
 
-class Family(NamedTuple):
-    """Differences that new seeds decide on cub128, with Holm's correction over these alone."""
-    title: str
-    seeds: range
-    settings: dict          # {method: (flags, share of the schedule after which its search was
-    #                         best, None without one)}
-    differences: dict       # {method - method: the paper's, in points; None: in no table}
-    optional: tuple = ()    # differences that are in the family only if all their runs are
+# key: (paper, table); baseline: the row that its gain is over, or None
+Row = namedtuple("Row", "key name dataset flags seeds baseline")
 
 
-METHODS = {         # in families: paper, flags
-    "JRD": ("jrd", ""), "AMSoftmax": ("jrd", "--alpha 0"), "MDR": ("mdr", ""),
-    "Triplet": ("mdr", "--lambda 0"), "L2Norm": ("mdr", "--lambda 0 --l2norm"),
-    **{name: ("dml_da", flags) for name, flags in ADAPTIVE.items()},
-    **{name: ("dml_da", flags) for name, flags in zip(LOSSES, PLAIN.values())}}
-R18 = "--backbone resnet18 --weights resnet18_pqf.pth --eval-every 10"
-AUTHORS = f"{R18} --lr 5e-5 --epochs 100 --iterations 100"
-SEARCHED = f"{R18} --epochs 50 --lr 1e-3 --lr-proxies 1e-1"
-GOOGLENET = "--backbone googlenet_bvlc --weights googlenet_bvlc.pth --lr 1e-5"
-FAMILIES = {        # by the label of their runs, --name
-    "decides": Family("SqueezeNet 1.1 (docs/plans.md)", range(3, 11), {
-        "JRD": ("--lr 3e-4 --lr-proxies 3e-2", 0.8),
-        "AMSoftmax": ("--lr 1e-3 --lr-proxies 1e-1", 1.0),
-        "MDR": ("--lr 3e-4", 0.8), "Triplet": ("--lr 3e-4", 1.0), "L2Norm": ("--lr 3e-5", 0.4),
-        "DML-DA contrastive": ("--lr 3e-5", 1.0), "contrastive": ("--lr 3e-5", 1.0),
-        "DML-DA triplet": ("--lr 3e-5", 0.5), "triplet": ("--lr 3e-5", 0.5),
-        "DML-DA N-pair": ("--lr 3e-5", 0.75), "N-pair": ("--lr 3e-6", 0.75)}, {
-        "JRD - AMSoftmax": None, "DML-DA contrastive - contrastive": 3.63,
-        "DML-DA triplet - triplet": 6.33, "DML-DA N-pair - N-pair": 4.15, "L2Norm - Triplet": 7.8,
-        "MDR - Triplet": 11.5, "MDR - L2Norm": 3.7}),
-    # The plan's "a run that fails twice counts as p = 1" is not built: its family stays undecided.
-    "networks": Family("the networks of the plan (docs/plans.md)", range(3, 6), {
-        "MDR": (AUTHORS, None), "Triplet": (AUTHORS, None), "L2Norm": (AUTHORS, None),
-        "DML-DA contrastive": (GOOGLENET, None), "contrastive": (GOOGLENET, None),
-        "JRD": (SEARCHED, None), "AMSoftmax": (SEARCHED, None)}, {
-        "MDR - Triplet": 12.4, "DML-DA contrastive - contrastive": 3.63, "JRD - AMSoftmax": None,
-        "MDR - L2Norm": None}, optional=("MDR - L2Norm",))}             # 12.4: Table 2a, R18
-
-
-def flags_on(dataset, paper, flags):
-    """A row's flags on the papers' datasets -> those on this one, None if it has no such row."""
+def row_on(dataset, key, name, seeds):
+    """A row of an experiment on a dataset; its flags are None if the stand-in has no such row."""
+    flags, baseline = EXPERIMENTS[key].rows[name], EXPERIMENTS[key].baselines.get(name)
     if dataset in STAND_INS and ("--backbone" in flags or "--size" in flags):
-        return None
-    if dataset == "glyphs":                         # widths are an eighth
-        return re.sub(r"--dim (\d+)", lambda width: f"--dim {int(width[1]) // 8}", flags)
-    if dataset == "cub128":
-        for (owner, words), more in CUB128_FLAGS.items():
-            flags += f" {more}" if owner == paper and words in flags else ""
-    return flags
-
-
-def datasets_asked(datasets, asked):
-    """Those of a paper's datasets that --dataset asks for; a stand-in for CUB or Cars alone."""
-    if asked in STAND_INS and re.search("cub|cars", datasets):
-        return [asked]
-    return [dataset for dataset in datasets.split() if asked in (dataset, "real")]
-
-
-Row = namedtuple("Row", "key name dataset flags seeds")     # key: (paper, table)
-
-
-def rows_on(dataset, key, args):
-    """An experiment's rows on one dataset."""
-    experiment = EXPERIMENTS[key]
-    flags_of, seeds = dict(experiment.rows), 3 if dataset == "cub128" else 5
-    if args.quick:
-        flags_of, seeds = {name: flags_of[name] for name in QUICK.get(key, ())}, 2
-    elif dataset == "glyphs":
-        seeds = experiment.seeds
-        if experiment.three_times:
-            flags_of |= {f"{name}, {THREE_TIMES}": f"{flags} {THREE_TIMES_IS[key[0]]}".strip()
-                         for name, flags in experiment.rows.items() if "--size" not in flags}
-        flags_of = {(name[0], "d", name[2] // 8) if "--dim" in flags else name: flags
-                    for name, flags in flags_of.items()}
-    return [Row(key, name, dataset, flags_on(dataset, key[0], flags), args.seeds or seeds)
-            for name, flags in flags_of.items()]
+        flags = None
+    elif dataset == "glyphs" and "--dim" in flags:                      # widths are an eighth
+        name = *name[:2], name[2] // 8
+        flags = re.sub(r"--dim \d+", f"--dim {name[2]}", flags)
+    elif dataset == "cub128":
+        flags += "".join(f" {more}" for (paper, words), more in CUB128_FLAGS.items()
+                         if paper == key[0] and words in flags)
+    return Row(key, name, dataset, flags, seeds,
+               row_on(dataset, key, baseline, seeds) if baseline else None)
 
 
 def selected(args):
     """The rows that the command line selects; args.dataset is filled in if it is not given.
     UserError if there are none."""
-    args.dataset = args.dataset or ("glyphs" if args.quick else "real")
-    keys = [key for key in EXPERIMENTS if args.paper in (None, key[0])]
-    rows = [row for key in keys if args.table in (None, key[1].lower())
-            for dataset in datasets_asked(EXPERIMENTS[key].datasets, args.dataset)
-            for row in rows_on(dataset, key, args)]
+    args.dataset, rows = args.dataset or ("glyphs" if args.quick else "real"), []
+    keys = [key for key in (QUICK if args.quick else EXPERIMENTS) if args.paper in (None, key[0])]
+    for key in [key for key in keys if args.table in (None, key[1].lower())]:
+        experiment, names = EXPERIMENTS[key], EXPERIMENTS[key].rows
+        datasets = [dataset for dataset in experiment.datasets.split()
+                    if args.dataset in (dataset, "real")]
+        if args.dataset in STAND_INS and re.search("cub|cars", experiment.datasets):
+            datasets = [args.dataset]                   # once, for CUB or Cars alone
+        if args.quick:
+            names = experiment.baselines[QUICK[key]], QUICK[key]
+        for dataset in datasets:
+            seeds = {"glyphs": experiment.seeds, "cub128": 3}.get(dataset, 5)
+            seeds = args.seeds or (QUICK_SEEDS if args.quick else seeds)
+            rows += [row_on(dataset, key, name, seeds) for name in names]
     if not rows:
         raise UserError(f"nothing to run for --table {args.table} on {NAMES[args.dataset]}: there "
                         f"are {', '.join(map(' '.join, keys))}")
@@ -273,9 +241,10 @@ class Folder:
 
 
 class Training(Folder):
-    """One run of the list: its command, settings and folder."""
+    """One run of the list: its command, settings and folder.  code: whether a run of other code is
+    another run; in an archive it is not, and reports name the commits."""
 
-    def __init__(self, paper, dataset, flags, seed, runs, weights, precision):
+    def __init__(self, paper, dataset, flags, seed, runs, weights, precision, code):
         words = ["--dataset", dataset, *flags.split(), "--seed", str(seed)]
         for flag, value in (("--weights", weights), ("--precision", precision)):
             words += [flag, value] if value and flag not in words else []
@@ -283,14 +252,19 @@ class Training(Folder):
         self.paper, self.command = paper, shlex.join(["python", f"{paper}.py", *words])
         self.cfg = SCRIPTS[paper].parse_args(words)
         self.folder = run_folder(paper, self.cfg)
+        self.settings = {"paper": paper, **vars(self.cfg)} | (
+            {"code": code_of(paper)} if code else {})
+
+    @functools.cached_property
+    def why_other(self):
+        """Why the folder does not hold this run, in words; "" if it does, or holds none"""
+        return why_other(self.folder, self.settings)
 
     @functools.cached_property
     def state(self):
-        """'finished', 'begun', 'to do', or 'stale' if the folder holds other settings."""
-        if self.config is None:
-            return "to do"
-        if why_other(self.folder, {"paper": self.paper, **vars(self.cfg)}):
-            return "stale"
+        """'finished', 'begun', 'to do', or 'stale' if the folder holds another run"""
+        if self.config is None or self.why_other:
+            return "to do" if self.config is None else "stale"
         return "finished" if (self.folder / "result.json").exists() else "begun"
 
     @functools.cached_property
@@ -305,24 +279,13 @@ training = functools.cache(Training)        # of the same arguments the same one
 def runs_of(row, args):
     """A row's runs under --runs, one per seed; none if it has no counterpart."""
     return [training(row.key[0], row.dataset, row.flags, seed, args.runs, args.weights,
-                     args.precision) for seed in range(row.seeds) if row.flags is not None]
-
-
-def deciding_runs(family, setting, args):
-    """The runs of a family's setting, one per seed: those in float32 where one has begun"""
-    (paper, flags), (more, _) = METHODS[setting], FAMILIES[family].settings[setting]
-    words = paper, "cub128", f"{flags} {more} --name {family}"
-    both = [[training(*words, seed, args.runs, args.weights, precision)
-             for precision in ("fp32", args.precision)] for seed in FAMILIES[family].seeds]
-    return [plain if plain.config else other for plain, other in both]
+                     args.precision, not args.archive)
+            for seed in range(row.seeds) if row.flags is not None]
 
 
 def all_runs(rows, args):
     """Each training of the rows once: the headlines', then others'; seed 0 of all, 1, ..."""
     wanted = [(row.key not in HEADLINES, run) for row in rows for run in runs_of(row, args)]
-    if args.dataset == "cub128" and not (args.seeds or args.quick or args.table):
-        wanted += [(False, run) for name, family in FAMILIES.items() for setting in family.settings
-                   for run in deciding_runs(name, setting, args) if args.paper in (None, run.paper)]
     runs = {}
     for _, run in sorted(wanted, key=lambda entry: (entry[0], entry[1].cfg.seed)):
         runs.setdefault(run.folder, run)
@@ -343,7 +306,7 @@ def plan(rows, args):
     states = Counter(run.state for run in runs)
     lines = [f"plan: {len(runs)} runs for {len({row.key for row in rows})} tables and figures, "
              + ", ".join(f"{n} {state}" for state, n in states.items())]
-    lines += [f"  {run.folder} holds other settings: delete it to train anew"
+    lines += [f"  {run.folder} holds a run {run.why_other}: delete it to train anew"
               for run in runs if run.state == "stale"]
     print("\n".join([*lines, *missing.values()]), file=sys.stderr, flush=True)
     for run in runs:

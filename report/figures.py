@@ -9,8 +9,9 @@ import numpy as np
 
 import common
 from eval import confidence_interval
-from report.experiments import EXPERIMENTS, NAMES, runs_of
-from report.tables import PERCENT, readings, seeds_of
+from report.experiments import NAMES
+from report.tables import PERCENT, by_seed, label, seeds_of
+from support.files import UserError
 from support.search import draw_sheet, nearest_entries, rebuild, split_entries
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
@@ -27,7 +28,7 @@ def needed(module):
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise common.UserError(f"{error}; figures need: pip install -r report/requirements.txt")
+        raise UserError(f"{error}; figures need: pip install -r report/requirements.txt")
 
 
 def panels(n, width=4.4, height=3.4):
@@ -50,9 +51,15 @@ def save(figure, path, axes):
     figure.savefig(path, bbox_inches="tight")
 
 
-def draw_curves(path, curves_in, sweep=False):
-    """curves_in: {(title, x label, y label): {series: [(x, values of the seeds)]}}; a panel each
-    with the means and, as bands, their 95% intervals; of a sweep with the seeds' std as bars."""
+def draw_curves(path, curves, bars=False):
+    """curves: (panel, series, points) of a curve or of a part of it; panel: (title, x label, y
+    label); points: [(x, values of the seeds)].  A panel each with the means and, as bands, their
+    95% intervals; with bars the seeds' standard deviations."""
+    curves_in = {}
+    for panel, series, points in curves:
+        curves_in.setdefault(panel, {}).setdefault(series, []).extend(points)
+    if not curves_in:
+        raise UserError("nothing to draw: no epoch is logged yet")
     figure, axes = panels(len(curves_in))
     series = [*dict.fromkeys(name for curves in curves_in.values() for name in curves)]
     for axis, ((title, x_label, y_label), curves) in zip(axes, curves_in.items()):
@@ -60,7 +67,7 @@ def draw_curves(path, curves_in, sweep=False):
             i, (x, seeds) = series.index(name), zip(*points)
             mean = np.array([np.mean(values) for values in seeds])
             style = dict(color=COLOURS[i % 7], ls=LINES[i % 4], lw=1.8, ms=5, label=name)
-            if sweep:
+            if bars:
                 std = [np.std(values, ddof=1) if len(values) > 1 else 0 for values in seeds]
                 axis.errorbar(x, mean, std, marker=MARKS[i], elinewidth=0.8, capsize=2, **style)
                 continue
@@ -74,26 +81,34 @@ def draw_curves(path, curves_in, sweep=False):
     save(figure, path, axes)
 
 
+def drawn(path, draw, *args):
+    """Draw a picture anew -> its name; None if it cannot be drawn, and a line says why."""
+    path.unlink(missing_ok=True)
+    try:
+        draw(path, *args)
+        return path.name
+    except UserError as error:
+        print(f"skipped {path.name}: {error}", file=sys.stderr)
+
+
 # ---------------------------------------------------------------------------- of an experiment
-# Each function yields (panel, series, points of its curve); of one curve perhaps several times.
 def sweep(runs_of_rows, metrics):
     """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
     seeds = set.intersection(*({run.cfg.seed for run in runs} for _, runs in runs_of_rows))
     if not seeds:
-        raise common.UserError("not every value has run")
+        raise UserError("not every value has run")
     for metric, (row, runs) in itertools.product(metrics, runs_of_rows):
         series, symbol, x = row.name
-        values = readings([run for run in runs if run.cfg.seed in seeds], metric)
-        yield (NAMES[row.dataset], symbol, AXES.get(metric, metric)), series, [(x, values)]
+        values = by_seed([run for run in runs if run.cfg.seed in seeds], metric).values()
+        yield (NAMES[row.dataset], symbol, AXES.get(metric, metric)), series, [(x, [*values])]
 
 
-def epochs(runs_of_rows, metrics):
-    """A panel per dataset, rate and metric, a curve per row over the epochs of its logs."""
+def epochs(runs_of_rows, metrics, of_paper=False):
+    """A panel per dataset or paper and metric, a curve per row over the epochs of its logs."""
     for (row, runs), metric in itertools.product(runs_of_rows, metrics):
-        name, _, rate = row.name.partition(", ")
-        panel = (", ".join(filter(None, [NAMES[row.dataset], rate])), "epoch", AXES[metric])
         if points := by_epoch([run.log for run in runs], metric):
-            yield panel, name, points
+            title = NAMES[row.key[0] if of_paper else row.dataset]
+            yield (title, "epoch", AXES[metric]), label(row), points
 
 
 def levels(runs_of_rows, metrics):
@@ -107,22 +122,9 @@ def levels(runs_of_rows, metrics):
             yield panel, kind, [*zip(np.mean([log["levels"] for log in logs], 0), shares.T)]
 
 
-def draw_picture(folder, rows, args):
-    """Draw an experiment's picture anew -> its name, None if there is none"""
-    experiment, path = EXPERIMENTS[rows[0].key], folder / f"{'-'.join(rows[0].key)}.png"
-    path.unlink(missing_ok=True)
-    runs_of_rows = [(row, [run for run in runs_of(row, args) if run.result]) for row in rows]
-    if not experiment.picture or not any(runs for _, runs in runs_of_rows):
-        return None
+def draw_experiment(path, experiment, runs_of_rows):
     curves = {"sweep": sweep, "epochs": epochs, "levels": levels}[experiment.picture]
-    curves_in = {}
-    try:
-        for panel, series, points in curves(runs_of_rows, experiment.columns):
-            curves_in.setdefault(panel, {}).setdefault(series, []).extend(points)
-        draw_curves(path, curves_in, experiment.picture != "epochs")
-        return path.name
-    except common.UserError as error:
-        print(f"skipped {path.name}: {error}", file=sys.stderr)
+    draw_curves(path, curves(runs_of_rows, experiment.columns), experiment.picture != "epochs")
 
 
 # ---------------------------------------------------------------------------- of any runs
@@ -139,20 +141,18 @@ def draw_runs(path, runs, names):
     """--curves: loss, unseen and seen R@1 against the epoch.  A setting's name is a curve over its
     seeds, a run's a curve of its own."""
     if path.suffix not in (".png", ".svg"):
-        raise common.UserError(f"--out {path} must end in .png or .svg")
-    logs, curves_in = {}, {}
+        raise UserError(f"--out {path} must end in .png or .svg")
+    logs, curves = {}, []
     for name in names:
-        of_seed = seeds_of(runs, name, "log.jsonl").values()
-        own = [run for run in of_seed if run.folder.name == Path(name).name]
-        logs[name] = [run.log for run in own or of_seed]
+        seeds = seeds_of(runs, name, "log.jsonl").values()
+        own = [run for run in seeds if run.folder.name == Path(name).name]
+        logs[name] = [run.log for run in own or seeds]
     for metric, name in itertools.product(("loss", "R@1", "seen R@1"), names):
         if points := by_epoch(logs[name], metric):
-            curves_in.setdefault(("", "epoch", AXES[metric]), {})[name] = points
+            curves.append((("", "epoch", AXES[metric]), name, points))
         else:
             print(f"note: {name} has no {metric} by epoch")
-    if not curves_in:
-        raise common.UserError(f"no epoch is logged yet in {', '.join(names)}")
-    draw_curves(path, curves_in)
+    draw_curves(path, curves)
     print(f"wrote {path}")
 
 
@@ -161,7 +161,7 @@ def draw_nearest(path, checkpoint):
     """--sheet: a test image of each of six random test classes, and the five test or gallery images
     nearest to it."""
     if path.suffix not in (".png", ".jpg"):
-        raise common.UserError(f"--out {path} must end in .png or .jpg")
+        raise UserError(f"--out {path} must end in .png or .jpg")
     args = argparse.Namespace(file=checkpoint, data_root=None, dataset=None, device="auto",
                               no_cache=False)
     _, network, cfg, data = rebuild(args)

@@ -10,12 +10,11 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-import common
 from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, STAND_INS, Folder, read_lines, runs_of
-from support.files import atomic
+from support.files import UserError, atomic
 from support.layouts import SMALLER
-from support.runs import other_images, other_settings
+from support.runs import code_of, other_images, other_settings
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
@@ -35,11 +34,25 @@ def spread(values, digits=1):
     return " ± ".join(f"{x:.{digits}f}" for x in mean_and_std(values) if x is not None) or "–"
 
 
-def signed(mean, half, digits):
-    """A difference and its interval: '+0.20', '[+0.10, +0.30]'; – for what is nan"""
-    texts = [f"{round(mean, digits) + 0:+.{digits}f}",                  # + 0: not -0.00
-             f"[{mean - half:+.{digits}f}, {mean + half:+.{digits}f}]"]
-    return ["–" if "nan" in text else text for text in texts]
+def each(values, digits=1):
+    """Up to three values one by one, 'mean ± std' of more"""
+    if len(values) > 3:
+        return spread(values, digits)
+    return ", ".join(f"{x:.{digits}f}" for x in values)
+
+
+def interval(low, high, digits=2):
+    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def difference(values, digits=2):
+    """Differences within a seed: '+0.20 [+0.10, +0.30]', mean and 95% Student-t interval; below
+    three seeds the mean alone, '–' of none"""
+    if not len(values):
+        return "–"
+    mean, half = confidence_interval(values)
+    text = f"{round(mean, digits) + 0:+.{digits}f}"                     # + 0: not -0.00
+    return f"{text} {interval(mean - half, mean + half, digits)}" if len(values) > 2 else text
 
 
 def label(row):
@@ -83,13 +96,8 @@ def metrics_of(key, dataset):
 
 def reading(run, metric, row=None, part="last epoch"):
     """A finished run's figure in the paper's unit, None if it has none.  metric: a name of
-    paper_numbers.jsonl, of result.json or of the last log row; or a share of the epochs, for R@1
-    after it.  row: one "at inference" reads the result of l2-normalized embeddings."""
-    if metric == "last four R@1":                   # the mean of the last four evaluations
-        return 100 * statistics.mean([line["R@1"] for line in run.log if "R@1" in line][-4:])
-    if isinstance(metric, float):                   # R@1 after about this share of the schedule
-        return 100 * min((line for line in run.log if "R@1" in line), key=lambda line: abs(
-            line["epoch"] - metric * run.cfg.epochs))["R@1"]
+    paper_numbers.jsonl, of result.json or of the last log row.  row: one "at inference" reads the
+    result of l2-normalized embeddings."""
     figures, name = run.result[part], IN_RUNS.get(metric, metric)
     measured = row and EXPERIMENTS[row.key].measured
     if measured and part != "last epoch":
@@ -104,45 +112,57 @@ def reading(run, metric, row=None, part="last epoch"):
     return 100 * value if value is not None and PERCENT.fullmatch(metric) else value
 
 
-def readings(runs, *args):
-    """reading's figures of the finished runs that have one."""
-    values = [reading(run, *args) for run in runs if run.result]
-    return [v for v in values if v is not None]
+def by_seed(runs, *args):
+    """{seed: reading's figure} of the finished runs that have one."""
+    figures = {run.config["seed"]: reading(run, *args) for run in runs if run.result}
+    return {seed: value for seed, value in figures.items() if value is not None}
+
+
+def gains(ours, baselines):
+    """{seed: figure} of a row and of its baseline -> their differences in the seeds of both"""
+    return [ours[seed] - baselines[seed] for seed in ours if seed in baselines]
 
 
 # ---------------------------------------------------------------------------- a paper's table
 def cells(row, args):
     """A row's figures -> rows of tables.csv, one per metric; {head: {metric: text}}, first the
     paper's figures, on a stand-in those on each of its datasets, then ours"""
-    runs, texts, own, csv_rows = runs_of(row, args), {}, {}, []
+    runs, own, texts, csv_rows = runs_of(row, args), {}, {}, []
+    baseline = row.baseline and row.baseline._replace(seeds=row.seeds)
     stand_in, n = row.dataset in STAND_INS, sum(run.result is not None for run in runs)
+    ours = f"**ours**, last epoch, n = {n}" if n else "not run" if runs else STAND_INS[row.dataset]
     for entry in papers(row.key, row.dataset, label(row)):
         head = f"paper, {NAMES[entry['dataset']]}" if stand_in else "paper"
         texts.setdefault(head, {})[entry["metric"]] = published(entry)
         if row.dataset != "glyphs":
             own[entry["metric"]] = entry["value"]
-    not_run = "not run" if runs else STAND_INS[row.dataset]
-    ours, difference, best = {}, {}, {}
-    texts[f"**ours**, last epoch, n = {n}" if n else not_run] = ours
-    texts |= {"difference": difference, "best on test*": best}
     for metric in metrics_of(row.key, row.dataset):
-        last, at_best, before = (readings(runs, metric, row, part) for part in (
+        last, at_best, before = (by_seed(runs, metric, row, part) for part in (
             "last epoch", "best on test", "pretrained backbone"))
-        (mean, std), (best_mean, best_std) = mean_and_std(last), mean_and_std(at_best)
+        gain = gains(last, by_seed(runs_of(baseline, args), metric, baseline)) if baseline else []
         digits = 1 if PERCENT.fullmatch(metric) else 3
-        ours[metric] = f"**{spread(last, digits)}**" if n else "–"
+        (mean, std), (best, best_std) = mean_and_std(last.values()), mean_and_std(
+            at_best.values())
+        told = {ours: f"**{spread(last.values(), digits)}**" if n else "–"}
         if last and metric in own and not stand_in:
-            difference[metric] = f"{mean - own[metric]:+.{digits}f}"
+            told["difference"] = f"{mean - own[metric]:+.{digits}f}"
+        if gain:
+            told[f"gain over {label(baseline)}, n = {len(gain)}"] = difference(gain, digits + 1)
         if at_best:
-            best[metric] = spread(at_best, digits)
+            told["best on test*"] = spread(at_best.values(), digits)
+        for head, text in told.items():
+            texts.setdefault(head, {})[metric] = text
+        gained, half = confidence_interval(gain) if gain else (None, None)
         csv_rows.append({
             "paper": row.key[0], "table": row.key[1], "row": label(row), "dataset": row.dataset,
             "metric": metric, "paper's figure": own.get(metric),
-            "ours": mean if n else not_run,             # None: DML-DA's α without DML-DA
-            "our std": std, "seeds": len(last), "best on test, not to report": best_mean,
-            "best on test's std": best_std, "before training": mean_and_std(before)[0],
+            "ours": mean if n else ours,                # None: DML-DA's α without DML-DA
+            "our std": std, "seeds": len(last), "best on test, not to report": best,
+            "best on test's std": best_std, "before training": mean_and_std(before.values())[0],
             "command": re.sub(r" --(seed 0|out ('.*'|\S+))", "", runs[0].command) if runs else None,
-            "rate": runs[0].cfg.lr if runs else None})
+            "rate": runs[0].cfg.lr if runs else None, "baseline": baseline and label(baseline),
+            "gain": gained, "gain's half-width": half if len(gain) > 2 else None,
+            "gain's seeds": len(gain)})
     return csv_rows, texts
 
 
@@ -150,9 +170,9 @@ def published(entry):
     """A paper's figure as printed, with ± std or [its 95% interval]"""
     text = " ± ".join(str(entry[k]) for k in ("value", "std") if k in entry)
     if "ci95" in entry:
-        digits = max(len(str(entry[k]).partition(".")[2]) for k in ("value", "ci95"))
-        _, ends = signed(entry["value"], entry["ci95"], digits)
-        text += f" {ends.replace('+', '')}"
+        value, half = entry["value"], entry["ci95"]
+        digits = max(len(str(x).partition(".")[2]) for x in (value, half))
+        text += " " + interval(value - half, value + half, digits).replace("+", "")
     return text
 
 
@@ -162,11 +182,22 @@ def paper_table(rows, args):
     lines, csv_rows = [["", "", *metrics]], []
     for row in rows:
         figures, texts = cells(row, args)
-        told = [[head, *(of_metric.get(metric, "–") for metric in metrics)]
-                for head, of_metric in texts.items() if of_metric]
+        told = [[head, *(by_metric.get(metric, "–") for metric in metrics)]
+                for head, by_metric in texts.items()]
         lines += [[f"**{label(row)}**", *told[0]], *(["", *line] for line in told[1:])]
         csv_rows += figures
     return markdown(lines), csv_rows
+
+
+def pair_table(rows, args):
+    """R@1 of some rows and of their baselines, seed by seed, and the gain -> Markdown lines"""
+    lines = [["method", "R@1", "baseline", "R@1", "gain", "seeds"]]
+    for row in rows:
+        ours, theirs = (by_seed(runs_of(side, args), "R@1") for side in (row, row.baseline))
+        lines.append([label(row), each(ours.values()) or "not run", label(row.baseline),
+                      each(theirs.values()) or "not run", difference(gains(ours, theirs)),
+                      ", ".join(map(str, ours)) or "–"])
+    return markdown(lines)
 
 
 # ---------------------------------------------------------------------------- whatever was run
@@ -186,7 +217,7 @@ def unpacked(paths):
                     for run in sorted(Path(own).iterdir()):     # refuses another run of its name
                         shutil.move(run, folder)
             except (OSError, lzma.LZMAError, tarfile.TarError) as error:
-                raise common.UserError(f"cannot read the archive {path}: {error}")
+                raise UserError(f"cannot read the archive {path}: {error}")
         yield folder
 
 
@@ -202,8 +233,8 @@ def folders_of(runs, file="result.json"):
 def finished(path):
     """The finished runs of a folder or of an archive, Folders, one by one"""
     with unpacked([path]) as folder:
-        for of_seed in folders_of(folder).values():
-            yield from of_seed.values()
+        for runs in folders_of(folder).values():
+            yield from runs.values()
 
 
 def seeds_of(runs, name, file="result.json"):
@@ -217,21 +248,26 @@ def seeds_of(runs, name, file="result.json"):
         return settings[name]
     kind = "run" if file == "log.jsonl" else "finished run"
     known = ", ".join(settings) or "none"
-    raise common.UserError(f"no {kind} {name} under {runs}: there are {known}")
+    raise UserError(f"no {kind} {name} under {runs}: there are {known}")
 
 
-def table(runs):
-    """Every finished run of a folder as Markdown, a row per setting."""
+def table(runs, archive):
+    """Every finished run of a folder as Markdown, a row per setting; below it, but of an archive,
+    those of other code than today's."""
     columns = {"unseen R@1, last epoch": ["R@1"], "best on test*": ["R@1", None, "best on test"],
                "pretrained": ["R@1", None, "pretrained backbone"],
                **{metric: [metric] for metric in ("seen R@1", "MAP@R", "NMI")}}
-    rows = [["run", "seeds", *columns]]
-    for name, of_seed in folders_of(runs).items():
-        rows.append([name, str(len(of_seed)), *(
-            spread(readings(of_seed.values(), *asked)) for asked in columns.values())])
+    rows, others = [["run", "seeds", *columns]], []
+    for name, folders in folders_of(runs).items():
+        rows.append([name, str(len(folders)), *(
+            spread(by_seed(folders.values(), *asked).values()) for asked in columns.values())])
+        others += [run.folder.name for run in folders.values() if not archive
+                   and run.config.get("code") != code_of(run.config["paper"])]
     if len(rows) == 1:
-        raise common.UserError(f"no finished run under {runs}")
-    return "\n".join([*markdown(rows), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}"])
+        raise UserError(f"no finished run under {runs}")
+    return "\n".join([
+        *markdown(rows), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}",
+        *([f"By other code than this: {', '.join(others)}."] if others else [])])
 
 
 def last_figures(run):
@@ -245,40 +281,42 @@ def last_figures(run):
     return figures
 
 
-def compare(runs, one, other):
+def settings_that_differ(*runs):
+    """Two runs -> {setting: its values in both}.  UserError: they were tested on other images."""
+    one, other = configs = [run.config for run in runs]
+    if others := other_images(*({"dataset": Path(config["dataset"]).name} | {
+            split: (config.get("images") or {}).get(split) for split in ("test", "gallery")}
+            for config in configs)):
+        raise UserError(f"{' and '.join(run.folder.name for run in runs)} were tested on different "
+                        f"images ({others} differ): their figures have no difference to speak of")
+    differ = {name: values for name, values in other_settings(one, other).items()
+              if name in one and name in other and name not in ("name", "seed", "splits")}
+    codes = one.get("code"), other.get("code")
+    return differ | ({"code": codes} if len({*codes}) > 1 and "paper" not in differ else {})
+
+
+def compare(runs, *names):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
     differences within a seed; then the settings in which they differ -> Markdown"""
-    sides = [seeds_of(runs, name) for name in (one, other)]
-    seeds = sorted(sides[0].keys() & sides[1].keys(), key=int)
+    one, other = [seeds_of(runs, name) for name in names]
+    seeds, differ = sorted(one.keys() & other.keys(), key=int), {}
     if not seeds:
-        raise common.UserError(f"{one} and {other} have no seed in common")
-    differ = {}
-    for configs in ([side[seed].config for side in sides] for seed in seeds):
-        tested = [{"dataset": Path(config["dataset"]).name} | {
-            part: (config.get("images") or {}).get(part) for part in ("test", "gallery")}
-            for config in configs]
-        if others := other_images(*tested):
-            raise common.UserError(f"{one} and {other} were tested on different images ({others} "
-                                   "differ): their figures have no difference to speak of")
-        shared = {*configs[0]} & {*configs[1]} - {"name", "seed", "splits"}
-        differ |= other_settings(*({k: config[k] for k in shared} | {
-            "code of the script": config.get("code")} for config in configs))
-    if "paper" in differ:                                       # each of another script
-        del differ["code of the script"]
-    names = [side[seeds[0]].folder.name.rpartition("-s")[0] for side in sides]
-    rows = [["last epoch", *names, "difference", "95% interval"]]
-    figures = [[last_figures(side[seed]) for seed in seeds] for side in sides]
+        raise UserError(f"{' and '.join(names)} have no seed in common")
+    for seed in seeds:
+        differ |= settings_that_differ(one[seed], other[seed])
+    figures = [[last_figures(side[seed]) for seed in seeds] for side in (one, other)]
+    rows = [["last epoch", *(side[seeds[0]].folder.name.rpartition("-s")[0]
+                             for side in (one, other)), "difference"]]
     for metric in figures[0][0]:
-        if all(metric in of_seed for of_seed in sum(figures, [])):
-            a, b = both = [[of_seed[metric] for of_seed in side] for side in figures]
+        if all(metric in of_run for of_run in sum(figures, [])):
+            a, b = ([of_run[metric] for of_run in side] for side in figures)
             digits = 2 if PERCENT.fullmatch(metric) else 4
-            mean, half = confidence_interval(x - y for x, y in zip(a, b))
-            texts = [", ".join(f"{x:.{digits}f}" for x in values) if len(seeds) < 4
-                     else spread(values, digits) for values in both]
-            rows.append([metric, *texts, *signed(mean, half, digits)])
-    alone = ", ".join(sorted(sides[0].keys() ^ sides[1].keys(), key=int))
+            rows.append([metric, each(a, digits), each(b, digits),
+                         difference([x - y for x, y in zip(a, b)], digits)])
+    alone = ", ".join(sorted(one.keys() ^ other.keys(), key=int))
     told = ", ".join(seeds) + (alone and f" (one side has {alone} too)")
-    lines = [*markdown(rows), "", f"Seeds {told}; recalls, MAP@R and NMI in %, the others as in "
-             "the log; differences within a seed, their mean."]
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
-    return "\n".join([*lines, f"The settings differ in {words}."] if words else lines)
+    return "\n".join([
+        *markdown(rows), "", f"Seeds {told}; recalls, MAP@R and NMI in %, others as in the log; "
+        "differences within a seed, their mean, from three seeds on with its 95% interval.",
+        *([f"The settings differ in {words}."] if words else [])])

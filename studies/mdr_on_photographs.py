@@ -154,9 +154,9 @@ def draw(runs):
                                     "images seen (1,000)", "R@1, held-out classes (%)")
         panels.setdefault(panel, {}).setdefault(arm(config), []).append(
             [row | {"epoch": row["epoch"] * length * config["batch"] / 1000} for row in run.log])
-    draw_curves(Path(__file__).with_suffix(".png"), {
-        panel: {name: by_epoch(logs, "R@1") for name, logs in curves.items()}
-        for (_, panel), curves in sorted(panels.items())})
+    draw_curves(Path(__file__).with_suffix(".png"), [
+        (panel, name, by_epoch(logs, "R@1")) for (_, panel), curves in sorted(panels.items())
+        for name, logs in curves.items()])
 
 
 if __name__ == "__main__":

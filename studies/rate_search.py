@@ -86,7 +86,8 @@ def is_run_of(config, name, dataset):
     script, *flags = command(name, dataset, config["lr"]).split()
     own = {"paper": script, **vars(importlib.import_module(script).parse_args(flags))}
     differ = other_settings(config, own).keys() & own.keys()
-    return config["dataset"] == dataset and differ <= {"seed", "eval_every"}
+    any_value = {"seed", "eval_every"} | ({"precision"} if own["precision"] == "auto" else set())
+    return config["dataset"] == dataset and differ <= any_value
 
 
 def finished_runs(dataset, runs):

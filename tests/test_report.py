@@ -12,6 +12,7 @@ import sys
 import tarfile
 import time
 from operator import itemgetter
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,8 @@ import torch
 import common
 from conftest import ROOT, edit_settings
 from report import __main__ as command, experiments, figures, tables
+from support.files import UserError
+from support.runs import code_of, run_folder
 
 
 def args_of(*words):
@@ -40,6 +43,7 @@ def under(out):
 def write_report(folder, *words):
     """The report of a command line -> its text, the names of what was written"""
     args = args_of(*words)
+    folder.mkdir(exist_ok=True)
     return command.write_report(experiments.selected(args), args, folder)
 
 
@@ -64,7 +68,8 @@ def pretend(run, r1=0.5, seen=0.9, epochs=None, hits=None):
     run.folder.mkdir(parents=True)
     (run.folder / "config.json").write_text(json.dumps(
         {k: v for k, v in cfg.items() if k != "changed"}
-        | {"commit": "c0ffee", "weights_sha256": "c0de", "code": "same", "images": {}}))
+        | {"paper": run.paper, "commit": "c0ffee", "weights_sha256": "c0de", "images": {},
+           "code": code_of(run.paper)}))
     recall = {f"R@{k}": r1 + 0.01 * i for i, k in enumerate(cfg["ks"])}
     line = {**recall, "seen R@1": seen, "NMI": r1 + 0.1, "norm mean": 2.0, "norm cv": r1 / 5,
             "val R@1": r1, "levels": [-2.9, 0.1, 3.2], "positive pairs by level": [0.6, 0.3, 0.1],
@@ -79,8 +84,17 @@ def pretend(run, r1=0.5, seen=0.9, epochs=None, hits=None):
                            "ten parts": {m: [v - 0.2, 0.01] for m, v in recall.items()}},
             "best on test": {"epoch": 2, **{m: v + 0.05 for m, v in recall.items()}},
             "pretrained backbone": {"R@1": 0.4}, "seconds": 1}))
-    for name in ("config", "state", "result", "log"):
+    for name in ("config", "why_other", "state", "result", "log"):
         run.__dict__.pop(name, None)
+
+
+def ran(out, script, flags, *r1):
+    """Runs of seeds 0, 1, ... on glyphs, each with its R@1, that were not there yet"""
+    runs = [experiments.training(script, "glyphs", flags, seed, out, None, None, True)
+            for seed in range(len(r1))]
+    for run, value in zip(runs, r1):
+        run.folder.exists() or pretend(run, value)
+    return runs
 
 
 @pytest.fixture
@@ -99,62 +113,100 @@ def test_a_command_stands_for_one_folder_and_one_setting(dataset, least):
         assert re.fullmatch(r"[A-Za-z0-9._-]{1,80}", run.folder.name)
         python, script, *words = shlex.split(run.command)
         cfg = importlib.import_module(script.removesuffix(".py")).parse_args(words)
-        assert python == "python" and common.run_folder(run.paper, cfg) == run.folder
+        assert python == "python" and run_folder(run.paper, cfg) == run.folder
 
 
-@pytest.mark.parametrize("words", ["--quick", "--dataset real", "--paper mdr --table 2c --seeds 2"])
-def test_list_and_plan_agree(words, out, typed):
-    listed = typed("report", *words.split(), "--list", "--runs", out)[1].splitlines()
-    status, left, plan = typed("report", *words.split(), "--plan", "--runs", out)
-    assert plan.startswith(f"plan: {len(listed)} runs for ") and len(set(listed)) == len(listed)
-    if words == "--quick":
-        assert left.splitlines() == listed and status == 0
-    else:
-        assert left == "" and status == 1                       # no datasets here: it says which
-        assert "missing: no cub under" in plan and "CUB_200_2011.tgz" in plan
-
-
-def test_what_is_finished_is_not_left(out, typed):
+def test_the_plan_has_what_the_list_has_but_what_is_finished(out, typed):
     runs = experiments.all_runs(rows_of("--quick", "--runs", out), under(out))
-    assert len(runs) == 14
     pretend(runs[0])
     pretend(runs[1], epochs=10)
-    pretend(runs[2])
-    edit_settings(runs[2].folder, lr=7)
-    _, left, plan = typed("report", "--quick", "--plan", "--runs", out)
-    assert left.splitlines() == [run.command for run in runs[1:]]
-    assert "14 runs" in plan and "1 finished, 1 begun, 1 stale, 11 to do" in plan
-    assert f"{runs[2].folder} holds other settings: delete it" in plan
+    for run, change in zip(runs[2:4], ({"lr": 7}, {"code": "edited"})):
+        pretend(run)
+        edit_settings(run.folder, **change)
+    listed = typed("report", "--quick", "--list", "--runs", out)[1].splitlines()
+    status, left, plan = typed("report", "--quick", "--plan", "--runs", out)
+    assert [run.command for run in runs] == listed and left.splitlines() == listed[1:]
+    assert plan.startswith("plan: 6 runs for 3 tables and figures, 1 finished, 1 begun, 2 stale, ")
+    assert f"{runs[2].folder} holds a run with other settings: lr (there 7, now " in plan
+    assert f"{runs[3].folder} holds a run of other code: " in plan and status == 0
+    assert "2 folders hold other runs" in typed("report", "--quick", "--runs", out)[1]
+    assert f"By other code than this: {runs[3].folder.name}." in typed("report", "--runs", out)[1]
+    status, left, plan = typed("report", "--paper", "mdr", "--table", "2c", "--plan", "--runs", out)
+    assert left == "" and status == 1                           # no datasets here: it says which
+    assert "missing: no cub under" in plan and "CUB_200_2011.tgz" in plan
 
 
+# ---------------------------------------------------------------------------- gains
+def test_every_baseline_is_a_row_of_its_table():
+    """... and itself none over another; of a sweep at the same value or at 0."""
+    for key, experiment in experiments.EXPERIMENTS.items():
+        assert {*experiment.baselines, *experiment.baselines.values()} <= {*experiment.rows}
+        assert not {*experiment.baselines} & {*experiment.baselines.values()}
+    for key, name in experiments.QUICK.items():
+        assert name in experiments.EXPERIMENTS[key].baselines and key in experiments.HEADLINES
+    rows = {row.name: row for row in rows_of("--dataset", "glyphs", "--table", "fig3a")}
+    assert rows["Triplet+MDR", "d", 16].baseline == rows["Triplet", "d", 16]
+
+
+def test_gains_are_within_a_seed_and_have_an_interval_from_three_seeds_on(out, tmp_path):
+    """Seeds differ by far more than the two settings do, and seed 3 has only one of them."""
+    def told(ours, baselines):
+        ran(out, "jrd", "", *ours)
+        ran(out, "jrd", "--alpha 0", *baselines)
+        text, _ = write_report(tmp_path / "r", "--dataset", "glyphs", "--table", 1, "--runs", out)
+        cells = csv_cells(tmp_path / "r", "table", "row", "metric")
+        return [row[2] for row in table_rows(text) if row[1].startswith("gain over AMSoftmax, n = ")
+                ], cells["1", "JRD", "R@1"]
+    text, cell = told((0.31, 0.511), (0.3, 0.5))
+    assert text == ["+1.05"] and (cell["gain's half-width"], cell["gain's seeds"]) == ("", "2")
+    text, cell = told((0.31, 0.511, 0.712), (0.3, 0.5, 0.7, 0.9))
+    assert text == ["+1.10 [+0.85, +1.35]"]
+    assert (cell["baseline"], cell["gain's seeds"]) == ("AMSoftmax", "3")
+    assert float(cell["gain's half-width"]) == pytest.approx(4.302653 * 0.1 / 3 ** 0.5)
+
+
+def test_quick_ends_with_the_pairs_their_pictures_and_the_next_command(out, typed, monkeypatch):
+    """One pair is not run; of a run that has its last.pt a sheet is drawn."""
+    runs = experiments.all_runs(rows_of("--quick", "--runs", out), under(out))
+    for run, r1 in zip(runs[:4], (0.48, 0.50, 0.49, 0.51)):
+        pretend(run, r1)
+    (runs[1].folder / "last.pt").touch()
+    sheets = []
+    monkeypatch.setattr(figures, "draw_nearest", lambda *args: sheets.append(args))
+    status, text, _ = typed("report", "--quick", "--runs", out)
+    assert status == 0 and sheets == [
+        (Path(out, "report-quick", "sheet.png"), runs[1].folder / "last.pt")]
+    assert table_rows(text)[2:] == [
+        ["Triplet+MDR", "50.0", "Triplet", "48.0", "+2.00", "0"],
+        ["DML-DA N-pair", "51.0", "N-pair", "49.0", "+2.00", "0"],
+        ["JRD", "not run", "AMSoftmax", "not run", "–", "–"]]
+    assert text.splitlines()[-1].endswith(f": bash run_all.sh --seeds 3 --quick --runs {out}")
+    pytest.importorskip("matplotlib")
+    assert f"wrote {out}/report-quick/curves.png" in text
+
+
+# ---------------------------------------------------------------------------- what was run
 def test_two_settings_are_compared_within_a_seed(out, typed):
-    """By hand: 2 and 4 points apart, three seeds and two; names of settings, runs, folders."""
-    rows = rows_of("--dataset", "glyphs", "--paper", "jrd", "--table", "1", "--runs", out)
-    for row, r1 in zip(rows, ((0.50, 0.60, 0.9), (0.48, 0.56))):
-        for run, value in zip(experiments.runs_of(row, under(out)), r1):
-            pretend(run, value)
-    half = 12.706204736174698 * 2 ** 0.5 / 2 ** 0.5             # t(0.975, 1) s / √2, s = √2
+    """Names of settings, of runs, of folders; two seeds of three have both and no interval."""
+    runs = ran(out, "jrd", "", 0.50, 0.60, 0.9)
+    ran(out, "jrd", "--alpha 0", 0.48, 0.56)
     for names in (("jrd-glyphs", "jrd-glyphs-alpha0"),
                   (f"{out}/jrd-glyphs-s0", "jrd-glyphs-alpha0-s1")):
         _, text, _ = typed("report", "--compare", *names, "--runs", out)
         told = {row[0]: row[1:] for row in table_rows(text)}
         assert told["last epoch"][:2] == ["jrd-glyphs", "jrd-glyphs-alpha0"]
-        assert told["R@1"] == told["val R@1"] == ["50.00, 60.00", "48.00, 56.00", "+3.00",
-                               f"[{3 - half:+.2f}, {3 + half:+.2f}]"]
+        assert told["R@1"] == told["val R@1"] == ["50.00, 60.00", "48.00, 56.00", "+3.00"]
         assert told["norm cv"][2] == "+0.0060" and told["levels, 1"][1] == "-2.9000, -2.9000"
         assert text.endswith("The settings differ in alpha (1.0 and 0.0).\n")
         assert "Seeds 0, 1 (one side has 2 too); " in text
-    edit_settings(experiments.runs_of(rows[0], under(out))[1].folder, code="edited")
-    assert "code of the script (edited and " in typed("report", "--compare", *names, "--runs", out)[1]
+    edit_settings(runs[1].folder, code="edited")
+    assert "code (edited and " in tables.compare(out, *names)
     for name in ("jrd-glyphs-alpha", "mdr-glyphs"):
-        with pytest.raises(common.UserError, match=f"no finished run {name} "):
+        with pytest.raises(UserError, match=f"no finished run {name} "):
             tables.compare(out, "jrd-glyphs", name)
-    jrds, mdrs = (experiments.training(p, "glyphs", "", 1, out, None, None) for p in ("jrd", "mdr"))
-    pretend(mdrs)
-    for run in (jrds, mdrs):
-        edit_settings(run.folder, paper=run.paper)
+    ran(out, "mdr", "", 0.5)
     text = tables.compare(out, "jrd-glyphs", "mdr-glyphs")
-    assert "paper (jrd and mdr)" in text and "code of the script" not in text
+    assert "paper (jrd and mdr)" in text and "code (" not in text
 
 
 def test_cub128_has_the_experiments_on_cub_and_cars_and_the_headlines_first():
@@ -176,23 +228,22 @@ def test_cub128_has_the_experiments_on_cub_and_cars_and_the_headlines_first():
 
 
 def test_archives_are_read_like_a_folder(out, tmp_path, typed):
-    """One archive per family of runs; the commands of a table have no trace of where it was."""
+    """One archive per family of runs; the commands of a table have no trace of where it was.  What
+    is damaged is cut off, or has one other byte."""
     archives = [tmp_path / f"{seed}.tar.xz" for seed in range(2)]
-    for seed, archive in enumerate(archives):
-        pretend(experiments.training("jrd", "glyphs", "", seed, out, None, None), 0.5 + 0.1 * seed)
+    for run, archive in zip(ran(out, "jrd", "", 0.5, 0.6), archives):
         with tarfile.open(archive, "w:xz") as file:
-            file.add(f"{out}/jrd-glyphs-s{seed}", f"jrd-glyphs-s{seed}")
+            file.add(run.folder, run.folder.name)
     report = "--dataset", "glyphs", "--table", 1, "--out", tmp_path / "report"
     told = [re.sub("made by `.*?`", "", typed("report", "--runs", *where, *words)[1])
             for where in ([out], archives) for words in ((), report)]
     assert told[:2] == told[2:] and all("55.0 ± 7.1" in text for text in told)
     assert "jrd-glyphs-s1' already exists" in typed("report", "--runs", *archives, archive)[2]
     assert "/" not in csv_cells(tmp_path / "report", "row", "metric")["JRD", "R@1"]["command"]
-    whole = archives[0].read_bytes()                # cut off, and with one other byte
+    whole = archives[0].read_bytes()
     for damaged in (whole[:-40], whole[:200] + bytes([whole[200] ^ 255]) + whole[201:]):
         archives[0].write_bytes(damaged)
-        status, _, error = typed("report", "--runs", *archives)
-        assert status == 2 and f"cannot read the archive {archives[0]}" in error
+        assert f"cannot read the archive {archives[0]}" in typed("report", "--runs", *archives)[2]
 
 
 # ---------------------------------------------------------------------------- the tables
@@ -214,85 +265,68 @@ def test_ours_stand_beside_the_papers(out, tmp_path):
     assert written == ["report.md"] == [path.name for path in (tmp_path / "r").iterdir()]
     assert "\n0 of 425 runs " in text and "`bash run_all.sh --dataset cub`" in text
     for seed, r1 in enumerate((0.68, 0.69, 0.70)):
-        pretend(experiments.training("mdr", "cub", "", seed, out, None, None), r1)
+        pretend(experiments.training("mdr", "cub", "", seed, out, None, None, True), r1)
     text, written = write_report(tmp_path / "r", *words)
-    assert written[1:3] == ["tables.csv", "claims.csv"] and "Not run: J1, J2, " in text
+    assert written[:2] == ["report.md", "tables.csv"] and "made at commit c0ffee, with" in text
     rows = table_rows(text)
-    assert ["", "not run", "–", "–", "–", "–"] in rows and "made at commit c0ffee." in text
-    ours = next(i for i, row in enumerate(rows) if "**ours**" in row[1])
-    assert rows[ours - 1][:3] == ["**Triplet+MDR**", "paper", "68.8 ± 0.5"]
-    assert rows[ours][:4] == ["", "**ours**, last epoch, n = 3", "**69.0 ± 1.0**", "**70.0 ± 1.0**"]
-    assert rows[ours + 1][1:3] == ["difference", "+0.2"]
-    assert rows[ours + 2][1:3] == ["best on test*", "74.0 ± 1.0"]
+    at = next(i for i, row in enumerate(rows) if "**ours**" in row[1])
+    assert [row[:3] for row in rows[at - 1:at + 3]] == [
+        ["**Triplet+MDR**", "paper", "68.8 ± 0.5"],
+        ["", "**ours**, last epoch, n = 3", "**69.0 ± 1.0**"],
+        ["", "difference", "+0.2"], ["", "best on test*", "74.0 ± 1.0"]]
+    assert ["", "not run", "–", "–", "–", "–"] in rows
+    assert "| 50.7 [49.6, 51.8] |" in text              # its 95% interval
     cell = csv_cells(tmp_path / "r", "table", "row", "metric")["1a", "Triplet+MDR", "R@1"]
-    assert (float(cell["ours"]), cell["seeds"], cell["paper's figure"]) == (
-        pytest.approx(69), "3", "68.8")
+    assert (cell["seeds"], cell["paper's figure"]) == ("3", "68.8")
+    assert float(cell["ours"]) == pytest.approx(69)
     assert cell["command"] == "python mdr.py --dataset cub"
 
 
-def test_in_miniature(out, tmp_path):
-    """Other backbones and 256 × 256 have no miniature; widths are an eighth; the papers' figures on
-    each of their datasets stand above ours, without a difference."""
-    words = "--dataset", "glyphs", "--paper", "mdr", "--seeds", 4, "--runs", out
+@pytest.mark.parametrize("dataset, papers", [
+    ("glyphs", [["paper, CUB", "68.8 ± 0.5"], ["paper, Cars", "88.5 ± 0.3"]]),
+    ("cub128", [["paper, CUB", "68.8 ± 0.5"]])])
+def test_on_a_stand_in(dataset, papers, out, tmp_path):
+    """The paper's figures, on glyphs on each of their datasets, stand above ours, not subtracted;
+    other backbones and 256 × 256 have no miniature; widths on glyphs are an eighth."""
+    words = "--dataset", dataset, "--paper", "mdr", "--seeds", 4, "--runs", out
     rows = rows_of(*words)
     for row in rows:
         if row.key[1] in ("1a", "3") and row.flags is not None:
             for run in experiments.runs_of(row, under(out)):
-                run.folder.exists() or pretend(run, 0.4 if "3 ×" in row.name else
-                                               0.5 + 0.1 * (row.flags == ""))
+                run.folder.exists() or pretend(run, 0.6 if row.name == "Triplet+MDR" else 0.5)
     text, _ = write_report(tmp_path / "r", *words)
-    shown = table_rows(text)
-    assert sum(row[1] == "no miniature" for row in shown) == 7
+    assert ("> **Not the papers' protocol.**" in text) == (dataset == "cub128")
     assert "MDR, Table 1b" not in text and "difference |" not in text
-    at = next(i for i, row in enumerate(shown) if row[0] == "**Triplet+MDR**")
-    assert shown[at][1:3] == ["paper, CUB", "68.8 ± 0.5"]
-    assert shown[at + 1][:3] == ["", "paper, Cars", "88.5 ± 0.3"]
-    assert shown[at + 2][1:] == ["**ours**, last epoch, n = 4", *(
+    shown = table_rows(text)
+    assert sum(row[1] == experiments.STAND_INS[dataset] for row in shown) == 7
+    at, n = next(i for i, row in enumerate(shown) if row[0] == "**Triplet+MDR**"), len(papers)
+    assert [row[1:3] for row in shown[at:at + n]] == papers
+    ours, gained, best = (row[1:] for row in shown[at + n:at + n + 3])
+    assert ours == ["**ours**, last epoch, n = 4", *(
         f"**{mean}.0 ± 0.0**" for mean in (60, 61, 62, 63, 20, 70, 90))]
+    assert gained[:2] == ["gain over Triplet, n = 4", "+10.00 [+10.00, +10.00]"]
+    assert best[:2] == ["best on test*", "65.0 ± 0.0"]
     cells = csv_cells(tmp_path / "r", "table", "row", "metric")
-    assert float(cells["1a", "Triplet+MDR, 3 × the rate", "R@1"]["ours"]) == 40
-    assert cells["1a", "Triplet+MDR", "R@1"]["rate"] == "0.001"
     assert cells["3", "Triplet+MDR (L2 norm at inference)", "R@1"]["ours"] == "50.0"
-    assert {row.name[2] for row in rows if row.key[1] == "fig3a"} == {8, 16, 32, 64}
+    widths = {"glyphs": {8, 16, 32, 64}, "cub128": {64, 128, 256, 512}}[dataset]
+    assert {row.name[2] for row in rows if row.key[1] == "fig3a"} == widths
 
 
-def test_on_cub128(out, tmp_path):
-    """The paper's figures on CUB beside ours, not subtracted, below a box on what differs."""
-    words = "--dataset", "cub128", "--runs", out, "--paper", "jrd"
-    for row in rows_of(*words, "--table", "1"):
-        for run in experiments.runs_of(row, under(out)):
-            pretend(run, 0.5 + 0.1 * (row.flags == ""))
-    text, _ = write_report(tmp_path / "r", *words)
-    assert text.startswith("# Report on cub128\n\n> **Not the papers' protocol.**")
-    assert "by SHA-256: c0de" in text and "| difference |" not in text
-    rows = table_rows(text)
-    ours = next(i for i, row in enumerate(rows) if "**60.0 ± 0.0**" in row)
-    assert rows[ours - 1][:3] == ["**JRD**", "paper, CUB", "67.9"]
-    assert ["paper, CUB", "50.7 [49.6, 51.8]"] in [row[1:3] for row in rows]
-    assert rows[ours + 1][1:3] == ["best on test*", "65.0 ± 0.0"]
-    assert any(row[0] == "J1" and row[2:4] == ["cub128", "+10.000"] for row in rows)
-
-
-def test_what_a_run_does_not_measure_is_not_called_not_run(out):
-    """Without DML-DA there is no α; a table on glyphs has a row for it all the same."""
-    rows = rows_of("--dataset", "glyphs", "--paper", "dml_da", "--table", "fig3", "--runs", out)
-    pretend(experiments.runs_of(rows[0], under(out))[0])
-    cells = {cell["metric"]: cell for cell in tables.cells(rows[0], under(out))[0]}
-    assert (cells["R@1"]["ours"], cells["alpha mean"]["ours"]) == (50, None)
-    lines, _ = tables.paper_table(rows, under(out))
+def test_where_a_figure_is_read(out):
+    """Table 2's in ten parts, Table 3's as fractions.  What a run does not measure (α without
+    DML-DA) is not called not run."""
+    (run,), args = ran(out, "jrd", "", 0.5), under(out)
+    two, *_, three = [row for name in "23" for row in rows_of("--paper", "jrd", "--table", name)]
+    read = tables.reading
+    assert (read(run, "R@1"), read(run, "R@1", two)) == pytest.approx((50, 30))
+    assert read(run, "R@1", two, "best on test") is None and read(run, "H-divergence_NN") == 0.9
+    assert read(run, "R@1 (fraction)", three) == pytest.approx(0.3)
+    rows = rows_of("--dataset", "glyphs", "--table", "fig3", "--runs", out)
+    pretend(experiments.runs_of(rows[0], args)[0])
+    cells = {cell["metric"]: cell["ours"] for cell in tables.cells(rows[0], args)[0]}
+    assert (cells["R@1"], cells["alpha mean"]) == (50, None)
+    lines, _ = tables.paper_table(rows, args)
     assert "**–**" in lines[2] and "not run" in lines[4]
-
-
-def test_table_2_reads_ten_parts_and_table_3_fractions(out):
-    two = next(row for row in rows_of("--dataset", "cub", "--paper", "jrd", "--table", "2"))
-    run = experiments.runs_of(two, under(out))[0]
-    pretend(run, 0.5)
-    assert tables.reading(run, "R@1", two) == pytest.approx(30)
-    assert tables.reading(run, "R@1", two, "best on test") is None
-    assert tables.reading(run, "R@1") == pytest.approx(50)
-    three = rows_of("--dataset", "cub", "--paper", "jrd", "--table", "3")[1]
-    assert tables.reading(run, "R@1 (fraction)", three) == pytest.approx(0.3)
-    assert tables.reading(run, "H-divergence_NN", three) == 0.9
 
 
 # ---------------------------------------------------------------------------- the figures
@@ -310,7 +344,7 @@ def test_figures_from_logs_and_results(out, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.glob("*.png")) and ".png" not in text + "".join(drawn)
     for i, run in enumerate(experiments.all_runs(rows, args)[1:]):
         pretend(run, 0.4 + 0.001 * i)
-    text, (_, _, _, *drawn) = command.write_report(rows, args, tmp_path)
+    text, (_, _, *drawn) = command.write_report(rows, args, tmp_path)
     assert set(drawn) == {f"{paper}-{name}.png" for paper, name in drawable}
     for name in drawn:
         assert (tmp_path / name).stat().st_size > 10_000 and f"({name})" in text
@@ -336,14 +370,15 @@ def test_curves_of_any_runs(out, tmp_path, monkeypatch, typed):
     write("jrd-glyphs-s0")
     names, drawn = ["mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"], {}
     with monkeypatch.context() as patch:
-        patch.setattr(figures, "draw_curves", lambda path, curves: drawn.update(curves))
+        patch.setattr(figures, "draw_curves", lambda path, curves: [
+            drawn.setdefault(panel, {}).update({name: points}) for panel, name, points in curves])
         typed("report", "--curves", *names, "--runs", out)
     loss, r1, seen = drawn.values()
     assert loss["mdr-glyphs"] == [(1, [4.0, 6.0]), (2, [2.0, 4.0]), (3, [1.0])]
     assert r1 == {"mdr-glyphs": [(2, [50.0, 25.0]), (3, [50.0])],
                   "mdr-glyphs-s1": [(2, [25.0]), (3, [50.0])], "mdr-glyphs-s1-s0": [(1, [12.5])]}
     assert seen == {"mdr-glyphs": [(2, [75.0])]}
-    for name, message in (("jrd-glyphs-s0", "no epoch is logged yet in jrd-glyphs-s0"),
+    for name, message in (("jrd-glyphs-s0", "nothing to draw: no epoch is logged yet"),
                           ("mdr-cub", f"no run mdr-cub under {out}: there are jrd-glyphs, mdr")):
         assert message in typed("report", "--curves", name, "--runs", out)[2]
     pytest.importorskip("matplotlib")
@@ -359,9 +394,9 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     x, labels = torch.tensor([[0.0], [1.0], [3.0], [7.0]]), torch.tensor([0, 1, 0, 1])
     test, make = common.Split(None, labels, ["a", "b"], [*nearest]), argparse.Namespace
     data, sheets = make(gallery=None, test=test, folder=tmp_path), []
-    monkeypatch.setattr(figures, "rebuild", lambda *_: (make(embed=None), None, data))
-    monkeypatch.setattr(figures.common, "embeddings", lambda *_: {
-        "test": x, "labels": labels, "gallery": x})
+    monkeypatch.setattr(figures, "rebuild", lambda _: (None, make(embed=None), None, data))
+    monkeypatch.setattr(figures.common, "embed_splits", lambda *_: {
+        "test": (x, labels)} | ({"gallery": (x, labels)} if data.gallery else {}))
     monkeypatch.setattr(figures, "draw_sheet", lambda path, rows: sheets.append(rows))
     figures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
     assert len(sheets[0]) == 2
@@ -376,8 +411,7 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     assert found[0][1] == query                                         # now with itself
 
 
-@pytest.mark.parametrize("file, content", [("config.json", "[1]"), ("result.json", "{}"),
-                                           ("log.jsonl", '{"epoch": 1, "lo'),
+@pytest.mark.parametrize("file, content", [("result.json", "{}"), ("log.jsonl", '{"epoch": 1, "lo'),
                                            ("log.jsonl", None)])        # deleted
 def test_a_damaged_run_folder_is_named(file, content, out):
     run = experiments.all_runs(rows_of("--quick", "--runs", out), under(out))[0]
@@ -385,7 +419,7 @@ def test_a_damaged_run_folder_is_named(file, content, out):
     (run.folder / file).unlink()
     if content:
         (run.folder / file).write_text(content)
-    with pytest.raises(common.UserError, match=f"{run.folder.name}.*{file}"):
+    with pytest.raises(UserError, match=f"{run.folder.name}.*{file}"):
         assert run.state == "finished" and run.result and run.log
 
 
