@@ -69,7 +69,7 @@ def test_a_worker_that_is_spawned_draws_the_same_for_an_epoch(tmp_path):
         data = common.load_dataset(str(folder), tmp_path, prefix, test, cache, val=0.5)
         for split in (data.train, data.val):
             told = common._Augmented(split, augment, 0)
-            again, drawn = pickle.loads(pickle.dumps(told)), [told[epoch, 1][0] for epoch in range(9)]
+            again, drawn = pickle.loads(pickle.dumps(told)), [told[e, 1][0] for e in range(9)]
             assert torch.equal(again[0, 1][0], drawn[0])
             assert not all(torch.equal(drawn[0], other) for other in drawn)
 
@@ -108,8 +108,8 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
 
 @pytest.mark.parametrize("here, dtype", [(True, torch.bfloat16), (False, torch.float32)])
 def test_a_training_in_bf16_has_its_losses_in_float32(here, dtype, train, monkeypatch):
-    """... where a processor has bfloat16: convolutions see it, all after them float32.  The settings
-    say which it was, and no optimizer is left at the end."""
+    """... where a processor has bfloat16: convolutions see it, all after them float32.  The
+    settings say which it was, and no optimizer is left at the end."""
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: here)
     seen, kinds = set(), (torch.nn.Conv2d, torch.nn.Linear)
     with torch.nn.modules.module.register_module_forward_hook(

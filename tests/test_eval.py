@@ -202,7 +202,8 @@ def test_confidence_interval():
     values = [0.5, 0.7, 0.9, 0.8]
     for level in (0.95, 0.9):
         ends = scipy.stats.t.interval(level, 3, np.mean(values), scipy.stats.sem(values))
-        assert confidence_interval(values, level) == pytest.approx((sum(ends) / 2, np.ptp(ends) / 2))
+        want = sum(ends) / 2, np.ptp(ends) / 2
+        assert confidence_interval(values, level) == pytest.approx(want)
     assert np.isnan(confidence_interval([0.3])[1]) and confidence_interval([1, 1]) == (1, 0)
 
 

@@ -9,7 +9,6 @@ import unicodedata
 import numpy as np
 import pytest
 import torch
-import torchvision
 from PIL import Image, ImageCms
 
 import common
@@ -17,7 +16,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import each_script, left_in, make_folder
-from support import files, glyphs, prepare, search
+from support import glyphs, prepare, search
 from support.images import decode
 
 
@@ -130,7 +129,8 @@ def test_a_class_does_not_vanish(damage, message, tmp_path, monkeypatch):
         elif damage == "dead links" and path.parent.name == "class03":
             path.unlink()
             path.symlink_to("gone")
-    for read in (common.load_dataset, lambda name: prepare.check(name, None), search.folder_entries):
+    for read in (common.load_dataset, lambda name: prepare.check(name, None),
+                 search.folder_entries):
         if (read, damage) != (search.folder_entries, "only HEIC"):
             with pytest.raises(common.UserError, match=message) as error:
                 read(str(folder))

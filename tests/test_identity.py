@@ -22,7 +22,7 @@ def photos(tmp_path):
 @pytest.mark.parametrize("file, pattern, replacement, counts", [
     ("jrd.py", r"return ams \+ cfg.alpha \* reg", "return ams - cfg.alpha * reg", True),
     ("jrd.py", r"\"mrd\": \(1,\)", '"mrd": (2,)', True),
-    ("common.py", r"            module.eval\(\)", "            module.train()", True),    # batch norm
+    ("common.py", r"            module.eval\(\)", "            module.train()", True),  # batch norm
     ("eval.py", "places <= k for k in ks", "places <= k + 1 for k in ks", True),        # recall
     ("support/ranks.py", "masked_fill_", "masked_fill", True),
     ("mdr.py", "lerp_", "add_", False),                                         # another script

@@ -31,7 +31,7 @@ def reference(network, x):
         x = F.conv2d(x, conv.weight, conv.bias, stride, conv.weight.shape[-1] // 2)
         if bn:
             mean, var, weight, bias = (getattr(getattr(network, name + "_bn"), part)[:, None, None]
-                                       for part in ("running_mean", "running_var", "weight", "bias"))
+                                       for part in "running_mean running_var weight bias".split())
             x = (x - mean) / (var + 1e-5).sqrt() * weight + bias
         return x.clamp(min=0)
 

@@ -101,7 +101,7 @@ def test_the_nearest_by_hand():
 
 def test_a_class_is_the_first_sub_folder(tmp_path):
     make_folder(tmp_path / "deep" / "under", [1])
-    for part in ("", "test", ".cache"):                         # test/ is no class, .cache is litter
+    for part in ("", "test", ".cache"):                     # test/ is no class, .cache is litter
         make_folder(tmp_path / part, [1])
     (tmp_path / "notes.txt").write_text("no image")
     PIL.Image.new("RGB", (4, 4)).save(tmp_path / "lone.JPG")
