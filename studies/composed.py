@@ -10,9 +10,8 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import dml_da  # noqa: E402
-from eval import confidence_interval  # noqa: E402
 from report.figures import by_epoch, draw_curves  # noqa: E402
-from report.tables import finished, markdown, reading, signed, spread  # noqa: E402
+from report.tables import difference, finished, markdown, reading, spread  # noqa: E402
 from studies.jrs_bandwidths import mean_distance, penalty  # noqa: E402
 from support.command_line import main  # noqa: E402
 
@@ -59,9 +58,9 @@ def table(runs):
             spread([row[m] for row in seeds.values() if m in row], SHOWN[m]) for m in SHOWN)])
     for name, signs in weights.items():
         seeds = set.intersection(*({*arms[arm]} for arm in signs))
-        gains.append([name, *(" ".join(signed(*confidence_interval(
-            [sum(signs[arm] * arms[arm][seed][m] for arm in signs) for seed in seeds]),
-            SHOWN[m] + 1)) for m in SHOWN)])
+        gains.append([name, *(difference(
+            [sum(signs[arm] * arms[arm][seed][m] for arm in signs) for seed in seeds],
+            SHOWN[m] + 1) for m in SHOWN)])
     print(*markdown(rows), "", *markdown(gains), sep="\n")
     draw_curves(Path(__file__).with_suffix(".png"), {("", "epoch", m): {
         name: by_epoch([row["log"] for row in arms[name].values()], m) for name in own}
