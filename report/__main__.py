@@ -50,8 +50,8 @@ and, from three seeds on, its 95% Student-t interval, not corrected for the numb
 """
 NOTHING_RUN = """\
 0 of {all} runs are there.{stale}  `bash run_all.sh {words}` runs what is left and writes this \
-report, the papers' figures beside ours.  `python -m report --plan {words}` says which datasets are \
-missing."""
+report, the papers' figures beside ours.  `python -m report --plan {words}` says which datasets \
+are missing."""
 SELECTION = "dataset paper table quick seeds weights precision"         # flags of a list of runs
 
 

@@ -88,7 +88,8 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         columns=("lambda", "d_H", "R@1"), picture="sweep"),
     ("jrd", "fig4"): Experiment(
         "R@1 against α", "cub cars sop", 3, {("JRD", "α", a): f"--alpha {a}" for a in ALPHAS},
-        {("JRD", "α", a): ("JRD", "α", 0) for a in ALPHAS if a}, beside=("jrs",), picture="sweep"),
+        {("JRD", "α", a): ("JRD", "α", 0) for a in ALPHAS if a},
+        beside=("jrs",), picture="sweep"),
     ("jrd", "fig5"): Experiment(
         "R@1 against α for JRD, JMMD and JIntra", "cub", 3,
         {(name, "α", a): f"--regularizer {penalty} --alpha {a}" if a else "--alpha 0"
