@@ -34,6 +34,8 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path):
     run, out = train(mdr, "--batch", "4", "--iterations", "1", dataset=folder)
     assert "· test 5 images of 3 classes, 3 of them in train (closed-set retrieval)" in out
     assert "· gallery 4 images of 2 classes\n" in out
+    data = common.load_dataset(str(folder), tmp_path)               # labels mean one thing
+    assert data.gallery.classes == data.test.classes == ["class00", "class01", "class02"]
     _, result, config = left_in(run)
     assert config["splits"] == {"train": [6, 3], "test": [5, 3], "gallery": [4, 2]}
     assert "lambda" not in result["last epoch"]                 # the bound is of an open set
@@ -193,27 +195,25 @@ def test_a_photo_is_what_a_viewer_shows(file, tmp_path):
     np.testing.assert_array_equal(np.asarray(decode(tmp_path / file)), seen)
 
 
-@pytest.mark.parametrize("dtype, mode", [(np.float32, "F"), (np.int32, "I")])
-def test_a_photo_that_has_no_range_is_refused(dtype, mode, tmp_path):
-    Image.fromarray(np.ones((4, 4), dtype)).save(tmp_path / "a.tif")
-    with pytest.raises(common.UserError, match=f"cannot read the image .*a.tif: mode {mode} does"):
+def test_a_photo_that_has_no_range_is_refused(tmp_path):
+    Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "a.tif")
+    with pytest.raises(common.UserError, match="cannot read the image .*a.tif: mode F does"):
         decode(tmp_path / "a.tif")
 
 
-@pytest.mark.parametrize("kind", ["jpg", "png", "webp", "tif"])
-@pytest.mark.parametrize("orientation, turn", [*enumerate([
-    None, "FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270",
-    "TRANSVERSE", "ROTATE_90"], 1)])
-def test_a_photo_is_upright(kind, orientation, turn, tmp_path):
+@pytest.mark.parametrize("kind", ["jpg", "tif"])        # a .tif Pillow turns as it opens it
+def test_a_photo_is_upright(kind, tmp_path):
     exif, path = Image.Exif(), tmp_path / f"phone.{kind}"
-    exif[0x0112] = orientation
-    Image.fromarray(COLOURS[..., :3]).save(path, exif=exif)
-    want = decode(path, as_stored=True)
-    if turn and kind != "tif":                      # which Pillow turns as it opens it
-        assert want.size == (30, 20)
-        want = want.transpose(Image.Transpose[turn])
-    assert decode(path).size == ((30, 20) if orientation < 5 else (20, 30))
-    np.testing.assert_array_equal(np.asarray(decode(path)), np.asarray(want))
+    for orientation, turn in enumerate([
+            None, "FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270",
+            "TRANSVERSE", "ROTATE_90"], 1):
+        exif[0x0112] = orientation
+        Image.fromarray(COLOURS[..., :3]).save(path, exif=exif)
+        want = decode(path, as_stored=True)
+        if turn and kind == "jpg":
+            want = want.transpose(Image.Transpose[turn])
+        assert decode(path).size == ((30, 20) if orientation < 5 else (20, 30))
+        np.testing.assert_array_equal(np.asarray(decode(path)), np.asarray(want))
 
 
 def test_a_broken_tag_costs_the_tag(tmp_path):
@@ -244,18 +244,17 @@ def profile_of(primaries):
     return profile.replace("sRGB built-in".encode("utf-16-be"), "my own sRGB !".encode("utf-16-be"))
 
 
-@pytest.mark.parametrize("kind", ["jpg", "png", "webp", "tif"])
 @pytest.mark.parametrize("primaries", [P3_TO_XYZ, PROPHOTO_TO_XYZ], ids=["P3", "ProPhoto"])
-def test_a_photo_has_the_colours_of_its_profile(primaries, kind, tmp_path):
+def test_a_photo_has_the_colours_of_its_profile(primaries, tmp_path):
     """One scene, stored with another profile, is the same scene; with a damaged one, as stored."""
     scene = np.full((16, 16, 3), [200, 80, 60], np.uint8) - GREY[:16, :16, None] // 6
     light = np.where(scene > 10, ((scene / 255 + 0.055) / 1.055) ** 2.4, scene / 255 / 12.92)
     light = light @ (np.linalg.inv(primaries) @ SRGB_TO_XYZ).T
     stored = np.rint(255 * (1.055 * light ** (1 / 2.4) - 0.055)).astype(np.uint8)
-    path, options = tmp_path / f"a.{kind}", {"jpg": {"quality": 100}, "webp": {"lossless": True}}
     for profile, want in ((profile_of(primaries), scene), (b"damaged", stored)):
-        Image.fromarray(stored).save(path, icc_profile=profile, **options.get(kind, {}))
-        seen, raw = (np.asarray(decode(path, stored)).astype(int) for stored in (False, True))
+        Image.fromarray(stored).save(tmp_path / "a.png", icc_profile=profile)
+        seen, raw = (np.asarray(decode(tmp_path / "a.png", as_stored)).astype(int)
+                     for as_stored in (False, True))
         assert np.abs(seen - want).mean() < 2 < 8 < np.abs(scene - raw).mean()
 
 
