@@ -62,9 +62,9 @@ def table(runs):
             [sum(signs[arm] * arms[arm][seed][m] for arm in signs) for seed in seeds],
             SHOWN[m] + 1) for m in SHOWN)])
     print(*markdown(rows), "", *markdown(gains), sep="\n")
-    draw_curves(Path(__file__).with_suffix(".png"), {("", "epoch", m): {
-        name: by_epoch([row["log"] for row in arms[name].values()], m) for name in own}
-        for m in ("contrastive", "R@1", "D_avg mean")})
+    draw_curves(Path(__file__).with_suffix(".png"), [
+        (("", "epoch", m), name, by_epoch([row["log"] for row in arms[name].values()], m))
+        for m in ("contrastive", "R@1", "D_avg mean") for name in own])
 
 
 if __name__ == "__main__":
