@@ -3,6 +3,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -170,44 +171,45 @@ def test_what_a_training_says_and_leaves(tmp_path, typed, monkeypatch):
 def test_a_stopped_run_continues_to_the_same_bits(script, train, monkeypatch):
     """Stopped within the second epoch, it ends as an undisturbed run; each epoch draws its own
     negatives or tuplets."""
-    flags, seeds, objective = "--epochs 3 --batch 16".split(), [], script.objective
-    flags += [] if script is jrd else ["--iterations", "3"]
+    seeds, stop_at, objective = [], [], script.objective
 
     def spy(*args):
+        if len(seeds) in stop_at:
+            raise KeyboardInterrupt
         seeds.append(getattr(args[-1], "initial_seed", int)())
         return objective(*args)
-
-    def stop(*args):
-        if len(seeds) == 4:
-            raise KeyboardInterrupt
-        return spy(*args)
     monkeypatch.setattr(script, "objective", spy)
-    whole, _ = train(script, *flags)
+    flags = ["--epochs", "3", "--batch", "16", *["--iterations", "3"] * (script is not jrd)]
+    folder = train(script, *flags)[0]
     assert len(set(seeds)) == (1 if script is jrd else 3) and len(seeds) == 9
-    folder = whole.rename(whole.with_name("whole"))
+    whole = folder.rename(folder.with_name("whole"))
     seeds.clear()
-    monkeypatch.setattr(script, "objective", stop)
+    stop_at.append(4)
     with pytest.raises(KeyboardInterrupt):
         train(script, *flags)
-    monkeypatch.setattr(script, "objective", spy)
-    again, out = train(script, *flags)
-    assert f"continuing {again} after epoch 1" in out
-    (log, result, _), (same_log, same_result, _) = left_in(folder), left_in(again)
+    stop_at.clear()
+    assert f"continuing {folder} after epoch 1" in train(script, *flags)[1]
+    (log, result, _), (same_log, same_result, _) = left_in(whole), left_in(folder)
     for row in (*log, *same_log, result, same_result):
         row.pop("seconds"), row.pop("images/s", None)
-    want, got = (torch.load(path / "last.pt", weights_only=True)["network"]
-                 for path in (folder, again))
     assert (log, result) == (same_log, same_result)
-    assert all(torch.equal(want[k], got[k]) for k in want)
+    want, got = (torch.load(path / "last.pt", weights_only=True)["network"]
+                 for path in (whole, folder))
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+def on_photos(tmp_path, script, *words):
+    """A command line of a training on sixteen small photos, for a process of its own"""
+    photos = make_folder(tmp_path / "photos", [16] * 4)
+    return [sys.executable, script, *map(str, (
+        "--dataset", photos, "--backbone", "small", "--data-root", tmp_path, "--out",
+        tmp_path / "runs", *words))]
 
 
 def test_an_interrupted_run_says_how_to_continue(tmp_path):
-    photos, log = make_folder(tmp_path / "photos", [3] * 4), "jrd-*/log.jsonl"
-    command = ["jrd.py", "--dataset", str(photos), "--epochs", "999", "--backbone", "small",
-               "--workers", "0", "--out", str(tmp_path), "--data-root", str(tmp_path)]
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, **ENV)
-    while not [*tmp_path.glob(log)]:
+    command = on_photos(tmp_path, "jrd.py", "--epochs", 999, "--workers", 0)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **ENV)
+    while not [*tmp_path.glob("runs/jrd-*/log.jsonl")]:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
@@ -232,37 +234,34 @@ def test_a_clock_that_stands_or_is_set_back(train, monkeypatch):
     assert log[1].endswith(" 0:00") and log[2].endswith(" 0:00")
 
 
-def with_small(folder, size, commands):
-    """What happens to shell commands that see a file system of this size at folder."""
+def with_small(folder, size, command, after=":"):
+    """What happens to a command that sees a file system of this size at folder."""
     def run(script):
         return subprocess.run(["unshare", "-rm", "bash", "-c", script], capture_output=True, **ENV)
     mount = f"mount -t tmpfs -o size={size} none {folder}"
     if not shutil.which("unshare") or run(mount).returncode:
         pytest.skip("not Linux, or no mount without privileges")
-    return run(f"{mount}\n{commands}")
+    done = run(f"{mount}\n{shlex.join(command)}; status=$?; {after}; exit $status")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    return line
 
 
 def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(tmp_path):
     """Full at the second checkpoint."""
-    photos, runs = make_folder(tmp_path / "photos", [3] * 4, side=36), tmp_path / "runs"
-    runs.mkdir()
-    done = with_small(runs, "3m", f"{sys.executable} dml_da.py --dataset {photos} --epochs 3 "
-                      f"--backbone small --workers 0 --data-root {tmp_path} --out {runs}; "
-                      f"echo status $?; cp -r {runs}/* {tmp_path}")
-    (line,) = done.stderr.splitlines()
+    command = on_photos(tmp_path, "dml_da.py", "--iterations", 1, "--workers", 0)
+    (runs := tmp_path / "runs").mkdir()
+    line = with_small(runs, "3m", command, f"cp -r {runs}/* {tmp_path}")
     assert f"No space left on device: '{runs}" in line and line.startswith("dml_da.py")
     assert "keeps its last whole epoch; the same command continues it" in line
     (folder,) = tmp_path.glob("dml_da-*")
-    assert "status 2" in done.stdout and not list(folder.glob("*.part"))
+    assert not list(folder.glob("*.part"))
     assert len(torch.load(folder / "last.pt", weights_only=True)["history"]) == 1
 
 
 def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
-    photos = make_folder(tmp_path / "photos", [16] * 4)
-    done = with_small("/dev/shm", "64k", f"{sys.executable} jrd.py --dataset {photos} --epochs 1 "
-                      f"--backbone small --workers 1 --data-root {tmp_path} --out {tmp_path}/runs")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "/dev/shm" in done.stderr and "--workers 0" in done.stderr
+    line = with_small("/dev/shm", "64k", on_photos(tmp_path, "jrd.py", "--workers", 1))
+    assert "/dev/shm" in line and "--workers 0" in line
 
 
 @pytest.mark.parametrize("error, says", [
