@@ -311,3 +311,18 @@ def test_the_figures_of_an_epoch(script, train):
         np.testing.assert_allclose(state["network"]["D0"], D0 / D0.mean(), rtol=1e-4)
         assert D0.std() > 0.01 * D0.mean()                                              # U3
         assert row["NMI"] == last["NMI"] == nmi(kmeans(test, 20, 0), labels)
+
+
+@pytest.mark.parametrize("script, flags", [(mdr, []), (dml_da, []), (
+    dml_da, ["--images-per-class", "0"])])
+def test_batches_are_those_of_a_look_through_all_labels_per_class(script, flags, monkeypatch):
+    """One sort gives the same images in the same order as the plain definition."""
+    cfg = script.parse_args(["--iterations", "3", "--batch", "20", *flags])
+    labels = torch.tensor(np.random.RandomState(0).permutation(np.repeat(np.arange(13), 7))[:80])
+    plain = tuple(torch.nonzero(labels == c)[:, 0] for c in range(13))
+    sizes = labels.bincount().tolist()
+    fast = labels.argsort(stable=True).split(sizes)
+    assert len(fast) == 13 and all(torch.equal(a, b) for a, b in zip(fast, plain))
+    want = script.batches(labels, cfg, 1)
+    monkeypatch.setattr(torch.Tensor, "split", lambda self, parts: plain)
+    assert script.batches(labels, cfg, 1) == want and len(want) == 3
