@@ -325,8 +325,8 @@ class Run:
         if chosen:
             columns = ("epoch", "val R@1", *self.ks)
             result["best on held-out classes"] = {k: chosen[k] for k in columns}
-        write_json(self.folder / "result.json", result)
         self._save("last.pt", optimizer=None)                           # two thirds of the file
+        write_json(self.folder / "result.json", result)                 # last: with it all is done
         self.result = read_result(self.folder)
 
     def final_table(self):

@@ -198,6 +198,21 @@ def test_a_stopped_run_continues_to_the_same_bits(script, train, monkeypatch):
     torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("owner, name, file", [(runs, "write_json", "result.json"),
+                                               (runs.Run, "_save", "last.pt")])
+def test_a_run_stopped_at_its_last_files_gets_both(owner, name, file, train, monkeypatch):
+    def write(*args, real=getattr(owner, name), **changes):
+        if file in str(args) and (changes or file == "result.json"):
+            raise KeyboardInterrupt
+        return real(*args, **changes)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(owner, name, write)
+        train(jrd)
+    folder = train(jrd)[0]
+    assert torch.load(folder / "last.pt", weights_only=True)["optimizer"] is None
+    assert left_in(folder)[1]["last epoch"]["epoch"] == 1
+
+
 def on_photos(tmp_path, script, *words):
     """A command line of a training on sixteen small photos, for a process of its own"""
     photos = make_folder(tmp_path / "photos", [16] * 4)
