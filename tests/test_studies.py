@@ -1,5 +1,5 @@
-"""studies/ and benchmarks/: rate_search.py's commands, split, table and rule; pictures; step.py and
-reg_weight.py run to their end; the identities of jrs_bandwidths.md, with jrd.py's own kernels."""
+"""studies/ and benchmarks/: rate_search.py's commands, split, table and rule; pictures; step.py to
+its end; the identities of jrs_bandwidths.md, with jrd.py's own kernels."""
 import math
 import runpy
 import subprocess
@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-import torch.nn.functional as F
 from PIL import Image
 
 import common
@@ -16,9 +15,8 @@ import jrd
 import mdr
 import conftest
 from conftest import B, LONG, ROOT
-from studies import rate_search, reg_weight
+from studies import rate_search
 from studies.jrs_bandwidths import KS, different_class, mean_distance, mixture, penalty
-from support import glyphs
 
 
 def test_every_study_finds_what_it_imports():
@@ -59,6 +57,8 @@ def test_the_rule():
 def test_the_presets_of_glyphs_are_the_choice_of_the_committed_runs(capsys):
     archive = ROOT / "results" / "glyphs" / "search.tar.xz"
     runs = rate_search.finished_runs("glyphs", archive)
+    with pytest.raises(SystemExit, match="no finished run of the search on cub128 under"):
+        rate_search.table("cub128", archive)
     rate_search.table("glyphs", archive)
     table = capsys.readouterr().out
     for paper, script in (("jrd", jrd), ("mdr", mdr), ("dml_da", dml_da)):
@@ -66,11 +66,6 @@ def test_the_presets_of_glyphs_are_the_choice_of_the_committed_runs(capsys):
         assert rate_search.choice(means) == script.parse_args([]).lr and len(means) == 5
         (row,) = [line for line in table.splitlines() if f"{paper}'s baselines" in line]
         assert row.count("**") == 2 and row.count("±") == 5
-
-
-def test_an_empty_folder_has_no_table(tmp_path):
-    with pytest.raises(SystemExit, match="no finished run of the search on glyphs under"):
-        rate_search.table("glyphs", tmp_path)
 
 
 # ---------------------------------------------------------------------------- what runs to its end
@@ -103,14 +98,6 @@ def test_step():
     assert "\n| dml_da, googlenet | 2 " in done.stdout, done.stderr
 
 
-def test_reg_weight(monkeypatch, capsys):
-    monkeypatch.setattr(glyphs, "GLYPHS", dict(glyphs.GLYPHS))
-    monkeypatch.setattr(dml_da, "train", lambda cfg: {"last epoch": {
-        "R@1": 0.5, "NMI": cfg.reg_weight / 1000 if cfg.reg_weight else 0}})
-    reg_weight.main()
-    assert capsys.readouterr().out.replace(" ", "").endswith("|gor|100|50.0|10.0|\n")
-
-
 # ---------------------------------------------------------------------------- jrs_bandwidths.py
 def points(seed=0, d=3):
     """(B, d), not centred"""
@@ -125,10 +112,6 @@ def gradients(variant, layers, labels=LONG):
 
 def value_of(layers, labels=LONG):
     return penalty("detached", layers, labels, KS[:len(layers)], None).item()
-
-
-def along_the_sphere(slope, x):
-    return slope - (slope * x).sum(1, keepdim=True) * x
 
 
 def test_what_detaching_adds_is_radial():
@@ -156,11 +139,3 @@ def test_bound():
     collapsed = torch.eye(8, dtype=torch.float64)[LONG] + 1           # a regular simplex
     assert value_of([collapsed]) == pytest.approx(mixture(most, 3).item())
     assert gradients("gradient", [collapsed])[0].norm() < 1e-12
-
-
-def test_on_the_sphere_a_detached_step_can_raise_F():
-    angles = torch.tensor([0.57, 2.64, 4.64, 4.86], dtype=torch.float64)
-    labels, x = torch.tensor([0, 1, 0, 1]), torch.stack([angles.cos(), angles.sin()], 1)
-    detached, whole = (F.normalize(x - 1e-3 * along_the_sphere(
-        gradients(variant, [x], labels)[0], x)) for variant in ("detached", "gradient"))
-    assert value_of([detached], labels) > value_of([x], labels) > value_of([whole], labels)
