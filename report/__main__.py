@@ -23,7 +23,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from report.experiments import EXPERIMENTS, NAMES, SCRIPTS, all_runs, plan, runs_of, selected
+from report.experiments import (EXPERIMENTS, NAMES, SCRIPTS, all_runs, finished_runs, plan,
+                                runs_of, selected)
 from report.figures import (draw_curves, draw_experiment, draw_nearest, draw_runs, drawn, epochs,
                             needed)
 from report.tables import CHOSEN, compare, pair_table, paper_table, table, unpacked, write_csv
@@ -39,15 +40,16 @@ rows, not absolute scores.
 """
 HEADER = """\
 {done} of {all} runs finished, made at commit {commits}, with pretrained weights of SHA-256 \
-{weights}.  Report made by `{command}`.  tables.csv has its numbers and, with --seed 0, 1, ..., \
-the command of each row.{stale}
+{weights}.{stale}  Report made by `{command}`.  tables.csv has its numbers and, with --seed 0, 1, \
+..., the command of each row.
 
 Shares in %, mean ± standard deviation over seeds, last epoch; the papers' ± are standard \
-deviations too, their [low, high] 95% intervals.  Gains are differences within a seed: their mean \
-and, from three seeds on, its 95% Student-t interval, not corrected for the number of gains.  \
-{chosen}  In figures: 95% Student-t intervals over seeds, if there are three or more; in sweeps \
-(of the seeds that all points have) and by level mean ± standard deviation.
+deviations too, their [low, high] 95% intervals.  {gain}  {chosen}  In figures: 95% intervals over \
+seeds, if there are three or more; in sweeps (of the seeds that all points have) and by level mean \
+± standard deviation.
 """
+GAIN = ("Gains are differences within a seed: their mean and, from three seeds on, its 95% "
+        "Student-t interval, not corrected for the number of gains.")
 NOTHING_RUN = """\
 0 of {all} runs are there.{stale}  `bash run_all.sh {words}` runs what is left and writes this \
 report, the papers' figures beside ours.  `python -m report --plan {words}` says which datasets \
@@ -63,20 +65,15 @@ def header(args, runs, done):
     commits = {run.config["commit"] or "none" for run in done}          # 40 digits, + if edited
     note = NOT_THE_PAPERS if args.dataset == "cub128" and done else ""
     return note + (HEADER if done else NOTHING_RUN).format(
-        done=len(done), all=len(runs), stale=stale(runs), chosen=CHOSEN, words=" ".join(words),
+        done=len(done), all=len(runs), stale=stale(runs), gain=GAIN, chosen=CHOSEN,
+        words=" ".join(words), command=shlex.join(["python", "-m", "report", *sys.argv[1:]]),
         commits=", ".join(sorted(c[:12] + c[40:] for c in commits)),
-        weights=", ".join(sorted({run.config["weights_sha256"][:12] for run in done})),
-        command=shlex.join(["python", "-m", "report", *sys.argv[1:]]))
+        weights=", ".join(sorted({run.config["weights_sha256"][:12] for run in done})))
 
 
 def stale(runs):
     n = sum(run.state == "stale" for run in runs)
     return f"  {n} folders hold other runs: see `python -m report --plan`." if n else ""
-
-
-def finished(rows, args):
-    """[(row, its runs that are finished)]"""
-    return [(row, [run for run in runs_of(row, args) if run.result]) for row in rows]
 
 
 def write_report(rows, args, folder):
@@ -89,18 +86,18 @@ def write_report(rows, args, folder):
     written, csv_rows = ["report.md"], []
     if done and (folder / "README.md").exists():                # by a person
         lines += ["What was seen: [README.md](README.md).", ""]
-    for key, table_rows in itertools.groupby(rows if done else [], lambda row: row.key):
-        (paper, name), table_rows, experiment = key, [*table_rows], EXPERIMENTS[key]
-        figure = f"Fig. {name[3:]}" if name.startswith("fig") else f"Table {name}"
-        heading = f"{NAMES[paper]}, {figure}: {experiment.title}"
+    for key, own in itertools.groupby(rows if done else [], lambda row: row.key):
+        (paper, name), own, experiment = key, [*own], EXPERIMENTS[key]
+        heading = f"{NAMES[paper]}, {'Fig. ' * name.startswith('fig') or 'Table '}"
+        heading += f"{name.removeprefix('fig')}: {experiment.title}"
+        picture, shown = folder / f"{paper}-{name}.png", finished_runs(own, args)
         lines += [f"## {heading}", ""]
-        shown = finished(table_rows, args)
-        if experiment.picture and any(own for _, own in shown):
-            if picture := drawn(folder / f"{paper}-{name}.png", draw_experiment, experiment, shown):
-                written.append(picture)
-                lines += [f"![{heading}]({picture})", ""]
-        for dataset, own in itertools.groupby(table_rows, lambda row: row.dataset):
-            text, figures = paper_table([*own], args)
+        if experiment.picture and any(runs for _, runs in shown) and drawn(
+                picture, draw_experiment, experiment, shown):
+            written.append(picture.name)
+            lines += [f"![{heading}]({picture.name})", ""]
+        for dataset, of_dataset in itertools.groupby(own, lambda row: row.dataset):
+            text, figures = paper_table([*of_dataset], args)
             lines += [f"**{NAMES[dataset]}**", "", *text, ""]
             csv_rows += figures
     if done:
@@ -114,16 +111,14 @@ def write_report(rows, args, folder):
 def quick(rows, args, folder):
     """The end of --quick: a table of the pairs, their curves and a sheet, the next command."""
     pairs = [row for row in rows if row.baseline]
-    print(*pair_table(pairs, args), "", "R@1 in % on classes that never trained, last epoch; gain: "
-          "mean difference within a seed, from three seeds on with its 95% interval."
-          + stale(all_runs(rows, args)), sep="\n")
-    curves = epochs(finished(rows, args), ["R@1"], of_paper=True)
-    if drawn(folder / "curves.png", draw_curves, curves):
+    print(*pair_table(pairs, args), "", "R@1 in % on classes that never trained, last epoch.  "
+          f"{GAIN}{stale(all_runs(rows, args))}", sep="\n")
+    if drawn(folder / "curves.png", draw_curves,
+             epochs(finished_runs(rows, args), ["R@1"], of_paper=True)):
         print(f"wrote {folder / 'curves.png'}")
-    for checkpoint in [run.folder / "last.pt" for _, runs in finished(pairs, args) for run in runs]:
-        if checkpoint.exists():
-            drawn(folder / "sheet.png", draw_nearest, checkpoint)
-            break
+    trained = [run.folder / "last.pt" for _, runs in finished_runs(pairs, args) for run in runs]
+    for checkpoint in [path for path in trained if path.exists()][:1]:
+        drawn(folder / "sheet.png", draw_nearest, checkpoint)
     baseline, method = [runs_of(row, args)[0].folder.name.removesuffix("-s0") for row in rows[:2]]
     print(f"next, every figure of a pair: python -m report --compare {method} {baseline}"
           if args.seeds else "next, more seeds, so that gains have intervals: "
@@ -132,8 +127,7 @@ def quick(rows, args, folder):
 
 # ---------------------------------------------------------------------------- command line
 def main(args):
-    with unpacked(args.runs) as folder:
-        args.runs = folder
+    with unpacked(args.runs) as args.runs:
         if args.sheet:
             draw_nearest(Path(args.out or Path(args.sheet).with_name("sheet.png")), args.sheet)
         elif args.annotate:
@@ -146,7 +140,9 @@ def main(args):
             print(*(run.command for run in all_runs(selected(args), args)), sep="\n")
         elif args.plan:
             sys.exit(plan(selected(args), args))
-        elif args.dataset or args.partial:
+        elif not args.dataset and not args.partial:
+            print(table(args.runs))
+        else:
             rows = selected(args)
             words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
             out = Path(args.out or args.beside / "-".join(filter(None, words)))
@@ -157,8 +153,6 @@ def main(args):
             if args.partial:
                 print(re.sub(r"!\[.*?\)\s*", "", text))          # without its pictures
             print(f"wrote {out}/{', '.join(written)}")
-        else:
-            print(table(args.runs, args.archive))
 
 
 def parse_args(argv=None):

@@ -171,24 +171,20 @@ QUICK = {("mdr", "1a"): "Triplet+MDR", ("dml_da", "I"): "DML-DA N-pair", ("jrd",
 
 
 # ---------------------------------------------------------------------------- glyphs and cub128
-# A stand-in has each experiment of the papers on CUB or Cars, once.  The text that stands in rows
-# that it cannot have (other backbones, 256 × 256 images):
-STAND_INS = {"glyphs": "no miniature", "cub128": "not in cub128"}
+# A stand-in has each experiment of the papers on CUB or Cars, once, but for other backbones and
+# 256 × 256 images.
+STAND_INS = ("glyphs", "cub128")
 # Flags on cub128 besides a row's own, {(paper, words among these): flags}; MDR explored at 25.
 CUB128_FLAGS = {("mdr", ""): "--iterations 25", ("mdr", "--l2norm"): "--lr 1e-4",
                 ("dml_da", "--loss npair"): "--lr 1e-5"}
-
-
 # key: (paper, table); baseline: the row that its gain is over, or None
 Row = namedtuple("Row", "key name dataset flags seeds baseline")
 
 
 def row_on(dataset, key, name, seeds):
-    """A row of an experiment on a dataset; its flags are None if the stand-in has no such row."""
+    """A row of an experiment on a dataset"""
     flags, baseline = EXPERIMENTS[key].rows[name], EXPERIMENTS[key].baselines.get(name)
-    if dataset in STAND_INS and ("--backbone" in flags or "--size" in flags):
-        flags = None
-    elif dataset == "glyphs" and "--dim" in flags:                      # widths are an eighth
+    if dataset == "glyphs" and "--dim" in flags:                        # widths are an eighth
         name = *name[:2], name[2] // 8
         flags = re.sub(r"--dim \d+", f"--dim {name[2]}", flags)
     elif dataset == "cub128":
@@ -204,11 +200,12 @@ def selected(args):
     args.dataset, rows = args.dataset or ("glyphs" if args.quick else "real"), []
     keys = [key for key in (QUICK if args.quick else EXPERIMENTS) if args.paper in (None, key[0])]
     for key in [key for key in keys if args.table in (None, key[1].lower())]:
-        experiment, names = EXPERIMENTS[key], EXPERIMENTS[key].rows
+        experiment, names = EXPERIMENTS[key], [*EXPERIMENTS[key].rows]
         datasets = [dataset for dataset in experiment.datasets.split()
                     if args.dataset in (dataset, "real")]
         if args.dataset in STAND_INS and re.search("cub|cars", experiment.datasets):
-            datasets = [args.dataset]                   # once, for CUB or Cars alone
+            datasets = [args.dataset]
+            names = [n for n in names if not re.search("--(backbone|size)", experiment.rows[n])]
         if args.quick:
             names = experiment.baselines[QUICK[key]], QUICK[key]
         for dataset in datasets:
@@ -278,10 +275,14 @@ training = functools.cache(Training)        # of the same arguments the same one
 
 
 def runs_of(row, args):
-    """A row's runs under --runs, one per seed; none if it has no counterpart."""
+    """A row's runs under --runs, one per seed"""
     return [training(row.key[0], row.dataset, row.flags, seed, args.runs, args.weights,
-                     args.precision, not args.archive)
-            for seed in range(row.seeds) if row.flags is not None]
+                     args.precision, not args.archive) for seed in range(row.seeds)]
+
+
+def finished_runs(rows, args):
+    """[(row, its runs that are finished)]"""
+    return [(row, [run for run in runs_of(row, args) if run.result]) for row in rows]
 
 
 def all_runs(rows, args):

@@ -142,17 +142,14 @@ def draw_runs(path, runs, names):
     seeds, a run's a curve of its own."""
     if path.suffix not in (".png", ".svg"):
         raise UserError(f"--out {path} must end in .png or .svg")
-    logs, curves = {}, []
+    logs = {}
     for name in names:
-        seeds = seeds_of(runs, name, "log.jsonl").values()
-        own = [run for run in seeds if run.folder.name == Path(name).name]
-        logs[name] = [run.log for run in own or seeds]
-    for metric, name in itertools.product(("loss", "R@1", "seen R@1"), names):
-        if points := by_epoch(logs[name], metric):
-            curves.append((("", "epoch", AXES[metric]), name, points))
-        else:
-            print(f"note: {name} has no {metric} by epoch")
-    draw_curves(path, curves)
+        folders = seeds_of(runs, name, "log.jsonl").values()
+        own = [run for run in folders if run.folder.name == Path(name).name]
+        logs[name] = [run.log for run in own or folders]
+    curves = [(("", "epoch", AXES[metric]), name, by_epoch(logs[name], metric))
+              for metric in ("loss", "R@1", "seen R@1") for name in names]
+    draw_curves(path, [curve for curve in curves if curve[2]])
     print(f"wrote {path}")
 
 

@@ -14,7 +14,7 @@ from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, STAND_INS, Folder, read_lines, runs_of
 from support.files import UserError, atomic
 from support.layouts import SMALLER
-from support.runs import code_of, other_images, other_settings
+from support.runs import other_images, other_settings
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
@@ -68,10 +68,8 @@ def markdown(rows):
 
 
 def write_csv(path, rows):
-    """Rows (dicts) -> a CSV file with every column that any of them has."""
     with atomic(path) as file:
-        columns = dict.fromkeys(column for row in rows for column in row)
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -130,7 +128,7 @@ def cells(row, args):
     runs, own, texts, csv_rows = runs_of(row, args), {}, {}, []
     baseline = row.baseline and row.baseline._replace(seeds=row.seeds)
     stand_in, n = row.dataset in STAND_INS, sum(run.result is not None for run in runs)
-    ours = f"**ours**, last epoch, n = {n}" if n else "not run" if runs else STAND_INS[row.dataset]
+    ours = f"**ours**, last epoch, n = {n}" if n else "not run"
     for entry in papers(row.key, row.dataset, label(row)):
         head = f"paper, {NAMES[entry['dataset']]}" if stand_in else "paper"
         texts.setdefault(head, {})[entry["metric"]] = published(entry)
@@ -159,10 +157,9 @@ def cells(row, args):
             "ours": mean if n else ours,                # None: DML-DA's α without DML-DA
             "our std": std, "seeds": len(last), "best on test, not to report": best,
             "best on test's std": best_std, "before training": mean_and_std(before.values())[0],
-            "command": re.sub(r" --(seed 0|out ('.*'|\S+))", "", runs[0].command) if runs else None,
-            "rate": runs[0].cfg.lr if runs else None, "baseline": baseline and label(baseline),
-            "gain": gained, "gain's half-width": half if len(gain) > 2 else None,
-            "gain's seeds": len(gain)})
+            "command": re.sub(r" --(seed 0|out ('.*'|\S+))", "", runs[0].command),
+            "rate": runs[0].cfg.lr, "baseline": baseline and label(baseline), "gain": gained,
+            "gain's half-width": half if len(gain) > 2 else None, "gain's seeds": len(gain)})
     return csv_rows, texts
 
 
@@ -241,33 +238,28 @@ def seeds_of(runs, name, file="result.json"):
     """name: a setting, one of its runs, or that run's folder -> {seed: Folder} of all its runs
     that have the file.  UserError: there are none."""
     settings, name = folders_of(runs, file), Path(name).name
-    setting, _, seed = name.rpartition("-s")
-    if seed in settings.get(setting, {}):
-        return settings[setting]
-    if name in settings:
-        return settings[name]
-    kind = "run" if file == "log.jsonl" else "finished run"
-    known = ", ".join(settings) or "none"
-    raise UserError(f"no {kind} {name} under {runs}: there are {known}")
+    run = re.fullmatch(r"(.*)-s(\d+)", name)
+    setting = run[1] if run and run[2] in settings.get(run[1], {}) else name
+    if setting not in settings:
+        kind = "run" if file == "log.jsonl" else "finished run"
+        known = ", ".join(settings) or "none"
+        raise UserError(f"no {kind} {name} under {runs}: there are {known}")
+    return settings[setting]
 
 
-def table(runs, archive):
-    """Every finished run of a folder as Markdown, a row per setting; below it, but of an archive,
-    those of other code than today's."""
+def table(runs):
+    """Every finished run of a folder as Markdown, a row per setting."""
     columns = {"unseen R@1, last epoch": ["R@1"], "best on test*": ["R@1", None, "best on test"],
                "pretrained": ["R@1", None, "pretrained backbone"],
                **{metric: [metric] for metric in ("seen R@1", "MAP@R", "NMI")}}
-    rows, others = [["run", "seeds", *columns]], []
+    rows = [["run", "seeds", *columns, "code"]]
     for name, folders in folders_of(runs).items():
         rows.append([name, str(len(folders)), *(
-            spread(by_seed(folders.values(), *asked).values()) for asked in columns.values())])
-        others += [run.folder.name for run in folders.values() if not archive
-                   and run.config.get("code") != code_of(run.config["paper"])]
+            spread(by_seed(folders.values(), *asked).values()) for asked in columns.values()),
+            ", ".join({str(run.config.get("code")): 0 for run in folders.values()})])
     if len(rows) == 1:
         raise UserError(f"no finished run under {runs}")
-    return "\n".join([
-        *markdown(rows), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}",
-        *([f"By other code than this: {', '.join(others)}."] if others else [])])
+    return "\n".join([*markdown(rows), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}"])
 
 
 def last_figures(run):

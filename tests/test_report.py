@@ -36,14 +36,12 @@ def rows_of(*words):
 
 
 def under(out):
-    """The command line of the runs in a folder."""
     return args_of("--dataset", "real", "--runs", out)
 
 
 def write_report(folder, *words):
-    """The report of a command line -> its text, the names of what was written"""
-    args = args_of(*words)
     folder.mkdir(exist_ok=True)
+    args = args_of(*words)
     return command.write_report(experiments.selected(args), args, folder)
 
 
@@ -130,7 +128,8 @@ def test_the_plan_has_what_the_list_has_but_what_is_finished(out, typed):
     assert f"{runs[2].folder} holds a run with other settings: lr (there 7, now " in plan
     assert f"{runs[3].folder} holds a run of other code: " in plan and status == 0
     assert "2 folders hold other runs" in typed("report", "--quick", "--runs", out)[1]
-    assert f"By other code than this: {runs[3].folder.name}." in typed("report", "--runs", out)[1]
+    codes = {row[0]: row[-1] for row in table_rows(typed("report", "--runs", out)[1])}
+    assert codes[runs[3].folder.name.removesuffix("-s0")] == "edited"
     status, left, plan = typed("report", "--paper", "mdr", "--table", "2c", "--plan", "--runs", out)
     assert left == "" and status == 1                           # no datasets here: it says which
     assert "missing: no cub under" in plan and "CUB_200_2011.tgz" in plan
@@ -212,10 +211,8 @@ def test_two_settings_are_compared_within_a_seed(out, typed):
 def test_cub128_has_the_experiments_on_cub_and_cars_and_the_headlines_first():
     args = args_of("--dataset", "cub128", "--weights", "my own.pth", "--precision", "fp32")
     rows = experiments.selected(args)
-    assert {row.key for row in rows} == set(experiments.EXPERIMENTS) - {("mdr", "1b")}
+    assert {row.key for row in rows} == {*experiments.EXPERIMENTS} - {("mdr", "1b"), ("mdr", "2a")}
     assert {(row.dataset, row.seeds) for row in rows} == {("cub128", 3)}
-    assert {tables.label(row) for row in rows if row.flags is None} == {
-        "Triplet+MDR (256x256)", "R18", "R18+MDR", "R50", "R50+MDR", "IBN", "IBN+MDR"}
     runs = experiments.all_runs(rows, args)
     assert {run.folder for run in runs[:33]} == {
         run.folder for row in rows if row.key in experiments.HEADLINES
@@ -287,18 +284,18 @@ def test_ours_stand_beside_the_papers(out, tmp_path):
     ("cub128", [["paper, CUB", "68.8 ± 0.5"]])])
 def test_on_a_stand_in(dataset, papers, out, tmp_path):
     """The paper's figures, on glyphs on each of their datasets, stand above ours, not subtracted;
-    other backbones and 256 × 256 have no miniature; widths on glyphs are an eighth."""
+    there are no other backbones nor 256 × 256; widths on glyphs are an eighth."""
     words = "--dataset", dataset, "--paper", "mdr", "--seeds", 4, "--runs", out
     rows = rows_of(*words)
     for row in rows:
-        if row.key[1] in ("1a", "3") and row.flags is not None:
+        if row.key[1] in ("1a", "3"):
             for run in experiments.runs_of(row, under(out)):
                 run.folder.exists() or pretend(run, 0.6 if row.name == "Triplet+MDR" else 0.5)
     text, _ = write_report(tmp_path / "r", *words)
     assert ("> **Not the papers' protocol.**" in text) == (dataset == "cub128")
     assert "MDR, Table 1b" not in text and "difference |" not in text
     shown = table_rows(text)
-    assert sum(row[1] == experiments.STAND_INS[dataset] for row in shown) == 7
+    assert "MDR, Table 2a" not in text and "256x256" not in text
     at, n = next(i for i, row in enumerate(shown) if row[0] == "**Triplet+MDR**"), len(papers)
     assert [row[1:3] for row in shown[at:at + n]] == papers
     ours, gained, best = (row[1:] for row in shown[at + n:at + n + 3])
@@ -331,29 +328,27 @@ def test_where_a_figure_is_read(out):
 
 # ---------------------------------------------------------------------------- the figures
 def test_figures_from_logs_and_results(out, tmp_path, monkeypatch, capsys):
-    """What has not run is skipped, as a sweep with one of its values, and what was drawn before
-    goes; without matplotlib a line says so."""
+    """A sweep without one of its values is skipped, and what was drawn before goes; without
+    matplotlib a line says so."""
     pytest.importorskip("matplotlib")
-    drawable = {("jrd", "fig2"), ("mdr", "fig4"), ("mdr", "fig6")}
     args = args_of("--dataset", "glyphs", "--runs", out)
-    rows = [row for row in rows_of("--dataset", "glyphs", "--seeds", 2) if row.key in drawable]
-    pretend(experiments.runs_of(rows[0], args)[0], 0.4)
+    rows = [row for row in rows_of("--dataset", "glyphs", "--seeds", 2) if row.key in (
+        ("jrd", "fig2"), ("mdr", "fig4"), ("mdr", "fig6"))]
+    first, *runs = experiments.all_runs(rows, args)
+    pretend(first, 0.4)
     (tmp_path / "jrd-fig2.png").write_bytes(b"from before")
     text, drawn = command.write_report(rows, args, tmp_path)
     assert capsys.readouterr().err == "skipped jrd-fig2.png: not every value has run\n"
-    assert not list(tmp_path.glob("*.png")) and ".png" not in text + "".join(drawn)
-    for i, run in enumerate(experiments.all_runs(rows, args)[1:]):
+    assert not [*tmp_path.glob("*.png")] and ".png" not in text + "".join(drawn)
+    for i, run in enumerate(runs):
         pretend(run, 0.4 + 0.001 * i)
     text, (_, _, *drawn) = command.write_report(rows, args, tmp_path)
-    assert set(drawn) == {f"{paper}-{name}.png" for paper, name in drawable}
-    for name in drawn:
-        assert (tmp_path / name).stat().st_size > 10_000 and f"({name})" in text
+    assert drawn == ["jrd-fig2.png", "mdr-fig4.png", "mdr-fig6.png"]
+    assert all((tmp_path / name).stat().st_size > 10_000 and f"({name})" in text for name in drawn)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     command.write_report(rows, args, tmp_path)
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(": ")[0] for line in lines] == [f"skipped {name}" for name in drawn]
-    assert all("matplotlib" in line and "pip install" in line for line in lines)
-    assert not list(tmp_path.glob("*.png"))
+    for line, name in zip(capsys.readouterr().err.splitlines(), drawn, strict=True):
+        assert line.startswith(f"skipped {name}: ") and "matplotlib" in line and "pip" in line
 
 
 def test_curves_of_any_runs(out, tmp_path, monkeypatch, typed):
@@ -370,14 +365,15 @@ def test_curves_of_any_runs(out, tmp_path, monkeypatch, typed):
     write("jrd-glyphs-s0")
     names, drawn = ["mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"], {}
     with monkeypatch.context() as patch:
-        patch.setattr(figures, "draw_curves", lambda path, curves: [
-            drawn.setdefault(panel, {}).update({name: points}) for panel, name, points in curves])
+        patch.setattr(figures, "draw_curves", lambda path, curves: drawn.update(
+            {(y_label, name): points for (*_, y_label), name, points in curves}))
         typed("report", "--curves", *names, "--runs", out)
-    loss, r1, seen = drawn.values()
-    assert loss["mdr-glyphs"] == [(1, [4.0, 6.0]), (2, [2.0, 4.0]), (3, [1.0])]
-    assert r1 == {"mdr-glyphs": [(2, [50.0, 25.0]), (3, [50.0])],
-                  "mdr-glyphs-s1": [(2, [25.0]), (3, [50.0])], "mdr-glyphs-s1-s0": [(1, [12.5])]}
-    assert seen == {"mdr-glyphs": [(2, [75.0])]}
+    loss, r1, seen = (figures.AXES[metric] for metric in ("loss", "R@1", "seen R@1"))
+    assert drawn[loss, "mdr-glyphs"] == [(1, [4.0, 6.0]), (2, [2.0, 4.0]), (3, [1.0])]
+    assert drawn[r1, "mdr-glyphs"] == [(2, [50.0, 25.0]), (3, [50.0])]
+    assert drawn[r1, "mdr-glyphs-s1"] == [(2, [25.0]), (3, [50.0])]
+    assert drawn[r1, "mdr-glyphs-s1-s0"] == [(1, [12.5])]
+    assert [name for label, name in drawn if label == seen] == ["mdr-glyphs"]
     for name, message in (("jrd-glyphs-s0", "nothing to draw: no epoch is logged yet"),
                           ("mdr-cub", f"no run mdr-cub under {out}: there are jrd-glyphs, mdr")):
         assert message in typed("report", "--curves", name, "--runs", out)[2]
@@ -401,10 +397,9 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     figures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
     assert len(sheets[0]) == 2
     for (_, kind, file), found in sheets[0]:
-        distances, others = zip(*found)
-        assert [other.stem for *_, other in others] == nearest[file.stem].split()
-        assert kind == file.stem[0] and all(c == other.stem[0] for _, c, other in others)
-        assert all(distance % 1 == 0 for distance in distances)
+        assert [other.stem for _, (*_, other) in found] == nearest[file.stem].split()
+        assert all(c == other.stem[0] and d % 1 == 0 for d, (_, c, other) in found)
+        assert kind == file.stem[0]
     data.gallery = test
     figures.draw_nearest(tmp_path / "sheet.png", tmp_path / "best.pt")
     query, found = sheets[-1][0]
@@ -454,14 +449,15 @@ def ends(process):
 
 @pytest.mark.parametrize("jobs", "12")
 def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all, tmp_path):
+    words = "--table 2c --out my runs"
     stdout, stderr, status = ends(run_all("--jobs", jobs, "--table", "2c", "--out", "my runs"))
-    called = (tmp_path / "log").read_text().splitlines()
-    assert called[0] == "-m report --plan --dataset real --table 2c --out my runs"
-    assert sorted(called[1:4]) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
-    assert called[4] == "-m report --dataset real --table 2c --out my runs"
+    plan, *called, report = (tmp_path / "log").read_text().splitlines()
+    assert plan == f"-m report --plan --dataset real {words}"
+    assert sorted(called) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
+    assert report == f"-m report --dataset real {words}" and stdout.endswith("the report\n")
     assert status == 1 and "failed: python mdr.py --seed 0\n" in stderr
-    assert stdout.count("last epoch fine") == 2 and stdout.endswith("the report\n")
-    assert "mdr.py: trouble" in stdout + stderr
+    assert stdout.count("last epoch fine") == 2 and "mdr.py: trouble" in stdout + stderr
+    assert "-- 3 of 3, about 0 minutes left" in stdout
 
 
 def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all, tmp_path):
