@@ -1,5 +1,6 @@
-"""studies/composed.py: each arm's loss is the sum of the scripts' own functions, each part's gradient
-reaches the backbone, an arm without JRS trains as dml_da.py does, the page's table is the archive's."""
+"""studies/composed.py: each arm's loss is the sum of the scripts' own functions, each reaches the
+backbone, an arm without JRS trains as dml_da.py does, the page has the archive's figures."""
+import re
 from functools import partial
 
 import pytest
@@ -71,3 +72,12 @@ def test_an_arm_without_jrs_trains_as_dml_da(scripts_own, few_glyphs, tmp_path):
         losses.append(state["history"][0]["loss"])
         assert ("τ of x" in state["history"][0]) == bool(arm)
     assert losses[0] == losses[1]
+
+
+def test_the_page_has_the_gains_of_the_archive(monkeypatch, capsys):
+    monkeypatch.setattr(composed, "draw_curves", lambda *args: None)
+    composed.table(ROOT / "results" / "glyphs" / "composed.tar.xz")
+    page = (ROOT / "studies" / "composed.md").read_text(encoding="utf-8")
+    told, printed = ({*re.findall(r"[+-][\d.]+ \[[^]]*\]|[\d.]+ ± [\d.]+", text)}
+                     for text in (page, capsys.readouterr().out))
+    assert len(told) > 15 and told <= printed
