@@ -23,7 +23,7 @@ Equation                                        where
   5.1   Gaussian mixture; Table 4's kernels     gaussian_kernel, laplace_kernel, polynomial_kernel,
                                                 mgf_kernel
 
-U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1, E2,
+U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1, E3,
 ... are errata.  docs/equations.md has them all.
 Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes; C(P), C_I
 are the paper's covariance operators.
