@@ -6,8 +6,7 @@
     to_device, features              --precision and channels_last
     load(checkpoint)                 a trained network, ready to embed
     Run                              header, progress, log, atomic checkpoint, automatic resume
-    python common.py check cub       reads every image of a dataset and lists those it cannot
-    python common.py prepare cub     fetches the dataset (cub, sop) and weights, builds caches
+    python common.py check cub, prepare cub     support/prepare.py
 
 Images are uint8 RGB (3, h, w) until `Preprocess` turns a batch into what its backbone knows.
 """

@@ -9,9 +9,9 @@
 
 Protocol: the evaluator that MDR and DML-DA name (Oh Song et al. 2016; JRD names none), without the
 traps of its successors.
-- Euclidean distances (on unit vectors the ranking is that of the cosine), compared exactly, as if
-  without rounding; k-means and the 1-NN estimates compare in float32.  A query leaves its own list
-  by index: an image may occur twice.
+- Euclidean distances (on unit vectors the ranking is that of the cosine): float64 decides what
+  float32 cannot, and squared distances within a share of 1e-10 may be ties; k-means and the 1-NN
+  estimates compare in float32.  A query leaves its own list by index: an image may occur twice.
 - Ties count against the query: a negative exactly as far as the nearest positive is nearer, so a
   collapsed embedding scores 0 and not 100%.
 - A query whose class has no second image cannot hit and counts as a miss.
@@ -51,14 +51,13 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
     P(i) is the precision among the i nearest: j / i if the j-th positive stands at place i."""
     x, labels, gallery, gallery_labels = _usable(embeddings, labels, gallery, gallery_labels)
-    R = _positives(labels, gallery_labels)[:, None]                     # (n, 1)
+    R = _positives(labels, gallery_labels)                              # (n,)
     if not R.any():
         return 0.0
     total = 0.0
-    for rows, i in ranks.positive_places(x, labels, gallery, gallery_labels, int(R.max())):
-        precision = torch.arange(1, i.shape[1] + 1) / i.cpu().double()  # (b, max R)
-        precision[i.cpu() > R[rows]] = 0
-        total += (precision.sum(1) / R[rows, 0].clamp(min=1)).sum().item()
+    for row, i in ranks.positive_places(x, labels, gallery, gallery_labels, int(R.max())):
+        i = i[i <= R[row]].cpu().double()
+        total += (torch.arange(1, len(i) + 1) / i).sum().item() / max(1, int(R[row]))
     return total / len(x)
 
 

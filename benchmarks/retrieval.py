@@ -30,15 +30,18 @@ except ImportError:
 SIZES = {  # size: (embeddings, classes, K, noise, turns, rounds of k-means)
     "cub": (5924, 100, [1, 2, 4, 8], 3.6, 9, 20),
     "middle": (15125, 3000, [1, 10, 100, 1000], 3.0, 3, 2),
+    "weak": (15125, 2829, [1, 10, 100, 1000], 4.0, 3, 2),
     "sop": (60502, 11316, [1, 10, 100, 1000], 1.6, 3, 2)}
 WIDTH = 512
 
 
-def embeddings(n, classes, noise):
-    """-> x (n, 512) float32 of whole numbers, labels (n,)"""
+def embeddings(n, classes, noise, unit):
+    """-> x (n, 512) float32, of whole numbers or unit vectors, labels (n,)"""
     draw = np.random.default_rng(0)
     labels = np.arange(n) % classes
     x = draw.standard_normal((classes, WIDTH))[labels] + noise * draw.standard_normal((n, WIDTH))
+    if unit:
+        return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), labels
     x = np.rint(x * 85 / np.sqrt(1 + noise ** 2)).astype(np.float32)
     squares = np.square(x.astype(np.float64)).sum(1)
     assert 2 * squares.max() < 2 ** 24                                       # exact in float32
@@ -90,7 +93,7 @@ def main(args):
     for size in args.sizes:
         n, classes, ks, noise, turns, rounds = SIZES[size]
         turns = args.turns or turns
-        x, labels = embeddings(n, classes, noise)
+        x, labels = embeddings(n, classes, noise, unit=size == "weak")
         search_faiss(x[:1000], ks), recall_at_k(x[:1000], labels[:1000], [1])           # warm up
         (recall, neighbours), seconds = in_turn(
             [lambda: recall_at_k(x, labels, ks), lambda: search_faiss(x, ks)], turns)
