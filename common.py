@@ -119,19 +119,6 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     return Data(train_plain=split("train", test), identity=identity, folder=folder, **parts)
 
 
-def untrained(data):
-    """Data of a folder on which nothing trained -> the same with all its images in `test`; a
-    gallery stays apart, and what is searched in it is `test` alone."""
-    splits = [data.test] if data.gallery else [data.train_plain, data.test]
-    names = [split.classes[label] for split in splits for label in split.labels.tolist()]
-    number_of = {name: i for i, name in enumerate(data.test.classes if data.gallery else
-                                                  sorted({*names}))}
-    test = Split(torch.utils.data.ConcatDataset([split.images for split in splits]),
-                 torch.tensor([number_of[name] for name in names]), [*number_of],
-                 sum((split.files or [] for split in splits), []))
-    return Data(None, None, test, data.gallery, identity=data.identity, folder=data.folder)
-
-
 def need_pairs(split, cfg):
     """UserError: no positive pairs in these training images, or no negative ones in a batch."""
     of_class = split.labels.bincount()
@@ -193,7 +180,7 @@ def train_loader(split, augment, batches, cfg):
         epoch_batches[:] = [[(epoch, i) for i in batch] for batch in indices]
         if first:
             n, drawn = len(indices), sum(map(len, indices))
-            more = "--iterations 20" if "iterations" in cfg else "--batch 32"
+            more = "--iterations 20" if "iterations" in cfg else "a smaller --batch"
             print(f"batches per epoch: {n}, of about {drawn / n:.0f} images, so "
                   f"{drawn / len(split):.1f} passes over the training images"
                   + f"; {more} makes more steps" * (n < 5))

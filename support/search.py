@@ -2,6 +2,7 @@
 
 An entry (name, class, source) is an image: source is its path or, without a file, uint8 (3, h, w).
 """
+from dataclasses import replace
 from pathlib import Path
 from unicodedata import normalize
 
@@ -71,25 +72,36 @@ def save_npz(path, embedded, names):
 
 # ---------------------------------------------------------------------------- a checkpoint's images
 def rebuild(args):
-    """args.file, a checkpoint -> its script, network and settings; its Data, or --dataset's.  A
-    folder that is not the run's has all its images in `test`, because none of them trained."""
+    """args.file, a checkpoint -> its script, network and settings; its Data, or --dataset's.  Of a
+    folder without a gallery/ that is not the run's `test` has all images."""
     paper = script(read_checkpoint(args.file)["paper"])
     network, cfg = paper.common.load(args.file, args.device)
     cfg.data_root = args.data_root or cfg.data_root
     prefix, _, test_transform = paper.transforms(cfg)
 
-    def load(dataset, val):
-        return paper.common.load_dataset(dataset, cfg.data_root, prefix, test_transform,
-                                         cache=not args.no_cache, val=val)
-    data = load(args.dataset or cfg.dataset, None if args.dataset else cfg.val)
-    others = other_images(cfg.images, data.identity)
-    if args.dataset and cfg.val and not others:             # the run's folder, elsewhere
-        data = load(args.dataset, cfg.val)
-    if others or args.dataset and (cfg.images or {}).keys() != (data.identity or {}).keys():
-        print("note: these are not the images of the run" + (f": {others} differ" if others else "")
-              + "; if a class of them was trained on, its figures are too high")
-        data = paper.common.untrained(data)
-    return paper, network, cfg, data
+    def load(val):
+        return common.load_dataset(dataset, cfg.data_root, prefix, test_transform,
+                                   cache=not args.no_cache, val=val)
+    dataset, own, common = args.dataset or cfg.dataset, getattr(cfg, "images", {}), paper.common
+    try:
+        data = load(None if args.dataset else cfg.val)
+        same = data.identity.keys() == own.keys() and not other_images(own, data.identity)
+    except UserError:                                       # a folder that cannot be split
+        if not args.dataset or not Path(dataset).is_dir():
+            raise
+        data, same = None, False
+    if same:
+        return paper, network, cfg, load(cfg.val) if args.dataset and cfg.val else data
+    print("note: these are not the images of the run; if a class of them was trained on, its "
+          "figures are too high")
+    if data and (data.gallery or not Path(dataset).is_dir()):       # a paper's: its test split
+        return paper, network, cfg, replace(data, train=None, train_plain=None, val=None)
+    entries = folder_entries(dataset)
+    classes = sorted({kind for _, kind, _ in entries})
+    test = common.Split(ImageFiles([path for *_, path in entries], test_transform),
+                        torch.tensor([classes.index(kind) for _, kind, _ in entries]), classes,
+                        [path.relative_to(dataset).as_posix() for *_, path in entries])
+    return paper, network, cfg, common.Data(None, None, test, folder=Path(dataset))
 
 
 def embed_images(args):

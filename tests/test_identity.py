@@ -114,11 +114,24 @@ def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path,
     assert status == 0 and "note:" not in out
     (moved / "class00").rename(moved / "zebra")
     _, out, _ = typed(*words, "--export", tmp_path / "e.npz")
-    assert "note: these are not the images of the run: train, test differ" in out
+    assert "note: these are not the images of the run" in out
     assert "18 embeddings of 6 classes" in out and "seen" not in out
     with np.load(tmp_path / "e.npz") as file:
         assert [str(file["classes"][label]) for label in file["labels"]] == [
             path.split("/")[0] for path in file["paths"]]
+
+
+def test_another_folder_is_judged_whole(train, photos, tmp_path, typed):
+    """... though it has too few classes to train on, a class of one image, images in none."""
+    checkpoint = train(jrd, dataset=photos)[0] / "last.pt"
+    folder = make_folder(tmp_path / "new", [3, 1], side=20, seed=9)
+    (folder / "class00" / "0.png").rename(folder / "loose.png")
+    status, out, err = typed("eval.py", checkpoint, "--dataset", folder, "--export",
+                             tmp_path / "e.npz")
+    assert (status, err) == (0, "") and "4 embeddings of 3 classes" in out and "seen" not in out
+    with np.load(tmp_path / "e.npz") as file:
+        assert [*file["paths"]] == ["class00/1.png", "class00/2.png", "class01/0.png", "loose.png"]
+        assert [*file["classes"][file["labels"]]] == ["class00", "class00", "class01", "–"]
 
 
 def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_path):
