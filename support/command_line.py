@@ -184,9 +184,6 @@ def device(cfg):
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if "," in name:
-        raise UserError(f"--device {name}: a run has one GPU; several runs go side by side "
-                        "(docs/running.md, Many runs)")
     try:
         if torch.device(name).type in ("cpu", "cuda"):
             return torch.empty(0, device=name).device

@@ -5,7 +5,7 @@
 """
 import collections
 import itertools
-import shutil
+import tempfile
 from pathlib import Path
 
 import torch
@@ -23,26 +23,22 @@ def download(dataset, root):
     """Fetch and unpack cub or sop where it is missing.  Its folder appears whole or not at all.
     Tested against a server on the same machine; the real addresses were not tried."""
     name = SMALLER.get(dataset, dataset)
-    if name not in ARCHIVES:
+    folder = Path(root, FOLDERS.get(name, [""])[0])
+    if name not in ARCHIVES or folder.is_dir():
         return
-    (url, _, md5), folder = ARCHIVES[name], Path(root, FOLDERS[name][0])
-    part = folder.with_name(f".download-{name}")
-    shutil.rmtree(part, ignore_errors=True)                         # what a killed one left
-    if folder.is_dir():
-        return
+    url, _, md5 = ARCHIVES[name]
     try:
-        part.mkdir(parents=True)
-        archive = part / url.rpartition("/")[2]
-        torch.hub.download_url_to_file(url, str(archive))           # torchvision's has no ftp
-        if not check_md5(archive, md5):
-            raise UserError(f"{archive.stat().st_size:,} bytes came, whose md5 is not {md5}")
-        extract_archive(archive, part)
-        (part / folder.name).rename(folder)
+        Path(root).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as place:
+            archive = Path(place, url.rpartition("/")[2])
+            torch.hub.download_url_to_file(url, str(archive))           # torchvision's has no ftp
+            if not check_md5(archive, md5):
+                raise UserError(f"{archive.stat().st_size:,} bytes came, whose md5 is not {md5}")
+            extract_archive(archive, place)
+            Path(place, folder.name).rename(folder)
     except Exception as error:              # a server and an archive fail in a dozen ways
         raise UserError(f"cannot download {url}: {reason(error)}; nothing of it was kept, try "
                         f"again or unpack it to {folder} yourself")
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def prepare(args):

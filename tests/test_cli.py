@@ -46,7 +46,6 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --backbone resnet51": "no classification model of torchvision",
     "mdr.py --dataset cub --size 300": "--size 300 is larger than --resize 256",
     "jrd.py --device tpu": "--device tpu",
-    "jrd.py --device cuda:0,1": "a run has one GPU; several runs go side by side (docs/running.md",
     "mdr.py --device mps:0 --dataset birds": "use --device cpu",        # before anything is read
     "jrd.py --dataset birds": "unknown dataset 'birds'",
     "jrd.py --dataset {tmp}/broken --weights random": "class01/0.png",
