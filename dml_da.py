@@ -95,13 +95,6 @@ class Network(nn.Module):
 
 
 # ---------------------------------------------------------------------------- losses
-# U1: Eq. 2-4 print sums without a divisor.  Here the sums over unordered pairs, triplets or tuplets
-# are divided by B, the number of images.  A class of n images has Σ_{i<j} D = n² D_avg, so with 10
-# classes of 10 images Eq. 2's positive part is 10 mean_c D_avg.  Once α has settled, λ times Eq. 6
-# has the gradient of -λ mean_c D_avg (density_regularizer).  The two balance at λ = 10, on Fig. 6's
-# plateau.  A mean over pairs would let λ L_DA dominate, a plain sum drown it.
-
-
 def squared_distances(f):
     """Eq. 1: D = ‖f_i - f_j‖²; for equal rows both value and gradient are 0.  -> (B, B)"""
     return torch.cdist(f, f, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -118,7 +111,14 @@ def positive_pairs(labels):
 
 
 def contrastive_loss(f, labels, margin):
-    """Eq. 2: (Σ_positive D + Σ_negative [m_p - D]_+) / B over unordered pairs (U1).  -> scalar"""
+    """Eq. 2: (Σ_positive D + Σ_negative [m_p - D]_+) / B over unordered pairs.  -> scalar
+
+    U1: Eq. 2-4 print sums, and the paper leaves open whether pairs are ordered.  Here the sums are
+    divided by B, the number of images.  Why: n images of a class have Σ_{i<j} D = n² D_avg, so with
+    10 × 10 images the positive part is 10 mean_c D_avg.  Once α has settled, λ L_DA has the
+    gradient of -λ mean_c D_avg.  The two balance at λ = 10, on Fig. 6's plateau.  A mean over pairs
+    would let λ L_DA dominate, a plain sum drown it.
+    """
     D, same = squared_distances(f), same_class(labels)                  # (B, B)
     return torch.where(same, D, F.relu(margin - D)).sum() / 2 / len(f)  # half: each pair twice
 
@@ -204,12 +204,10 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
 
     U2: Eq. 6-8 are printed for all C classes, and Section IV-A computes D_avg in a mini-batch.
     Here C, too, is the batch's.
-    At α* = D_avg + ½, the optimum of Eq. 6, ∂L_DA/∂D_avg = 2 (D_avg - α*) / C = -1 / C.  So
-    converged targets push every class outwards equally: Eq. 6 adapts only while α lags.  Adam moves
-    α by at most about lr per step: by 0.03 in the paper's 3,000 steps per class on CUB, by 1.5 on
-    Cars.  Eq. 2's positive pairs alone (10 × 10, U1) balance a fixed α at D_avg = α - 5/λ.
-    Eq. 8's term is 0 if Eq. 7 holds: α_ci/α_cj = (D⁰_ci/D⁰_cj)^η.  It is not the squared violation
-    of this ratio, because it also shrinks with α.
+    At α* = D_avg + ½, Eq. 6's optimum, ∂L_DA/∂D_avg = -1 / C: settled targets push every class
+    outwards equally.  A fixed α balances Eq. 2's positive pairs (10 × 10, U1) at D_avg = α - 5/λ.
+    Eq. 8's term is 0 if Eq. 7 holds.  It is not the squared violation of Eq. 7's ratio, because it
+    also shrinks with α.
     """
     loss = (D_avg - alpha).square().mean() - alpha.mean()
     if D0 is not None:

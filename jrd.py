@@ -14,7 +14,7 @@ Equation                                        where
   1-3   bound ε_u <= ε_s + d_H + λ              eval.generalization_bound
   4     intra-class penalty of Fig. 2           intra_class
   5     open-set goal d(same) < d(different)    eval.recall_at_k
-  6-8   S_JRS = <C(P), C(Q)>, its estimate      joint_kernel, class_similarities
+  6-8   S_JRS = <C(P), C(Q)>, its estimate      class_similarities, joint_kernel
   9     representations x⁻, x, x⁺               Network
   10-11 L_JRS / N_pairs and the objective       jrs, objective
   12    AMSoftmax                               amsoftmax
@@ -43,8 +43,7 @@ from support.command_line import (Parser, add_shared_arguments, main, number, pr
                                   refuse_idle, settings)
 from support.glyphs import SMALL_TRANSFORMS
 
-# Section 5.1; variant, p, ks: Tables 2, 4, 1.  U7: the paper gives no number of seeds.  Run at
-# least 3 and report mean ± std.
+# Section 5.1; variant, p, ks: Tables 2, 4, 1.
 DEFAULTS = dict(alpha=1.0, s=20.0, m=0.1, regularizer="jrs", variant="jrd", kernel="gaussian", p=2,
                 K=3, K_prime=1, batch=100, epochs=50, lr=1e-4, lr_proxies=1e-2, drop_every=20,
                 dim=512, backbone="bn_inception", ks=[1, 2, 4, 8])
@@ -79,8 +78,8 @@ class Network(nn.Module):
         nn.init.kaiming_uniform_(self.proxies, a=5 ** 0.5)
 
     def train(self, mode=True):
-        """Batch norm stays in eval mode (5.1: frozen).  U10: its affine parameters learn, as in the
-        authors' code."""
+        """U10: the paper freezes batch norm.  Here it stays in eval mode, but its affine parameters
+        learn, as in the authors' code."""
         return common.freeze_batch_norm(super().train(mode))
 
     def pool(self, images):
@@ -168,7 +167,8 @@ def kernels_of(cfg):
 def jrs(gram, labels):
     """Eq. 10-11: L_JRS / N_pairs, the joint kernel's mean over ordered pairs of different classes.
 
-    Eq. 10's n^I n^J cancels Eq. 8's 1/(n^I n^J).  Its sum and N_pairs both count ordered pairs.
+    Eq. 10's n^I n^J cancels Eq. 8's 1/(n^I n^J).  U12: the paper leaves open whether (i, j) and
+    (j, i) are two pairs.  They are, in the sum and in N_pairs; as one in both the mean is the same.
     gram (B, B), labels (B,) -> scalar; 0 if the batch has one class.
     """
     different = labels[:, None] != labels[None, :]                      # (B, B)
@@ -178,7 +178,7 @@ def jrs(gram, labels):
 def class_similarities(gram, labels):
     """Eq. 8 for all pairs of classes: S_IJ = <C_I, C_J>, the mean of gram over I × J.
 
-    C are the classes of the batch, n^I the size of class I in it, not in the training set (E5).
+    C are the classes of the batch, n^I the size of class I in it, not in the training set (E4).
     gram (B, B), labels (B,) -> S (C, C), weights (C, C): n^I n^J, but 0 for I = J
     """
     member = F.one_hot(labels.unique(return_inverse=True)[1]).to(gram)  # (B, C)
@@ -214,8 +214,8 @@ def jintra(gram, labels):
 def intra_class(x, labels):
     """Eq. 4's penalty: -Σ_I 1/N_pairs^I Σ_{i≠j∈I} exp(-½‖x_i - x_j‖²), over the batch's classes.
 
-    The paper's sum has i = j too, which adds a constant.  N_pairs^I counts ordered pairs; a class
-    with one image has none.  x (B, d), labels (B,) -> scalar in [-classes, 0]
+    The paper's sum has i = j too, which adds a constant.  U12: N_pairs^I and the sum count ordered
+    pairs; a class with one image has none.  x (B, d), labels (B,) -> scalar in [-classes, 0]
     """
     member = F.one_hot(labels.unique(return_inverse=True)[1]).to(x)     # (B, C)
     n = member.sum(0)                                                   # (C,)
@@ -317,7 +317,7 @@ def train(cfg):
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
-    torch.manual_seed(cfg.seed)
+    torch.manual_seed(cfg.seed)     # U7: no number of seeds is given; run 3 or more, mean ± std
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
     common.to_device(network, cfg)
@@ -347,7 +347,7 @@ def train(cfg):
             due = (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs
             metrics = evaluate(network, data, cfg) if due else {}
             run.end_epoch(epoch, lr=optimizer.param_groups[0]["lr"], **metrics)
-        # E4: report the last epoch.  The authors' code evaluates each and selects none, too.
+        # U11: report the last epoch.  The authors' code evaluates each and selects none, too.
         if run.result is None:
             embedded = common.embed_splits(network.embed, data, cfg)
             run.finish(judge(embedded, cfg.ks) | tables_2_and_3(embedded, data, cfg))

@@ -19,8 +19,8 @@ Equation                                          where
   -     embedding normalization trick: e/μ        unit_mean, objective
   -     distance-weighted sampling (Wu et al.)    distance_weighted_negatives
 
-U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1 is an
-erratum.  docs/equations.md has them all.
+U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1 and
+E2 are errata.  docs/equations.md has them all.
 Shapes: B batch, D pooling width, d embedding width, S levels, T triplets.
 """
 import torch
