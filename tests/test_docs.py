@@ -142,12 +142,10 @@ def test_the_readme_has_the_figures_of_the_report():
 
 def test_what_was_decided_is_told_as_it_was():
     decided = {name: cells for (family, name), cells in DECIDED.items() if "SqueezeNet" in family}
+    undecided = [name for name, cells in decided.items() if "| undecided |" in cells]
+    assert len(decided) == 8 and undecided == ["DML-DA N-pair - N-pair"]        # with the heads
     page = prose(ROOT / "results" / "cub128" / "README.md")
-    table = "| must be above 0 |" + page.split("| must be above 0 |")[1].split("\n\n")[0]
-    lines = [re.split(r" *\| *", line.strip("| ")) for line in table.split("\n")]
-    assert [line[0] for line in lines[2:]] == [*decided][1:]               # without the heads
-    for difference, *cells in lines[2:]:
-        assert len(cells) == 5 and all(f" {cell} |" in decided[difference] for cell in cells)
+    assert "After Holm's correction all but N-pair's are significant." in page
 
 
 each_paper = pytest.mark.parametrize("script, equations", [("jrd", 16), ("mdr", 7), ("dml_da", 9)])
