@@ -17,6 +17,7 @@ bash run_all.sh runs what is left and reports.
 
 Figures are last-epoch means ± standard deviations over seeds; what was not run says so.
 """
+import csv
 import itertools
 import re
 import shlex
@@ -25,12 +26,11 @@ from pathlib import Path
 
 from report.experiments import (EXPERIMENTS, NAMES, SCRIPTS, all_runs, finished_runs, plan,
                                 runs_of, selected)
-from report.figures import (draw_curves, draw_experiment, draw_nearest, draw_runs, drawn, epochs,
-                            needed)
-from report.tables import CHOSEN, compare, pair_table, paper_table, table, unpacked, write_csv
+from report.figures import CURVES, draw_curves, draw_nearest, draw_runs, drawn, epochs, needed
+from report.tables import CHOSEN, compare, pair_table, paper_table, table, unpacked
 from support.command_line import Parser, number, refuse_idle
 from support.command_line import main as run_script
-from support.files import atomic
+from support.files import UserError, atomic
 
 NOT_THE_PAPERS = """\
 > **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
@@ -38,71 +38,59 @@ schedules of our own and SqueezeNet 1.1: results/cub128/README.md.  Compare diff
 rows, not absolute scores.
 
 """
-HEADER = """\
-{done} of {all} runs finished, made at commit {commits}, with pretrained weights of SHA-256 \
-{weights}.{stale}  Report made by `{command}`.  tables.csv has its numbers and, with --seed 0, 1, \
-..., the command of each row.
-
-Shares in %, mean ± standard deviation over seeds, last epoch; the papers' ± are standard \
-deviations too, their [low, high] 95% intervals.  {gain}  {chosen}  In figures: 95% intervals over \
-seeds, if there are three or more; in sweeps (of the seeds that all points have) and by level mean \
-± standard deviation.
-"""
 GAIN = ("Gains are differences within a seed: their mean and, from three seeds on, its 95% "
         "Student-t interval, not corrected for the number of gains.")
-NOTHING_RUN = """\
-0 of {all} runs are there.{stale}  `bash run_all.sh {words}` runs what is left and writes this \
-report, the papers' figures beside ours.  `python -m report --plan {words}` says which datasets \
-are missing."""
 SELECTION = "dataset paper table quick seeds weights precision"         # flags of a list of runs
 
 
 # ---------------------------------------------------------------------------- reports
 def header(args, runs, done):
-    """From which runs the report was made and by which code; without one how to start them."""
-    words = [f"--{name} {shlex.quote(str(value))}" for name, value in vars(args).items()
-             if value and name in SELECTION.split()]
+    """From which runs the report was made and by which code, and how to read it."""
     commits = {run.config["commit"] or "none" for run in done}          # 40 digits, + if edited
-    note = NOT_THE_PAPERS if args.dataset == "cub128" and done else ""
-    return note + (HEADER if done else NOTHING_RUN).format(
-        done=len(done), all=len(runs), stale=stale(runs), gain=GAIN, chosen=CHOSEN,
-        words=" ".join(words), command=shlex.join(["python", "-m", "report", *sys.argv[1:]]),
-        commits=", ".join(sorted(c[:12] + c[40:] for c in commits)),
-        weights=", ".join(sorted({run.config["weights_sha256"][:12] for run in done})))
+    commits = ", ".join(sorted(commit[:12] + commit[40:] for commit in commits))
+    weights = ", ".join(sorted({run.config["weights_sha256"][:12] for run in done}))
+    command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
+    note = NOT_THE_PAPERS if args.dataset == "cub128" else ""
+    return f"""\
+{note}{len(done)} of {len(runs)} runs finished, made at commit {commits}, with pretrained weights \
+of SHA-256 {weights}.  Report made by `{command}`.  tables.csv has its numbers and, with --seed 0, \
+1, ..., the command of each row.
 
-
-def stale(runs):
-    n = sum(run.state == "stale" for run in runs)
-    return f"  {n} folders hold other runs: see `python -m report --plan`." if n else ""
+Shares in %, mean ± standard deviation over seeds, last epoch; the papers' ± are standard \
+deviations too, their [low, high] 95% intervals.  {GAIN}  {CHOSEN}  In figures: 95% intervals over \
+seeds, if there are three or more; in sweeps (of the seeds that all points have) and by level mean \
+± standard deviation.
+"""
 
 
 def write_report(rows, args, folder):
-    """Write report.md, tables.csv and the figures -> the Markdown, the files' names.  Without a
-    finished run: report.md alone, which says how to start them."""
+    """Write report.md, tables.csv and the figures -> the Markdown, the files' names"""
     runs, most = all_runs(rows, args), max(row.seeds for row in rows)
     rows = [row._replace(seeds=most) for row in rows]           # what more seeds ran stands too
     done = [run for run in runs if run.result]
     lines = [f"# Report on {NAMES[args.dataset]}", "", header(args, runs, done)]
-    written, csv_rows = ["report.md"], []
-    if done and (folder / "README.md").exists():                # by a person
+    written, csv_rows = ["report.md", "tables.csv"], []
+    if (folder / "README.md").exists():                         # by a person
         lines += ["What was seen: [README.md](README.md).", ""]
-    for key, own in itertools.groupby(rows if done else [], lambda row: row.key):
+    for key, own in itertools.groupby(rows, lambda row: row.key):
         (paper, name), own, experiment = key, [*own], EXPERIMENTS[key]
-        heading = f"{NAMES[paper]}, {'Fig. ' * name.startswith('fig') or 'Table '}"
-        heading += f"{name.removeprefix('fig')}: {experiment.title}"
+        number = f"Fig. {name[3:]}" if name.startswith("fig") else f"Table {name}"
+        heading = f"{NAMES[paper]}, {number}: {experiment.title}"
         picture, shown = folder / f"{paper}-{name}.png", finished_runs(own, args)
         lines += [f"## {heading}", ""]
-        if experiment.picture and any(runs for _, runs in shown) and drawn(
-                picture, draw_experiment, experiment, shown):
-            written.append(picture.name)
-            lines += [f"![{heading}]({picture.name})", ""]
+        if experiment.picture and any(runs for _, runs in shown):
+            curves = CURVES[experiment.picture](shown, experiment.columns)
+            if drawn(picture, draw_curves, curves, experiment.picture != "epochs"):
+                written.append(picture.name)
+                lines += [f"![{heading}]({picture.name})", ""]
         for dataset, of_dataset in itertools.groupby(own, lambda row: row.dataset):
             text, figures = paper_table([*of_dataset], args)
             lines += [f"**{NAMES[dataset]}**", "", *text, ""]
             csv_rows += figures
-    if done:
-        write_csv(folder / "tables.csv", csv_rows)
-        written.insert(1, "tables.csv")
+    with atomic(folder / "tables.csv") as file:
+        writer = csv.DictWriter(file, csv_rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(csv_rows)
     with atomic(folder / "report.md") as file:
         file.write("\n".join(lines).rstrip() + "\n")
     return "\n".join(lines), written
@@ -112,7 +100,7 @@ def quick(rows, args, folder):
     """The end of --quick: a table of the pairs, their curves and a sheet, the next command."""
     pairs = [row for row in rows if row.baseline]
     print(*pair_table(pairs, args), "", "R@1 in % on classes that never trained, last epoch.  "
-          f"{GAIN}{stale(all_runs(rows, args))}", sep="\n")
+          + GAIN, sep="\n")
     if drawn(folder / "curves.png", draw_curves,
              epochs(finished_runs(rows, args), ["R@1"], of_paper=True)):
         print(f"wrote {folder / 'curves.png'}")
@@ -123,6 +111,26 @@ def quick(rows, args, folder):
     print(f"next, every figure of a pair: python -m report --compare {method} {baseline}"
           if args.seeds else "next, more seeds, so that gains have intervals: "
           + shlex.join(["bash", "run_all.sh", "--seeds", "3", *sys.argv[1:]]))
+
+
+def report(args):
+    """What came out of the list, or of --quick's pairs."""
+    rows = selected(args)
+    runs = all_runs(rows, args)
+    if stale := sum(run.state == "stale" for run in runs):
+        print(f"{stale} folders hold other runs: see --plan", file=sys.stderr)
+    if not any(run.result for run in runs):
+        raise UserError(f"no run of the list is finished under {args.beside}: bash run_all.sh "
+                        "trains them")
+    words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
+    out = Path(args.out or args.beside / "-".join(filter(None, words)))
+    out.mkdir(parents=True, exist_ok=True)
+    if args.quick:
+        return quick(rows, args, out)
+    text, written = write_report(rows, args, out)
+    if args.partial:
+        print(re.sub(r"!\[.*?\)\s*", "", text))          # without its pictures
+    print(f"wrote {out}/{', '.join(written)}")
 
 
 # ---------------------------------------------------------------------------- command line
@@ -143,16 +151,7 @@ def main(args):
         elif not args.dataset and not args.partial:
             print(table(args.runs))
         else:
-            rows = selected(args)
-            words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
-            out = Path(args.out or args.beside / "-".join(filter(None, words)))
-            out.mkdir(parents=True, exist_ok=True)
-            if args.quick:
-                return quick(rows, args, out)
-            text, written = write_report(rows, args, out)
-            if args.partial:
-                print(re.sub(r"!\[.*?\)\s*", "", text))          # without its pictures
-            print(f"wrote {out}/{', '.join(written)}")
+            report(args)
 
 
 def parse_args(argv=None):

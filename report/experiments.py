@@ -32,26 +32,21 @@ class Experiment(NamedTuple):
     method."""
     title: str
     datasets: str               # the paper's
-    seeds: int                  # on glyphs
+    seeds: int                  # on glyphs; 10 of the headline rows, fixed before they ran
     rows: dict                  # {row: flags}
     baselines: dict = {}        # {row: the row of this table that its gain is over}
     columns: tuple = ("R@1",)   # metrics, unless paper_numbers.jsonl has a table of the paper
-    beside: tuple = ()          # metrics that glyphs and cub128 have besides; no figure draws them
+    beside: tuple = ()          # metrics that no paper's table and no figure has
     measured: str = None        # of the last epoch alone: "ten parts", "l2 norm at inference"
     picture: str = None         # what draws it, a function of report/figures.py
 
 
-VARIANTS = {"JRD": "", "MRD": "--variant mrd", "JRD-C": "--variant jrd-c",
-            "JRD-Pooling": "--variant jrd-pooling"}
-PENALTIES = {"JRD": "jrs", "JMMD": "jmmd", "JIntra": "jintra"}    # α = 0 is AMSoftmax with each
+PENALTIES = {"JRD": "jrs", "JMMD": "jmmd", "JIntra": "jintra"}
 ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 and 5 go from 0 to 2; the paper names no points
 INTRA, INTRA_ALPHAS = "AMSoftmax + intra-class penalty", (0, 0.05, 0.1, 0.2, 0.5, 1)
 TRIPLET = {"Triplet": "--lambda 0", "Triplet+L2Norm": "--lambda 0 --l2norm", "Triplet+MDR": ""}
 OVER_TRIPLET = {"Triplet+L2Norm": "Triplet", "Triplet+MDR": "Triplet"}
 WIDTHS = (64, 128, 256, 512)
-BACKBONES = {"R18": "resnet18", "R50": "resnet50", "IBN": "bn_inception"}
-MDR_LOSSES = ("Contrastive", "Margin", "Triplet")
-WITH_MDR_OR_NOT = (("", " --lambda 0"), ("+MDR", ""))
 LEVELS = ("-1 0 1", "-2 0 2", "-3 0 3", "-3 -1 0 1 3", "-3 -2 0 2 3", "-4 -2 0 2 4", "-6 -3 0 3 6")
 LEVELS_OF = {f"levels {{{words.replace(' ', ',')}}}": f"--levels {words}" for words in LEVELS}
 LOSSES = {"triplet": "--loss triplet", "N-pair": "--loss npair", "contrastive": ""}
@@ -60,17 +55,17 @@ PLAIN = {"Triplet": "--loss triplet --lambda 0", "N-pair": "--loss npair --lambd
 ADAPTIVE = {f"DML-DA {name}": loss for name, loss in LOSSES.items()}
 OVER_PLAIN = dict(zip(ADAPTIVE, PLAIN))
 RETRIEVAL = ("MAP@R", "NMI", "seen R@1")
-GLYPHS_SEEDS = 10       # of the headline rows on glyphs: fixed before they ran, the same for all
 
 # Not here: t-SNE of embeddings (MDR Fig. 5, DML-DA Fig. 1a-c, 5 and 7-9), of the runs of Tables 1a
 # and I.  Such pictures did not tell one method from another.
 EXPERIMENTS = {     # (paper, table or figure): what to run
     ("jrd", "1"): Experiment(
-        "Recall@K; AMSoftmax is α = 0, not in the paper's table", "cub cars sop", GLYPHS_SEEDS,
+        "Recall@K; AMSoftmax is α = 0, not in the paper's table", "cub cars sop", 10,
         {"JRD": "", "AMSoftmax": "--alpha 0"}, {"JRD": "AMSoftmax"}, beside=RETRIEVAL),
     ("jrd", "2"): Experiment(
-        "which representations are joined; in ten parts (SOP: whole)", "cub cars sop", GLYPHS_SEEDS,
-        VARIANTS, measured="ten parts"),
+        "which representations are joined; in ten parts (SOP: whole)", "cub cars sop", 10,
+        {"JRD": "", "MRD": "--variant mrd", "JRD-C": "--variant jrd-c",
+         "JRD-Pooling": "--variant jrd-pooling"}, measured="ten parts"),
     ("jrd", "3"): Experiment(
         "terms of the generalization bound by 1-NN; R@1 in ten parts", "cub", 5,
         {"JMMD (alpha=0.1)": "--regularizer jmmd --alpha 0.1", "JRD (alpha=1)": ""},
@@ -93,34 +88,38 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
     ("jrd", "fig5"): Experiment(
         "R@1 against α for JRD, JMMD and JIntra", "cub", 3,
         {(name, "α", a): f"--regularizer {penalty} --alpha {a}" if a else "--alpha 0"
-         for name, penalty in PENALTIES.items() for a in ALPHAS},
+         for name, penalty in PENALTIES.items() for a in ALPHAS},    # α = 0 is AMSoftmax with each
         {(name, "α", a): (name, "α", 0) for name in PENALTIES for a in ALPHAS if a},
         picture="sweep"),
     ("jrd", "fig6"): Experiment(
         "R@1 over (K, K'); the curves coincide, so a table alone", "cub cars", 3,
         {(f"K' = {b}", "K", a): f"--K {a} --K-prime {b}" for b in (1, 3, 5) for a in (1, 3, 5)}),
     ("mdr", "1a"): Experiment(
-        "Recall@K", "cub cars", GLYPHS_SEEDS, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"},
+        "Recall@K", "cub cars", 10, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"},
         OVER_TRIPLET, beside=RETRIEVAL),
     ("mdr", "1b"): Experiment(
         "Recall@K", "sop inshop", 5, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"},
         OVER_TRIPLET),
     ("mdr", "2a"): Experiment(
         "backbones", "cub cars", 5,
-        {name + mdr: f"--backbone {backbone}{flag}" for name, backbone in BACKBONES.items()
-         for mdr, flag in WITH_MDR_OR_NOT}, {f"{name}+MDR": name for name in BACKBONES}),
+        {"R18": "--backbone resnet18 --lambda 0", "R18+MDR": "--backbone resnet18",
+         "R50": "--backbone resnet50 --lambda 0", "R50+MDR": "--backbone resnet50",
+         "IBN": "--backbone bn_inception --lambda 0", "IBN+MDR": "--backbone bn_inception"},
+        {"R18+MDR": "R18", "R50+MDR": "R50", "IBN+MDR": "IBN"}),
     ("mdr", "2b"): Experiment(
-        "losses", "cub cars", GLYPHS_SEEDS,
-        {name + mdr: f"--loss {name.lower()}{flag}" for name in MDR_LOSSES
-         for mdr, flag in WITH_MDR_OR_NOT},
-        {f"{name}+MDR": name for name in MDR_LOSSES}, beside=RETRIEVAL),
+        "losses", "cub cars", 10,
+        {"Contrastive": "--loss contrastive --lambda 0", "Contrastive+MDR": "--loss contrastive",
+         "Margin": "--loss margin --lambda 0", "Margin+MDR": "--loss margin",
+         "Triplet": "--loss triplet --lambda 0", "Triplet+MDR": "--loss triplet"},
+        {"Contrastive+MDR": "Contrastive", "Margin+MDR": "Margin", "Triplet+MDR": "Triplet"},
+        beside=RETRIEVAL),
     ("mdr", "2c"): Experiment(
         "configurations of the levels", "cub", 5,
         {f"{name} {kind}": f"{flags}{fixed}" for name, flags in LEVELS_OF.items()
          for kind, fixed in (("fixed", " --fixed-levels"), ("learnable", ""))},
         {f"{name} learnable": f"{name} fixed" for name in LEVELS_OF}),
     ("mdr", "3"): Experiment(
-        "l2 norm at inference only", "cub", GLYPHS_SEEDS,
+        "l2 norm at inference only", "cub", 10,
         {name + more: TRIPLET[name] for name in ("Triplet", "Triplet+MDR")
          for more in ("", " (L2 norm at inference)")},
         {f"{name} (L2 norm at inference)": name for name in ("Triplet", "Triplet+MDR")},
@@ -131,18 +130,18 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         {(name, "d", d): ("Triplet", "d", d) for name in OVER_TRIPLET for d in WIDTHS},
         picture="sweep"),
     ("mdr", "fig3b"): Experiment(
-        "learning curves of train and test", "cub", GLYPHS_SEEDS, TRIPLET, OVER_TRIPLET,
+        "learning curves of train and test", "cub", 10, TRIPLET, OVER_TRIPLET,
         columns=("R@1", "seen R@1"), picture="epochs"),
     ("mdr", "fig4"): Experiment(
-        "norms of the test embeddings", "cub", GLYPHS_SEEDS, TRIPLET, OVER_TRIPLET,
+        "norms of the test embeddings", "cub", 10, TRIPLET, OVER_TRIPLET,
         columns=("norm mean", "norm cv"), picture="epochs"),
-    ("mdr", "fig6"): Experiment("pairs at each level", "cub", GLYPHS_SEEDS, {"Triplet+MDR": ""},
+    ("mdr", "fig6"): Experiment("pairs at each level", "cub", 10, {"Triplet+MDR": ""},
                                 picture="levels"),
     ("dml_da", "I"): Experiment(
-        "NMI and Recall@K", "cars cub sop", GLYPHS_SEEDS, PLAIN | ADAPTIVE, OVER_PLAIN,
+        "NMI and Recall@K", "cars cub sop", 10, PLAIN | ADAPTIVE, OVER_PLAIN,
         beside=("MAP@R", "seen R@1", "D_avg mean")),
     ("dml_da", "fig1d"): Experiment(
-        "R@1 of train and test", "cars", GLYPHS_SEEDS, PLAIN | {"DML-DA contrastive": ""},
+        "R@1 of train and test", "cars", 10, PLAIN | {"DML-DA contrastive": ""},
         {"DML-DA contrastive": "Contrastive"}, columns=("R@1", "seen R@1"), picture="epochs"),
     ("dml_da", "fig3"): Experiment(
         "R@K with and without the correlation term; the curves coincide, so a table alone", "cars",
@@ -165,8 +164,6 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         columns=("NMI",), beside=("D_avg mean",), picture="sweep")}
 HEADLINES = (("jrd", "1"), ("mdr", "1a"), ("dml_da", "I"))
 # --quick: a row of each paper's first table, and its baseline; JRD's is the one without a gain.
-# One seed, so that two cores end in ten minutes, the installation too (--seeds 3: intervals).
-QUICK_SEEDS = 1
 QUICK = {("mdr", "1a"): "Triplet+MDR", ("dml_da", "I"): "DML-DA N-pair", ("jrd", "1"): "JRD"}
 
 
@@ -210,8 +207,9 @@ def selected(args):
             names = experiment.baselines[QUICK[key]], QUICK[key]
         for dataset in datasets:
             seeds = {"glyphs": experiment.seeds, "cub128": 3}.get(dataset, 5)
-            seeds = args.seeds or (QUICK_SEEDS if args.quick else seeds)
-            rows += [row_on(dataset, key, name, seeds) for name in names]
+            if args.quick:          # two cores end in ten minutes, the installation too
+                seeds = 1
+            rows += [row_on(dataset, key, name, args.seeds or seeds) for name in names]
     if not rows:
         raise UserError(f"nothing to run for --table {args.table} on {NAMES[args.dataset]}: there "
                         f"are {', '.join(map(' '.join, keys))}")
@@ -220,11 +218,8 @@ def selected(args):
 
 # ---------------------------------------------------------------------------- a run
 def read_lines(path):
-    """A file of JSON lines -> its rows, dicts.  UserError if it is damaged or not there."""
-    try:
-        return [dict(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError, TypeError):
-        raise UserError(f"{path} is damaged, or not there")
+    """A file of JSON lines -> its rows, dicts"""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 class Folder:

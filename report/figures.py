@@ -122,9 +122,7 @@ def levels(runs_of_rows, metrics):
             yield panel, kind, [*zip(np.mean([log["levels"] for log in logs], 0), shares.T)]
 
 
-def draw_experiment(path, experiment, runs_of_rows):
-    curves = {"sweep": sweep, "epochs": epochs, "levels": levels}[experiment.picture]
-    draw_curves(path, curves(runs_of_rows, experiment.columns), experiment.picture != "epochs")
+CURVES = {"sweep": sweep, "epochs": epochs, "levels": levels}          # Experiment.picture
 
 
 # ---------------------------------------------------------------------------- of any runs

@@ -1,10 +1,8 @@
 """Tables: a paper's figures and ours, every finished run, one setting against another; CSV."""
 import contextlib
-import csv
 import io
 import lzma
 import re
-import shutil
 import statistics
 import tarfile
 import tempfile
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, STAND_INS, Folder, read_lines, runs_of
-from support.files import UserError, atomic
+from support.files import UserError
 from support.layouts import SMALLER
 from support.runs import other_images, other_settings
 
@@ -67,13 +65,6 @@ def markdown(rows):
     return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]
 
 
-def write_csv(path, rows):
-    with atomic(path) as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 # ---------------------------------------------------------------------------- single figures
 def papers(key, dataset, row=None):
     """The entries of a paper's table or of one of its rows, on this dataset alone (cub128: on
@@ -84,12 +75,12 @@ def papers(key, dataset, row=None):
 
 
 def metrics_of(key, dataset):
-    """A table's columns: the paper's (on glyphs without R@10 and above), or the experiment's; on
-    glyphs and cub128 those beside them too."""
+    """A table's columns: the paper's (on glyphs without R@10 and above) or the experiment's, and
+    those beside them"""
     columns = [entry["metric"] for entry in papers(key, dataset)] or EXPERIMENTS[key].columns
     columns = [metric for metric in dict.fromkeys(columns)
                if dataset != "glyphs" or not re.search(r"R@\d\d", metric)]
-    return [*columns, *(EXPERIMENTS[key].beside if dataset in STAND_INS else ())]
+    return [*columns, *EXPERIMENTS[key].beside]
 
 
 def reading(run, metric, row=None, part="last epoch"):
@@ -204,15 +195,15 @@ def unpacked(paths):
     if not str(paths[0]).endswith(".tar.xz") and len(paths) == 1:
         yield paths[0]
         return
-    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
     with tempfile.TemporaryDirectory() as folder:
         for path in paths:
             try:        # all of it first: tarfile takes damage in the middle for the archive's end
-                content = lzma.decompress(Path(path).read_bytes())
-                with tempfile.TemporaryDirectory() as own:
-                    tarfile.open(fileobj=io.BytesIO(content)).extractall(own, **safely)
-                    for run in sorted(Path(own).iterdir()):     # refuses another run of its name
-                        shutil.move(run, folder)
+                content = io.BytesIO(lzma.decompress(Path(path).read_bytes()))
+                archive = tarfile.open(fileobj=content)
+                for file in filter(tarfile.TarInfo.isfile, archive):
+                    if Path(folder, file.name).exists():
+                        raise UserError(f"{path}: {file.name} is in another archive too")
+                archive.extractall(folder, filter="data")
             except (OSError, lzma.LZMAError, tarfile.TarError) as error:
                 raise UserError(f"cannot read the archive {path}: {error}")
         yield folder
@@ -238,8 +229,7 @@ def seeds_of(runs, name, file="result.json"):
     """name: a setting, one of its runs, or that run's folder -> {seed: Folder} of all its runs
     that have the file.  UserError: there are none."""
     settings, name = folders_of(runs, file), Path(name).name
-    run = re.fullmatch(r"(.*)-s(\d+)", name)
-    setting = run[1] if run and run[2] in settings.get(run[1], {}) else name
+    setting = name.rpartition("-s")[0] if Path(runs, name).exists() else name
     if setting not in settings:
         kind = "run" if file == "log.jsonl" else "finished run"
         known = ", ".join(settings) or "none"
@@ -305,10 +295,9 @@ def compare(runs, *names):
             digits = 2 if PERCENT.fullmatch(metric) else 4
             rows.append([metric, each(a, digits), each(b, digits),
                          difference([x - y for x, y in zip(a, b)], digits)])
-    alone = ", ".join(sorted(one.keys() ^ other.keys(), key=int))
-    told = ", ".join(seeds) + (alone and f" (one side has {alone} too)")
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
     return "\n".join([
-        *markdown(rows), "", f"Seeds {told}; recalls, MAP@R and NMI in %, others as in the log; "
-        "differences within a seed, their mean, from three seeds on with its 95% interval.",
+        *markdown(rows), "", f"Seeds {', '.join(seeds)}; recalls, MAP@R and NMI in %, others as "
+        "in the log; differences within a seed, their mean, from three seeds on with its 95% "
+        "interval.",
         *([f"The settings differ in {words}."] if words else [])])
