@@ -8,7 +8,6 @@
 other variants are τ with its gradient, τ fixed at its first value, and "only τ": what detaching
 adds to the gradient.  Free points also draw studies/jrs_bandwidths.png.
 """
-import statistics
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,13 +15,11 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
 import jrd  # noqa: E402
-from eval import confidence_interval  # noqa: E402
 from report.figures import COLOURS, LINES, panels, save  # noqa: E402
-from report.tables import markdown  # noqa: E402
+from report.tables import difference, markdown, spread  # noqa: E402
 from support.command_line import main  # noqa: E402
 from support.runs import run_folder  # noqa: E402
 
@@ -31,6 +28,7 @@ KS = (3, 3, 1)                                                          # of x�
 RUNS = (("detached", 0), ("detached", 2), ("gradient", 2), ("gradient", 10), ("only τ", 2),
         ("fixed", 2))                                                   # variant, α
 RATE = ("--lr", "1e-3", "--lr-proxies", "0.1")                          # three times the preset's
+DIGITS = {"F": 4, "F at the τ of α = 0": 4, "τ of x⁻": 0, "R@1": 1, "MAP@R": 1}     # of the table
 
 
 # ---------------------------------------------------------------------------- the variants of JRS
@@ -42,11 +40,6 @@ def mixture(u, K):
 def mean_distance(x):
     """τ of U2, with its gradient.  (B, d) -> scalar"""
     return jrd.squared_distances(x).sum() / (len(x) * (len(x) - 1))
-
-
-def different_class(labels):
-    """(B,) -> (B, B) bool"""
-    return labels[:, None] != labels[None, :]
 
 
 def at_bandwidths(reps, labels, Ks, taus):
@@ -83,7 +76,7 @@ def flow(variant, layers, on_sphere, labels, Ks):
     """Gradient descent on the points -> (steps + 1, 3): F; of the last layer τ / first τ, and the
     mean same-class distance² / τ"""
     first, rows = [mean_distance(x) for x in layers], []
-    same_class = ~different_class(labels) & ~torch.eye(len(labels), dtype=torch.bool)
+    same_class = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
     for _ in range(STEPS + 1):
         taus = [mean_distance(x) for x in layers]
         same = jrd.squared_distances(layers[-1])[same_class].mean()
@@ -99,7 +92,7 @@ def flow(variant, layers, on_sphere, labels, Ks):
 
 def free_points(png):
     labels = torch.arange(10).repeat_interleave(5)
-    most = torch.tensor(50 * 49 / different_class(labels).sum().item())         # N / N_pairs
+    most = torch.tensor(50 * 49 / (labels[:, None] != labels).sum().item())     # N / N_pairs
     points = [cap(labels, 16, seed) for seed in range(3)]
     settings = {"free, 16-d": (points[:1], [False]), "sphere, 16-d": (points[:1], [True]),
                 "three layers": (points, [False, True, False])}         # x⁺ is free here too
@@ -136,8 +129,8 @@ def batches(data):
             yield data.train.images[batch], data.train.labels[batch]
 
 
-def replace_jrs(variant):
-    """jrd.py's regularizer is this variant of JRS from now on."""
+def replaced(variant, flags):
+    """jrd.py's regularizer is this variant of JRS from now on -> the settings, named after it"""
     first = []
 
     def regularizer(cfg, x_minus, x, x_plus, labels):
@@ -145,13 +138,13 @@ def replace_jrs(variant):
         first[:] = first or [mean_distance(x).detach() for x in reps]
         return penalty(variant, reps, labels, KS, first)
     jrd.regularizer = regularizer
+    name = variant.replace(" ", "-").replace("τ", "tau")
+    return jrd.parse_args([*flags, "--name", name])
 
 
 def trained(variant, alpha, seed, out):
-    """A training of jrd.py with its regularizer replaced -> network, R@1 and MAP@R in %"""
-    replace_jrs(variant)
-    cfg = jrd.parse_args(["--alpha", str(alpha), "--seed", str(seed), *RATE,
-                          "--out", str(Path(out, variant.replace(" ", "-")))])
+    """A training of a variant -> network, R@1 and MAP@R in %"""
+    cfg = replaced(variant, ["--alpha", str(alpha), "--seed", str(seed), *RATE, "--out", out])
     last = jrd.train(cfg)["last epoch"]
     network, _ = common.load(run_folder("jrd", cfg) / "last.pt")
     return network, {metric: 100 * last[metric] for metric in ("R@1", "MAP@R")}
@@ -197,27 +190,23 @@ def trainings(out):
                 print("after the training with α = 0, seed 0, on one batch:")
                 directions(network, data)
     rows = [["", *(f"{variant}, α = {alpha}" for variant, alpha in RUNS)]]
-    for name in figures[RUNS[0]][0]:
-        of_runs = [[seed[name] for seed in figures[run]] for run in RUNS]
-        rows.append([name, *(f"{statistics.mean(values):.4g} ± {statistics.stdev(values):.2g}"
-                             for values in of_runs)])
-    rows.append(["MAP@R less that of α = 0, 95%"])
-    for run in RUNS:
-        mean, half = confidence_interval([seed["MAP@R"] - base["MAP@R"] for seed, base in
-                                          zip(figures[run], figures[RUNS[0]])])
-        rows[-1].append(f"{mean:+.2f} [{mean - half:.2f}, {mean + half:.2f}]")
+    for name, digits in DIGITS.items():
+        rows.append([name, *(spread([seed[name] for seed in seeds], digits)
+                             for seeds in figures.values())])
+    bases = [seed["MAP@R"] for seed in figures[RUNS[0]]]
+    rows.append(["MAP@R less that of α = 0", *(
+        difference([seed["MAP@R"] - base for seed, base in zip(seeds, bases)])
+        for seeds in figures.values())])
     print(*markdown(rows), sep="\n")
 
 
 if __name__ == "__main__":
-    command, *words = sys.argv[1:] or ["points"]
-    if command == "points":
-        free_points(ROOT / "studies" / "jrs_bandwidths.png")
-    elif command == "train" and len(words) == 1:
-        trainings(*words)
-    elif command == "run" and words[:1] and words[0] in (*VARIANTS, "only τ"):
-        replace_jrs(words[0])
-        name = words[0].replace(" ", "-").replace("τ", "tau")
-        main(jrd.train, lambda: jrd.parse_args([*words[1:], "--name", name]))
-    else:
-        sys.exit(__doc__)
+    match sys.argv[1:]:
+        case []:
+            free_points(Path(__file__).with_suffix(".png"))
+        case "train", out:
+            trainings(out)
+        case "run", variant, *flags if variant in (*VARIANTS, "only τ"):
+            main(jrd.train, lambda: replaced(variant, flags))
+        case _:
+            sys.exit(__doc__)

@@ -6,7 +6,7 @@
 
 RUNS is a folder (run trains into runs-mdr) or an archive: results/cub128/mdr.tar.xz has the cited
 ones.  A variant replaces a function of mdr.py, which config.json does not tell, so its name is the
-run's.  No page cites the runs named standardized and unit-pooled; commit cedb0e2 has their code.
+run's.  Commit cedb0e2 has diagonal, standardized and unit-pooled, which no page cites.
 """
 import sys
 from pathlib import Path
@@ -21,23 +21,13 @@ from report.figures import by_epoch, draw_curves  # noqa: E402
 from report.tables import finished, markdown, reading  # noqa: E402
 from studies import rate_search  # noqa: E402
 
+MDR = "mdr", "--dataset", "cub128", "--out", "runs-mdr"
 RATES = {  # of the picture's arms: the preset's, the best at 100 iterations
     "Triplet": (3e-4, 1e-4), "Triplet + L2Norm": (1e-4, 3e-5),
     "Triplet + MDR, λ = 0.6": (3e-4, 1e-4), "Triplet + MDR, λ = 0.2": (None, 1e-4)}
 
 
 # ---------------------------------------------------------------------------- variants
-def diagonal():
-    """U7 as in the release: μ and σ over the whole matrix, zeros included."""
-    off_diagonal, update = mdr.off_diagonal, mdr.MDR.update
-
-    def with_diagonal(self, distances):
-        mdr.off_diagonal = torch.flatten
-        update(self, distances)
-        mdr.off_diagonal = off_diagonal
-    mdr.MDR.update = with_diagonal
-
-
 def unscaled():
     """U8 as in the paper's text: the trick for L_DML alone, L_MDR on the distances of e."""
     unit_mean, forward = mdr.unit_mean, mdr.MDR.forward
@@ -101,16 +91,8 @@ def unit_start():
     common.embed_splits = scaled_before
 
 
-VARIANTS = {"diagonal": diagonal, "unscaled": unscaled, "uniform": uniform,
-            "released": released, "unit-start": unit_start}
-
-
-def run(words):
-    """Train one variant on the held-out split."""
-    if words[:1] == ["--variant"] and words[1:2] and words[1] in VARIANTS:
-        VARIANTS[words[1]]()
-        words = [*words[2:], "--name", words[1]]
-    rate_search.run("mdr", "--dataset", "cub128", "--out", "runs-mdr", *words)
+VARIANTS = {"unscaled": unscaled, "uniform": uniform, "released": released,
+            "unit-start": unit_start}
 
 
 # ---------------------------------------------------------------------------- what came out
@@ -160,12 +142,15 @@ def draw(runs):
 
 
 if __name__ == "__main__":
-    command, *rest = sys.argv[1:] or ["help"]
-    if command == "run":
-        run(rest)
-    elif command in ("table", "draw") and len(rest) == 1:
-        if not any(finished(*rest)):
-            sys.exit(f"mdr_on_photographs.py: no finished run under {rest[0]}")
-        {"table": table, "draw": draw}[command](*rest)
-    else:
-        sys.exit(__doc__)
+    match sys.argv[1:]:
+        case "run", "--variant", name, *flags if name in VARIANTS:
+            VARIANTS[name]()
+            rate_search.run(*MDR, *flags, "--name", name)
+        case "run", *flags:
+            rate_search.run(*MDR, *flags)
+        case "table", runs:
+            table(runs)
+        case "draw", runs:
+            draw(runs)
+        case _:
+            sys.exit(__doc__)

@@ -33,8 +33,7 @@ def pretrain(path):
             loss.backward()
             optimizer.step()
             schedule.step()
-    with files.atomic(path, "wb") as file:
-        torch.save(network.state_dict(), file)
+    torch.save(network.state_dict(), path)
     print(f"wrote {path}, SHA-256 {files.sha256(path)}; the committed file's: {glyphs.SHA256}")
 
 

@@ -10,7 +10,6 @@ image of a test class is embedded.  On cub128 a run is half of JRD's, or two fif
 mdr_on_photographs.py runs MDR's rates at full length: --runs results/cub128/mdr.tar.xz.
 """
 import argparse
-import importlib
 import itertools
 import statistics
 import sys
@@ -19,9 +18,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
+from report.experiments import SCRIPTS  # noqa: E402
 from report.tables import finished, markdown, reading, spread  # noqa: E402
 from support import command_line  # noqa: E402
-from support.runs import PAPERS, other_settings  # noqa: E402
+from support.runs import other_settings  # noqa: E402
 
 load_dataset = common.load_dataset          # of all classes; run puts held_out in its place
 
@@ -76,15 +76,14 @@ def held_out(*args, **kwargs):
 def run(script, *flags):
     """A script's training on the held-out split."""
     common.load_dataset = held_out
-    command_line.main(importlib.import_module(script).train,
-                      lambda: importlib.import_module(script).parse_args(list(flags)))
+    command_line.main(SCRIPTS[script].train, lambda: SCRIPTS[script].parse_args(flags))
 
 
 # ---------------------------------------------------------------------------- the table
 def is_run_of(config, name, dataset):
     """Whether a config.json is of a setting of the search on a dataset, at any rate and seed."""
     script, *flags = command(name, dataset, config["lr"]).split()
-    own = {"paper": script, **vars(importlib.import_module(script).parse_args(flags))}
+    own = {"paper": script, **vars(SCRIPTS[script].parse_args(flags))}
     differ = other_settings(config, own).keys() & own.keys()
     any_value = {"seed", "eval_every"} | ({"precision"} if own["precision"] == "auto" else set())
     return config["dataset"] == dataset and differ <= any_value
@@ -126,8 +125,6 @@ def table(dataset, folder):
     """Figures of the last epoch per setting and rate.  With seeds also R@1 of each script's
     baselines together, the rule's choice in bold."""
     runs = finished_runs(dataset, folder)
-    if not runs:
-        sys.exit(f"rate_search.py: no finished run of the search on {dataset} under {folder}")
     rows = [["R@1 held out / trained / MAP@R held out / best after", *(f"{lr:g}" for lr in runs)]]
     for name in [name for name in SETTINGS if any(name in recalls for recalls in runs.values())]:
         rows.append([name])
@@ -135,7 +132,7 @@ def table(dataset, folder):
             unseen, *others = zip(*recalls[name]) if name in recalls else [()]
             means = [f"{statistics.mean(seeds):.{digits}f}" for seeds, digits in zip(others, "112")]
             rows[-1].append(" / ".join([spread(unseen), *means]))
-    for script in PAPERS:
+    for script in SCRIPTS:
         means = baseline_means(runs, script)
         if chosen := choice(means):
             cells = {rate: spread(means.get(rate, [])) for rate in runs}
@@ -147,16 +144,14 @@ def table(dataset, folder):
 def main(words):
     """words: of the command line"""
     if words[:1] == ["run"]:
-        run(*words[1:])
-        return
+        return run(*words[1:])
     parser = argparse.ArgumentParser("studies/rate_search.py", allow_abbrev=False)
     parser.add_argument("what", nargs="?", choices=["list"])
     parser.add_argument("--dataset", choices=sorted(RATES), default="cub128")
     parser.add_argument("--runs", default=OUT)
     args, extra = parser.parse_known_args(words)
     if args.what is None:
-        table(args.dataset, args.runs)
-        return
+        return table(args.dataset, args.runs)
     for seed, name in itertools.product(range(SEEDS[args.dataset]), SETTINGS_ON[args.dataset]):
         for rate in RATES_OF[args.dataset].get(name, RATES[args.dataset]):
             print("studies/rate_search.py run",
