@@ -119,7 +119,7 @@ def flowing(doc):
 
 
 def page(paper):
-    """-> HTML"""
+    """-> a whole HTML file that needs nothing else"""
     left = paper_side(paper)
     section = '<section><div>{1}</div><div id="{0}">{2}</div></section>'.format
     sections = [section(name, flowing(doc) + left.pop(name, ""), code)
@@ -130,29 +130,20 @@ def page(paper):
     anchors.sort(key=lambda anchor: (["eq-", "U", "E"].index(anchor[0]), int(anchor[1])))
     index = " ".join(f'<a href="#{kind}{n}">{kind.replace("eq-", "Eq. ")}{n}</a>'
                      for kind, n in anchors)
-    return document(f"{paper}.py beside its paper",
-                    f"<p>{HOW_TO_READ}</p><nav>{index}</nav>{body}")
-
-
-def document(title, body):
-    """-> a whole HTML file that needs nothing else"""
     style = (ROOT / "report" / "annotate.css").read_text(encoding="utf-8")
     light, dark = (formatters.HtmlFormatter(style=name).get_style_defs("pre")
                    for name in ("default", "github-dark"))
+    title = f"{paper}.py beside its paper"
     return (f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
             '<meta name="viewport" content="width=device-width, initial-scale=1"><style>'
             f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{style}</style></head>"
-            f"<body><h1>{title}</h1>{body}</body></html>\n")
+            f"<body><h1>{title}</h1><p>{HOW_TO_READ}</p><nav>{index}</nav>{body}</body></html>\n")
 
 
 def annotate(folder):
-    """Write the three pages and their index."""
-    pages = {paper: page(paper) for paper in SCRIPTS}
-    titles = {p: inline(next(parts_of(p))[1].split("\n")[0]) for p in SCRIPTS}
-    links = "".join(f'<p><a href="{p}.html">{p}.py</a> {title}</p>' for p, title in titles.items())
-    pages["index"] = document("Three papers beside their code", links)
+    """Write the three pages."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in pages.items():
-        with atomic(folder / f"{name}.html") as file:
-            file.write(text)
-    print(f"wrote {folder / 'index.html'} and a page for each of {', '.join(SCRIPTS)}")
+    for paper in SCRIPTS:
+        with atomic(folder / f"{paper}.html") as file:
+            file.write(page(paper))
+        print(f"wrote {folder / paper}.html")
