@@ -162,9 +162,8 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         {(f"DML-DA {name}", "λ", x): f"{loss} --lambda {x}" for name, loss in LOSSES.items()
          for x in (0.5, 2, 5, 7, 10, 15, 25)},
         columns=("NMI",), beside=("D_avg mean",), picture="sweep")}
-HEADLINES = (("jrd", "1"), ("mdr", "1a"), ("dml_da", "I"))
-# --quick: a row of each paper's first table, and its baseline; JRD's is the one without a gain.
-QUICK = {("mdr", "1a"): "Triplet+MDR", ("dml_da", "I"): "DML-DA N-pair", ("jrd", "1"): "JRD"}
+# Each paper's first table, and the row that --quick runs with its baseline; JRD's has no gain.
+HEADLINES = {("mdr", "1a"): "Triplet+MDR", ("dml_da", "I"): "DML-DA N-pair", ("jrd", "1"): "JRD"}
 
 
 # ---------------------------------------------------------------------------- glyphs and cub128
@@ -195,7 +194,8 @@ def selected(args):
     """The rows that the command line selects; args.dataset is filled in if it is not given.
     UserError if there are none."""
     args.dataset, rows = args.dataset or ("glyphs" if args.quick else "real"), []
-    keys = [key for key in (QUICK if args.quick else EXPERIMENTS) if args.paper in (None, key[0])]
+    keys = [key for key in (HEADLINES if args.quick else EXPERIMENTS)
+            if args.paper in (None, key[0])]
     for key in [key for key in keys if args.table in (None, key[1].lower())]:
         experiment, names = EXPERIMENTS[key], [*EXPERIMENTS[key].rows]
         datasets = [dataset for dataset in experiment.datasets.split()
@@ -204,7 +204,7 @@ def selected(args):
             datasets = [args.dataset]
             names = [n for n in names if not re.search("--(backbone|size)", experiment.rows[n])]
         if args.quick:
-            names = experiment.baselines[QUICK[key]], QUICK[key]
+            names = experiment.baselines[HEADLINES[key]], HEADLINES[key]
         for dataset in datasets:
             seeds = {"glyphs": experiment.seeds, "cub128": 3}.get(dataset, 5)
             if args.quick:          # two cores end in ten minutes, the installation too

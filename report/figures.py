@@ -43,9 +43,9 @@ def panels(n, width=4.4, height=3.4):
     return figure, [figure.add_subplot(down, across, i) for i in range(1, n + 1)]
 
 
-def save(figure, path, axes):
+def save(figure, path):
     """Write the picture, with one legend below all panels."""
-    names = {name: handle for axis in axes
+    names = {name: handle for axis in figure.axes
              for handle, name in zip(*axis.get_legend_handles_labels())}
     figure.legend(names.values(), names, loc="outside lower center", ncols=min(4, len(names)))
     figure.savefig(path, bbox_inches="tight")
@@ -78,7 +78,7 @@ def draw_curves(path, curves, bars=False):
         axis.set(title=title, xlabel=x_label, ylabel=y_label)
         if x_label == "epoch":
             axis.xaxis.get_major_locator().set_params(integer=True)
-    save(figure, path, axes)
+    save(figure, path)
 
 
 def drawn(path, draw, *args):

@@ -6,10 +6,11 @@ import re
 import statistics
 import tarfile
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 
 from eval import confidence_interval
-from report.experiments import EXPERIMENTS, NAMES, STAND_INS, Folder, read_lines, runs_of
+from report.experiments import EXPERIMENTS, NAMES, Folder, read_lines, runs_of
 from support.files import UserError
 from support.layouts import SMALLER
 from support.runs import other_images, other_settings
@@ -115,33 +116,29 @@ def gains(ours, baselines):
 # ---------------------------------------------------------------------------- a paper's table
 def cells(row, args):
     """A row's figures -> rows of tables.csv, one per metric; {head: {metric: text}}, first the
-    paper's figures, on a stand-in those on each of its datasets, then ours"""
-    runs, own, texts, csv_rows = runs_of(row, args), {}, {}, []
+    paper's figures, on glyphs those on each of its datasets, then ours"""
+    runs, own, texts, csv_rows = runs_of(row, args), {}, defaultdict(dict), []
     baseline = row.baseline and row.baseline._replace(seeds=row.seeds)
-    stand_in, n = row.dataset in STAND_INS, sum(run.result is not None for run in runs)
+    n = sum(run.result is not None for run in runs)
     ours = f"**ours**, last epoch, n = {n}" if n else "not run"
     for entry in papers(row.key, row.dataset, label(row)):
-        head = f"paper, {NAMES[entry['dataset']]}" if stand_in else "paper"
-        texts.setdefault(head, {})[entry["metric"]] = published(entry)
+        texts[f"paper, {NAMES[entry['dataset']]}"][entry["metric"]] = published(entry)
         if row.dataset != "glyphs":
             own[entry["metric"]] = entry["value"]
     for metric in metrics_of(row.key, row.dataset):
         last, at_best, before = (by_seed(runs, metric, row, part) for part in (
             "last epoch", "best on test", "pretrained backbone"))
         gain = gains(last, by_seed(runs_of(baseline, args), metric, baseline)) if baseline else []
-        digits = 1 if PERCENT.fullmatch(metric) else 3
-        (mean, std), (best, best_std) = mean_and_std(last.values()), mean_and_std(
-            at_best.values())
-        told = {ours: f"**{spread(last.values(), digits)}**" if n else "–"}
-        if last and metric in own and not stand_in:
-            told["difference"] = f"{mean - own[metric]:+.{digits}f}"
-        if gain:
-            told[f"gain over {label(baseline)}, n = {len(gain)}"] = difference(gain, digits + 1)
-        if at_best:
-            told["best on test*"] = spread(at_best.values(), digits)
-        for head, text in told.items():
-            texts.setdefault(head, {})[metric] = text
+        mean, std = mean_and_std(last.values())
+        best, best_std = mean_and_std(at_best.values())
         gained, half = confidence_interval(gain) if gain else (None, None)
+        digits = 1 if PERCENT.fullmatch(metric) else 3
+        texts[ours][metric] = f"**{spread(last.values(), digits)}**" if n else "–"
+        if gain:
+            head = f"gain over {label(baseline)}, n = {len(gain)}"
+            texts[head][metric] = difference(gain, digits + 1)
+        if at_best:
+            texts["best on test*"][metric] = spread(at_best.values(), digits)
         csv_rows.append({
             "paper": row.key[0], "table": row.key[1], "row": label(row), "dataset": row.dataset,
             "metric": metric, "paper's figure": own.get(metric),

@@ -117,7 +117,7 @@ def free_points(png):
         axis.set(title=title, xlabel="step + 1", xscale="log")
     axes[1].set_yscale("log")
     print(*markdown(rows), sep="\n")
-    save(figure, png, figure.axes)
+    save(figure, png)
 
 
 # ---------------------------------------------------------------------------- trainings
@@ -140,14 +140,6 @@ def replaced(variant, flags):
     jrd.regularizer = regularizer
     name = variant.replace(" ", "-").replace("τ", "tau")
     return jrd.parse_args([*flags, "--name", name])
-
-
-def trained(variant, alpha, seed, out):
-    """A training of a variant -> network, R@1 and MAP@R in %"""
-    cfg = replaced(variant, ["--alpha", str(alpha), "--seed", str(seed), *RATE, "--out", out])
-    last = jrd.train(cfg)["last epoch"]
-    network, _ = common.load(run_folder("jrd", cfg) / "last.pt")
-    return network, {metric: 100 * last[metric] for metric in ("R@1", "MAP@R")}
 
 
 @torch.no_grad()
@@ -182,9 +174,13 @@ def trainings(out):
     for seed in range(3):
         fixed = None
         for variant, alpha in RUNS:
-            network, recalls = trained(variant, alpha, seed, out)
+            cfg = replaced(variant, ["--alpha", str(alpha), "--seed", str(seed), *RATE,
+                                     "--out", out])
+            last = jrd.train(cfg)["last epoch"]
+            network, _ = common.load(run_folder("jrd", cfg) / "last.pt")
             means, taus = measure(network, data, fixed)
             fixed = fixed or taus
+            recalls = {metric: 100 * last[metric] for metric in ("R@1", "MAP@R")}
             figures[variant, alpha].append(means | recalls)
             if (seed, alpha) == (0, 0):
                 print("after the training with α = 0, seed 0, on one batch:")
