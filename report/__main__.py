@@ -120,8 +120,7 @@ def report(args):
     if stale := sum(run.state == "stale" for run in runs):
         print(f"{stale} folders hold other runs: see --plan", file=sys.stderr)
     if not any(run.result for run in runs):
-        raise UserError(f"no run of the list is finished under {args.beside}: bash run_all.sh "
-                        "trains them")
+        raise UserError("no run of the list is finished; bash run_all.sh trains them")
     words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
     out = Path(args.out or args.beside / "-".join(filter(None, words)))
     out.mkdir(parents=True, exist_ok=True)
