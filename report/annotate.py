@@ -1,7 +1,5 @@
 """`python -m report --annotate [--out DIR]`: a page per script, the paper left, the code right."""
 import ast
-import inspect
-import pkgutil
 import re
 
 from latex2mathml.converter import convert
@@ -20,7 +18,7 @@ OPEN = re.compile(r"[{(]|\\(left|begin|langle|lVert)")
 CLOSE = re.compile(r"[})]|\\(right|end|rangle|rVert)")
 HOW_TO_READ = """Each part has the paper on the left and its code on the right (below, on a narrow
     screen). Notes say what the paper leaves open (U) or gets wrong (E). The links lead to
-    equations and notes, the number of an equation to its code."""
+    equations and notes, the number of an equation to its code. Click a test to read it."""
 
 
 # ---------------------------------------------------------------------------- left: the paper
@@ -54,17 +52,18 @@ def inline(markdown):
 
 
 def paper_side(paper):
-    """A paper's part of docs/equations.md -> {function: its left side}"""
+    """A paper's part of docs/equations.md -> {function: its left side}, [equation or note]"""
     text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
     text = re.search(rf"^## {NAMES[paper]} \(.*?(?=^## )", text, re.S | re.M)[0]
     place = re.compile(rf"`({paper}\.\w+|[a-z_]\w*(?:\.\w+)+)")     # a method stands at its class
-    left = dict.fromkeys(place.findall(text), "")
+    left, anchors = dict.fromkeys(place.findall(text), ""), []
     for block in re.split(r"^### ", text, flags=re.M)[1:]:
         heading, _, body = block.partition("\n")
         for point, choice, where in re.findall(r"^\| ([UE]\d+) \| (.*?) \| (.*?) \|", body, re.M):
+            anchors.append(point)
             left[place.search(where)[1]] += (
                 f'<p class="note" id="{point}"><b>{point}</b> {inline(choice)}</p>')
-        told, tested, _ = body.partition("tested by")
+        told, tested, tests = body.partition("tested by")
         if not tested:
             continue
         first = place.search(told)[1]
@@ -75,25 +74,37 @@ def paper_side(paper):
             left[name] += "" if f"<h3>{heading}<" in left[name] else f"<h3>{heading}</h3>"
             latex = paragraph.removeprefix("```math").removesuffix("```")
             if number:
+                anchors.append(f"eq-{number}")
                 number = f'<a id="eq-{number}" href="#{name}">({number})</a>'
             left[name] += (f"<p>{inline(paragraph)}</p>" if latex == paragraph else
                            f'<div class="formula"><div>{formula(latex)}</div>{number}</div>')
-    return left
+        left[first] += "".join(f"<details><summary><code>{test}</code></summary>{source_of(test)}"
+                               "</details>" for test in place.findall(tests))
+    return left, anchors
 
 
 # ---------------------------------------------------------------------------- right: the code
-def listing(lines):
-    """{number: line of Python} -> HTML, no blank lines around"""
-    html_lines = highlight("\n".join(lines.values()), lexers.PythonLexer(stripnl=False),
+def listing(text, numbers):
+    """Some lines of a Python file -> HTML, each with its number, no blank ones around"""
+    lines = text.split("\n")
+    code = "\n".join(lines[n - 1] for n in numbers)
+    html_lines = highlight(code, lexers.PythonLexer(stripnl=False),
                            formatters.HtmlFormatter(nowrap=True)).split("\n")
-    items = (f'<i data-n="{n}">{line}</i>' for n, line in zip(lines, html_lines))
+    items = (f'<i data-n="{n}">{line}</i>' for n, line in zip(numbers, html_lines))
     return f"<pre>{''.join(items)}</pre>"
 
 
 def source_of(name):
-    """eval.nmi, support.runs.Run -> its listing"""
-    lines, first = inspect.getsourcelines(pkgutil.resolve_name(name))
-    return listing(dict(enumerate("".join(lines).splitlines(), first)))
+    """eval.nmi, support.runs.Run, test_jrd.test_jrs -> its listing"""
+    words = name.split(".")
+    path = (ROOT / "tests" if name.startswith("test_") else ROOT) / words.pop(0)
+    while not path.with_suffix(".py").exists():
+        path /= words.pop(0)
+    text = path.with_suffix(".py").read_text(encoding="utf-8")
+    node = ast.parse(text)
+    for word in words:
+        node = next(inner for inner in node.body if getattr(inner, "name", None) == word)
+    return listing(text, range(node.lineno, node.end_lineno + 1))
 
 
 def parts_of(paper):
@@ -102,11 +113,11 @@ def parts_of(paper):
     for chunk in text.split("\n\n\n"):
         tree = ast.parse(chunk)
         node = next((n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))), tree)
-        doc, lines = ast.get_docstring(node) or "", dict(enumerate(chunk.split("\n"), first))
-        for n in range(node.body[0].lineno, node.body[0].end_lineno + 1) if doc else ():
-            del lines[first + n - 1]
-        yield f"{paper}.{getattr(node, 'name', first)}", doc, listing(lines)
-        first += chunk.count("\n") + 3
+        doc, last = ast.get_docstring(node) or "", first + chunk.count("\n")
+        string = range(node.body[0].lineno, node.body[0].end_lineno + 1) if doc else ()
+        numbers = [n for n in range(first, last + 1) if n - first + 1 not in string]
+        yield f"{paper}.{getattr(node, 'name', first)}", doc, listing(text, numbers)
+        first = last + 3
 
 
 # ---------------------------------------------------------------------------- a page
@@ -119,31 +130,36 @@ def flowing(doc):
 
 
 def page(paper):
-    """-> a whole HTML file that needs nothing else"""
-    left = paper_side(paper)
+    """-> HTML"""
+    left, anchors = paper_side(paper)
     section = '<section><div>{1}</div><div id="{0}">{2}</div></section>'.format
     sections = [section(name, flowing(doc) + left.pop(name, ""), code)
                 for name, doc, code in parts_of(paper)]
     sections += [section(name, says, source_of(name)) for name, says in left.items() if says]
-    body = "".join(sections)
-    anchors = re.findall(r'id="(eq-|U|E)(\d+)"', body)
-    anchors.sort(key=lambda anchor: (["eq-", "U", "E"].index(anchor[0]), int(anchor[1])))
-    index = " ".join(f'<a href="#{kind}{n}">{kind.replace("eq-", "Eq. ")}{n}</a>'
-                     for kind, n in anchors)
+    index = " ".join(f'<a href="#{a}">{a.replace("eq-", "Eq. ")}</a>' for a in anchors)
+    return document(f"{paper}.py beside its paper",
+                    f"<p>{HOW_TO_READ}</p><nav>{index}</nav>" + "".join(sections))
+
+
+def document(title, body):
+    """-> a whole HTML file that needs nothing else"""
     style = (ROOT / "report" / "annotate.css").read_text(encoding="utf-8")
     light, dark = (formatters.HtmlFormatter(style=name).get_style_defs("pre")
                    for name in ("default", "github-dark"))
-    title = f"{paper}.py beside its paper"
     return (f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
             '<meta name="viewport" content="width=device-width, initial-scale=1"><style>'
             f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n{style}</style></head>"
-            f"<body><h1>{title}</h1><p>{HOW_TO_READ}</p><nav>{index}</nav>{body}</body></html>\n")
+            f"<body><h1>{title}</h1>{body}</body></html>\n")
 
 
 def annotate(folder):
-    """Write the three pages."""
+    """Write the three pages and their index."""
+    pages = {paper: page(paper) for paper in SCRIPTS}
+    titles = {p: inline(next(parts_of(p))[1].split("\n")[0]) for p in SCRIPTS}
+    links = "".join(f'<p><a href="{p}.html">{p}.py</a> {title}</p>' for p, title in titles.items())
+    pages["index"] = document("Three papers beside their code", links)
     folder.mkdir(parents=True, exist_ok=True)
-    for paper in SCRIPTS:
-        with atomic(folder / f"{paper}.html") as file:
-            file.write(page(paper))
-        print(f"wrote {folder / paper}.html")
+    for name, text in pages.items():
+        with atomic(folder / f"{name}.html") as file:
+            file.write(text)
+    print(f"wrote {folder / 'index.html'} and a page for each of {', '.join(SCRIPTS)}")

@@ -218,8 +218,11 @@ def selected(args):
 
 # ---------------------------------------------------------------------------- a run
 def read_lines(path):
-    """A file of JSON lines -> its rows, dicts"""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """A file of JSON lines -> its rows, dicts.  UserError if it is damaged or not there."""
+    try:
+        return [dict(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError, TypeError):
+        raise UserError(f"{path} is damaged, or not there")
 
 
 class Folder:

@@ -192,6 +192,7 @@ def unpacked(paths):
     if not str(paths[0]).endswith(".tar.xz") and len(paths) == 1:
         yield paths[0]
         return
+    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
     with tempfile.TemporaryDirectory() as folder:
         for path in paths:
             try:        # all of it first: tarfile takes damage in the middle for the archive's end
@@ -200,7 +201,7 @@ def unpacked(paths):
                 for file in filter(tarfile.TarInfo.isfile, archive):
                     if Path(folder, file.name).exists():
                         raise UserError(f"{path}: {file.name} is in another archive too")
-                archive.extractall(folder, filter="data")
+                archive.extractall(folder, **safely)
             except (OSError, lzma.LZMAError, tarfile.TarError) as error:
                 raise UserError(f"cannot read the archive {path}: {error}")
         yield folder
@@ -292,9 +293,10 @@ def compare(runs, *names):
             digits = 2 if PERCENT.fullmatch(metric) else 4
             rows.append([metric, each(a, digits), each(b, digits),
                          difference([x - y for x, y in zip(a, b)], digits)])
+    alone = ", ".join(sorted(one.keys() ^ other.keys(), key=int))
+    told = ", ".join(seeds) + (alone and f" (one side has {alone} too)")
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
     return "\n".join([
-        *markdown(rows), "", f"Seeds {', '.join(seeds)}; recalls, MAP@R and NMI in %, others as "
-        "in the log; differences within a seed, their mean, from three seeds on with its 95% "
-        "interval.",
+        *markdown(rows), "", f"Seeds {told}; recalls, MAP@R and NMI in %, others as in the log; "
+        "differences within a seed, their mean, from three seeds on with its 95% interval.",
         *([f"The settings differ in {words}."] if words else [])])

@@ -261,7 +261,7 @@ def test_every_formula_stands_once_beside_its_code_and_every_line(script, equati
     assert len(set(code) - shown) < 12, "lines of docstrings alone are left out"
     assert page.count("<dt>") == page.count("<dd>") > 9
     head, body = page.split("<body>")
-    assert "Notes say what the paper leaves open" in body.split("<nav>")[0]
+    assert "Click a test to read it" in body.split("<nav>")[0]
     assert "http" not in re.sub(r'xmlns="[^"]*"|https?://[^"<]*</span>', "", head)
     n, line = BESIDE[script]
     (section,) = [s for s in page.split("<section") if f'id="eq-{n}"' in s]

@@ -197,7 +197,7 @@ def test_two_settings_are_compared_within_a_seed(out, typed):
         assert told["R@1"] == told["val R@1"] == ["50.00, 60.00", "48.00, 56.00", "+3.00"]
         assert told["norm cv"][2] == "+0.0060" and told["levels, 1"][1] == "-2.9000, -2.9000"
         assert text.endswith("The settings differ in alpha (1.0 and 0.0).\n")
-        assert "Seeds 0, 1; " in text
+        assert "Seeds 0, 1 (one side has 2 too); " in text
     edit_settings(runs[1].folder, code="edited")
     assert "code (edited and " in tables.compare(out, *names)
     for name in ("jrd-glyphs-alpha", "mdr-glyphs"):
@@ -403,12 +403,16 @@ def test_a_sheet_has_names_and_frames(tmp_path, monkeypatch):
     assert found[0][1] == query                                         # now with itself
 
 
-def test_a_damaged_run_folder_is_named(out):
+@pytest.mark.parametrize("file, content", [("result.json", "{}"), ("log.jsonl", '{"epoch": 1, "lo'),
+                                           ("log.jsonl", None)])        # deleted
+def test_a_damaged_run_folder_is_named(file, content, out):
     run = experiments.all_runs(rows_of("--quick", "--runs", out), under(out))[0]
     pretend(run)
-    (run.folder / "result.json").write_text("{}")
-    with pytest.raises(UserError, match=f"{run.folder.name}.*result.json"):
-        assert run.state == "finished" and run.result
+    (run.folder / file).unlink()
+    if content:
+        (run.folder / file).write_text(content)
+    with pytest.raises(UserError, match=f"{run.folder.name}.*{file}"):
+        assert run.state == "finished" and run.result and run.log
 
 
 # ---------------------------------------------------------------------------- run_all.sh
