@@ -1,6 +1,8 @@
 """studies/ and benchmarks/: rate_search.py's commands, split, table and rule; pictures; step.py to
-its end; the identities of jrs_bandwidths.md, with jrd.py's own kernels."""
+its end; the identities of jrs_bandwidths.md; composed.py's arms."""
+import functools
 import math
+import re
 import runpy
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import jrd
 import mdr
 import conftest
 from conftest import B, LONG, ROOT
-from studies import rate_search
+from studies import composed, rate_search
 from studies.jrs_bandwidths import KS, different_class, mean_distance, mixture, penalty
 
 
@@ -75,7 +77,7 @@ def test_the_toy_is_an_animation_and_shows_what_its_texts_say(tmp_path):
     toy.draw(tmp_path / "toy.gif", steps=3, frames=3, last=1, first=1)
     with Image.open(tmp_path / "toy.gif") as picture:
         assert picture.n_frames == 4 and picture.info["loop"] == 0     # the outcome, then the path
-    ends = [path[-1][0] for path in toy.paths(800)]
+    ends = [path[-1][0] for path in toy.paths(500)]
     loss, jrs, mdr, da, circle = (dml_da.class_density(x, toy.LABELS)[1].mean() for x in ends)
     assert max(loss, jrs, circle) < 0.01 and min(mdr, da) > 0.03
     apart = [torch.pdist(x).max() for x in ends]
@@ -139,3 +141,48 @@ def test_bound():
     collapsed = torch.eye(8, dtype=torch.float64)[LONG] + 1           # a regular simplex
     assert value_of([collapsed]) == pytest.approx(mixture(most, 3).item())
     assert gradients("gradient", [collapsed])[0].norm() < 1e-12
+
+
+# ---------------------------------------------------------------------------- composed.py
+@pytest.mark.parametrize("arm", composed.ARMS)
+def test_each_arm_is_the_sum_of_its_parts(arm, monkeypatch):
+    """... in value and gradient, and each part reaches the backbone."""
+    for name in ("Network", "objective"):               # which compose replaces
+        monkeypatch.setattr(dml_da, name, getattr(dml_da, name))
+    torch.manual_seed(0)
+    λ, variant = composed.ARMS[arm]
+    composed.compose(variant, 3.0)
+    cfg, labels = dml_da.parse_args(["--lambda", λ]), torch.tensor([1, 0, 1, 2, 0, 2])
+    network = dml_da.Network(cfg, classes=4)
+    network.D0 += torch.tensor([0.5, 1.5, 1.2, 0.8])
+    images = torch.randint(256, (6, 3, 32, 32), dtype=torch.uint8)
+    loss, terms = dml_da.objective(network, cfg, images, labels, None)
+    x_minus, x = network.pool(images), network.embed(images)
+    classes, D_avg = dml_da.class_density(x, labels)
+    gram = jrd.joint_kernel([x_minus, x], [functools.partial(jrd.gaussian_kernel, K=3)] * 2)
+    parts = [dml_da.contrastive_loss(x, labels, 1.0)]
+    if arm in ("density", "both"):
+        alpha = torch.stack([network.alpha[c] for c in classes])
+        parts.append(10 * dml_da.density_regularizer(D_avg, alpha, network.D0[classes], 0.5))
+    if arm in ("JRS", "both"):
+        parts.append(3.0 * jrd.jrs(gram, labels))
+    if arm == "tau":
+        parts.append(3.0 * penalty("only τ", (x_minus, x), labels, (3, 3), None))
+    weights = [*network.backbone.parameters(), network.embedding.weight]
+    slopes = [torch.autograd.grad(part, weights, retain_graph=True) for part in parts]
+    assert all(slope[0].norm() > 1e-6 for slope in slopes)
+    torch.testing.assert_close(loss, sum(parts))
+    for slope, *want in zip(torch.autograd.grad(loss, weights), *slopes):
+        torch.testing.assert_close(slope, sum(want), rtol=1e-4, atol=1e-5)
+    i, j = torch.triu_indices(6, 6, 1)
+    for name, layer in (("τ of x⁻", x_minus), ("τ of x", x)):
+        torch.testing.assert_close(terms[name], (layer[i] - layer[j]).square().sum(1).mean())
+
+
+def test_the_page_has_the_gains_of_the_archive(monkeypatch, capsys):
+    monkeypatch.setattr(composed, "draw_curves", lambda *args: None)
+    composed.table(ROOT / "results" / "glyphs" / "composed.tar.xz")
+    page = (ROOT / "studies" / "composed.md").read_text(encoding="utf-8")
+    told, printed = ({*re.findall(r"[+-][\d.]+ \[[^]]*\]|[\d.]+ ± [\d.]+", text)}
+                     for text in (page, capsys.readouterr().out))
+    assert len(told) > 15 and told <= printed
