@@ -16,6 +16,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import each_script, left_in, make_folder
+from report import figures
 from support import glyphs, prepare, search
 from support.images import decode
 
@@ -27,7 +28,7 @@ def split_folder(root, *parts, images=3):
     return root
 
 
-def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path):
+def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkeypatch):
     folder = split_folder(tmp_path / "photos", "train", "test", "gallery", images=2)
     shutil.rmtree(folder / "gallery" / "class00")
     (folder / "test" / "class01" / "1.png").unlink()
@@ -40,6 +41,11 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path):
     assert config["splits"] == {"train": [6, 3], "test": [5, 3], "gallery": [4, 2]}
     assert "lambda" not in result["last epoch"]                 # the bound is of an open set
     assert "1-NN" not in typed("eval.py", run / "last.pt", "--data-root", tmp_path)[1]
+    rows = []
+    monkeypatch.setattr(figures, "draw_sheet", lambda path, answers: rows.extend(answers))
+    typed("report", "--sheet", run / "last.pt")
+    assert all("/test/" in query[0] and {name.split("/")[-3] for _, (name, *_) in nearest}
+               == {"gallery"} for query, nearest in rows) and len(rows) == 3
 
 
 @pytest.mark.filterwarnings("error:std")

@@ -11,6 +11,7 @@ import torch
 import common
 import jrd
 from conftest import ROOT, make_folder
+from report import figures
 from support import search, glyphs
 from support.images import decode, to_tensor
 
@@ -97,6 +98,18 @@ def test_the_nearest_by_hand():
     searched = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
     nearest = search.nearest_entries(torch.zeros(1, 2), searched, entries, 3)
     assert nearest == [[(0.0, entries[1]), (0.0, entries[2]), (5.0, entries[0])]]  # in order
+
+
+def test_a_sheet_of_the_nearest(checkpoint, typed, monkeypatch):
+    """Six queries of different classes, none among the five nearest to it, which are in order."""
+    rows = []
+    monkeypatch.setattr(figures, "draw_sheet", lambda path, answers: rows.extend(answers))
+    told = typed("report", "--sheet", checkpoint)[1]
+    assert told.endswith(f"wrote {checkpoint.with_name('sheet.png')}\n")
+    assert len({kind for (_, kind, _), _ in rows}) == len(rows) == 6
+    for query, nearest in rows:
+        distances, entries = zip(*nearest)
+        assert len(entries) == 5 and query not in entries and [*distances] == sorted(distances)
 
 
 def test_a_class_is_the_first_sub_folder(tmp_path):
