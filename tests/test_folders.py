@@ -235,29 +235,22 @@ def test_a_broken_tag_costs_the_tag(tmp_path):
         (20, 30), (30, 20), (30, 20)]
 
 
-SRGB_TO_XYZ, P3_TO_XYZ, PROPHOTO_TO_XYZ = np.array([                    # of D50, columns R, G, B
+SRGB_TO_XYZ, P3_TO_XYZ = np.array([                                     # of D50, columns R, G, B
     [[.43607, .38515, .14307], [.22249, .71687, .06061], [.01392, .09708, .71410]],
-    [[.51512, .29198, .15710], [.24120, .69225, .06657], [-.00105, .04189, .78407]],
-    [[.79767, .13519, .03134], [.28804, .71188, .00008], [.0, .0, .82491]]])
+    [[.51512, .29198, .15710], [.24120, .69225, .06657], [-.00105, .04189, .78407]]])
 
 
-def profile_of(primaries):
-    """sRGB's ICC profile with other primaries"""
+def test_a_photo_has_the_colours_of_its_profile(tmp_path):
+    """One scene, stored with another profile, is the same scene; with a damaged one, as stored."""
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    for sign, xyz in zip((b"rXYZ", b"gXYZ", b"bXYZ"), primaries.T):
+    for sign, xyz in zip((b"rXYZ", b"gXYZ", b"bXYZ"), P3_TO_XYZ.T):
         at = int.from_bytes(profile[profile.index(sign) + 4:][:4], "big") + 8
         profile = profile[:at] + struct.pack(">3i", *(xyz * 65536).astype(int)) + profile[at + 12:]
-    return profile.replace("sRGB built-in".encode("utf-16-be"), "my own sRGB !".encode("utf-16-be"))
-
-
-@pytest.mark.parametrize("primaries", [P3_TO_XYZ, PROPHOTO_TO_XYZ], ids=["P3", "ProPhoto"])
-def test_a_photo_has_the_colours_of_its_profile(primaries, tmp_path):
-    """One scene, stored with another profile, is the same scene; with a damaged one, as stored."""
     scene = np.full((16, 16, 3), [200, 80, 60], np.uint8) - GREY[:16, :16, None] // 6
     light = np.where(scene > 10, ((scene / 255 + 0.055) / 1.055) ** 2.4, scene / 255 / 12.92)
-    light = light @ (np.linalg.inv(primaries) @ SRGB_TO_XYZ).T
+    light = light @ (np.linalg.inv(P3_TO_XYZ) @ SRGB_TO_XYZ).T
     stored = np.rint(255 * (1.055 * light ** (1 / 2.4) - 0.055)).astype(np.uint8)
-    for profile, want in ((profile_of(primaries), scene), (b"damaged", stored)):
+    for profile, want in ((profile, scene), (b"damaged", stored)):
         Image.fromarray(stored).save(tmp_path / "a.png", icc_profile=profile)
         seen, raw = (np.asarray(decode(tmp_path / "a.png", as_stored)).astype(int)
                      for as_stored in (False, True))
