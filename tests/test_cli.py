@@ -223,13 +223,6 @@ def test_a_notebook_lives_on(monkeypatch):
     assert out.getvalue() == "begun\n"
 
 
-def test_a_clock_that_stands_or_is_set_back(train, monkeypatch):
-    clock = Mock(perf_counter=lambda: 7.0, time=iter(range(10 ** 9, 0, -3600)).__next__)
-    monkeypatch.setattr(runs, "time", clock)
-    log = train(jrd, "--epochs", "2")[1].partition("left")[2].splitlines()
-    assert log[1].endswith(" 0:00") and log[2].endswith(" 0:00")
-
-
 def with_small(folder, size, command, after=":"):
     """What happens to a command that sees a file system of this size at folder."""
     def run(script):

@@ -59,19 +59,10 @@ def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
     assert torch.equal(state, torch.get_rng_state()), "the loader drew from the global generator"
     assert not same(first, second) and not same(first, list(loader(split, 0, seed=1)(0)))
     assert first[0][0].shape == (7, 3, 32, 32) and first[0][0].dtype == torch.uint8
-
-
-def test_a_worker_that_is_spawned_draws_the_same_for_an_epoch(tmp_path):
-    """What it gets is pickled where processes are not forked: cached or not, held out."""
-    folder = make_folder(tmp_path / "photos", [2] * 8, side=30)
-    prefix, augment, test = glyphs.SMALL_TRANSFORMS
-    for cache in (False, True):
-        data = common.load_dataset(str(folder), tmp_path, prefix, test, cache, val=0.5)
-        for split in (data.train, data.val):
-            told = common._Augmented(split, augment, 0)
-            again, drawn = pickle.loads(pickle.dumps(told)), [told[e, 1][0] for e in range(9)]
-            assert torch.equal(again[0, 1][0], drawn[0])
-            assert not all(torch.equal(drawn[0], other) for other in drawn)
+    own = common._Augmented(split, glyphs.SMALL_TRANSFORMS[1], 0)
+    spawned = pickle.loads(pickle.dumps(own))       # a worker where processes are not forked
+    assert torch.equal(spawned[0, 1][0], own[0, 1][0])
+    assert not all(torch.equal(own[0, 1][0], own[epoch, 1][0]) for epoch in range(9))
 
 
 @pytest.mark.parametrize("backbone, want", [

@@ -28,33 +28,26 @@ def split_folder(root, *parts, images=3):
     return root
 
 
+@pytest.mark.filterwarnings("error:std")
 def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkeypatch):
+    """A single query, whose norm has no deviation, of a class that trained: no open set."""
     folder = split_folder(tmp_path / "photos", "train", "test", "gallery", images=2)
-    shutil.rmtree(folder / "gallery" / "class00")
+    for path in ("test/class00", "test/class02", "gallery/class00"):
+        shutil.rmtree(folder / path)
     (folder / "test" / "class01" / "1.png").unlink()
     run, out = train(mdr, "--batch", "4", "--iterations", "1", dataset=folder)
-    assert "· test 5 images of 3 classes, 3 of them in train (closed-set retrieval)" in out
+    assert "· test 1 images of 1 classes, 1 of them in train (closed-set retrieval)" in out
     assert "· gallery 4 images of 2 classes\n" in out
     data = common.load_dataset(str(folder), tmp_path)               # labels mean one thing
-    assert data.gallery.classes == data.test.classes == ["class00", "class01", "class02"]
-    _, result, config = left_in(run)
-    assert config["splits"] == {"train": [6, 3], "test": [5, 3], "gallery": [4, 2]}
-    assert "lambda" not in result["last epoch"]                 # the bound is of an open set
-    assert "1-NN" not in typed("eval.py", run / "last.pt", "--data-root", tmp_path)[1]
+    assert data.gallery.classes == data.test.classes == ["class01", "class02"]
+    log, _, config = left_in(run)
+    assert config["splits"] == {"train": [6, 3], "test": [1, 1], "gallery": [4, 2]}
+    assert "norm mean" in log[0] and "norm cv" not in log[0]
     rows = []
     monkeypatch.setattr(figures, "draw_sheet", lambda path, answers: rows.extend(answers))
     typed("report", "--sheet", run / "last.pt")
-    assert all("/test/" in query[0] and {name.split("/")[-3] for _, (name, *_) in nearest}
-               == {"gallery"} for query, nearest in rows) and len(rows) == 3
-
-
-@pytest.mark.filterwarnings("error:std")
-def test_a_single_query_has_no_deviation(train, tmp_path):
-    folder = split_folder(tmp_path / "photos", "train", "test", "gallery")
-    for path in sorted((folder / "test").rglob("*.png"))[1:]:
-        path.unlink()
-    log, *_ = left_in(train(mdr, "--batch", "4", "--iterations", "1", dataset=folder)[0])
-    assert "norm mean" in log[0] and "norm cv" not in log[0]
+    ((query, nearest),) = rows
+    assert "/test/" in query[0] and all("/gallery/" in name for _, (name, *_) in nearest)
 
 
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
@@ -323,19 +316,14 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
     assert {"R@1", "MAP@R", "NMI", "seen R@1", "val R@1"} <= {*before}
     assert ("lambda" in result["last epoch"]) == (script is jrd)
     assert result["last epoch"]["val R@1"] == rows[-1]["val R@1"]
+    data = common.load_dataset(str(photos), tmp_path, test=glyphs.SMALL_TRANSFORMS[2], val=0.5)
+    assert data.val.classes == ["class03", "class04", "class05"]        # as test images are seen
+    assert not {*data.train.files} & {*data.val.files} and data.val.images[0].shape[-1] == 32
     for name, metrics in (("last.pt", result["last epoch"]), ("best.pt", chosen)):
         _, out, _ = typed("eval.py", folder / name, "--data-root", tmp_path)
         (row,) = (line.split() for line in out.splitlines() if line.startswith("test  "))
         assert "note:" not in out and row[1] == f"{100 * metrics['R@1']:.1f}"
         assert name != "last.pt" or row[-1] == f"{100 * metrics['seen R@1']:.1f}"
-
-
-def test_what_is_held_out_is_not_trained_and_not_augmented(few_glyphs):
-    data = common.load_dataset("glyphs", test=glyphs.SMALL_TRANSFORMS[2], val=0.2)
-    assert data.counts() == {"train": [32, 8], "test": [60, 20], "val": [8, 2]}
-    assert data.val.classes == ["glyph 408", "glyph 409"]
-    assert data.val.labels.tolist() == [0] * 4 + [1] * 4
-    assert not set(data.val.classes) & set(data.train.classes) and data.val.images.shape[-1] == 32
 
 
 # ---------------------------------------------------------------------------- backbones

@@ -63,18 +63,6 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ty
         assert answers[path][0] == (0.0, path.split("/")[-2], path)
 
 
-def test_the_runs_own_test_images_are_searched(checkpoint, tmp_path, typed):
-    """A glyph of the test set, saved as a photo, finds itself; a glyph has a number for a path."""
-    images, labels = glyphs.glyphs("test")
-    PIL.Image.fromarray(images[13].permute(1, 2, 0).numpy()).save(tmp_path / "photo.png")
-    _, text, _ = typed("eval.py", checkpoint, "--query", tmp_path / "photo.png")
-    rows = table(text)[str(tmp_path / "photo.png")]
-    assert re.search(r"searches 40 test images of 10 classes \(glyph 450, .*\); the training "
-                     "classes are not among them; --gallery FOLDER searches others", text)
-    assert len(rows) == 5 and rows[0][0] < 1e-3
-    assert rows[0][1:] == (f"glyph {450 + labels[13]}", "image 13") and rows == sorted(rows)
-
-
 def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
     """Test images and gallery of --dataset FOLDER, by their paths, cached or not; --top of more
     than there are shows all; --l2norm changes nothing for a network on the unit sphere."""
