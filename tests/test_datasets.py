@@ -150,7 +150,6 @@ def test_the_papers_photos_are_as_their_authors_code_reads_them(mini, tmp_path):
 # ---------------------------------------------------------------------------- what can be wrong
 @pytest.mark.parametrize("name, way_out", [
     ("cub", r"prepare cub --data-root .*\(1.2 GB\); or .*md5 97eceeb1962.*/none/CUB_200_2011"),
-    ("cars", "/cars/car_ims .*d5c8f0aa49750.*b407c6086d6.*/cars/devkit/cars_test_annos_withlabels"),
     ("inshop", "/inshop/list_eval_partition.txt .*DeepFashion")])
 def test_a_missing_dataset_is_named_with_where_to_get_it(name, way_out, tmp_path):
     """... in one line."""

@@ -52,7 +52,6 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkey
 
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
     ({"train": [2, 2, 2], "val": [2, 2, 2]}, "has 2 sub-.* at least 4; half .* train/ and test/"),
-    ({"Train": [2, 2, 2], "Test": [2, 2, 2]}, "has 2 sub-.* at least 4; half .* by these names"),
     ({"train": [2], "test": [2, 2, 2]}, "photos/train has 1 sub-folders .* at least 2"),
     ({"train": [2, 2], "test": []}, "photos/test has no sub-folders with images"),
     ({"train": [2, 2], "test": [2, 1, 1]},
@@ -111,8 +110,7 @@ def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
 @pytest.mark.parametrize("damage, message", [
     ("unreadable", "cannot read the folder .*class03: Permission denied"),
     ("only HEIC", "2 classes have no image .*, but class02/1.heic, class03/1.heic: save"),
-    ("dead links", "photos has 2 links that lead nowhere: .*class03/0.png, .*class03/1.png"),
-    ("dead folder", "photos has 1 links that lead nowhere: .*class03")])
+    ("dead links", "photos has 2 links that lead nowhere: .*class03/0.png, .*class03/1.png")])
 def test_a_class_does_not_vanish(damage, message, tmp_path, monkeypatch):
     """... from a training, from check or from a gallery; but a gallery may well have no class."""
     def scandir(path, real=os.scandir):             # as for any user but root
@@ -121,9 +119,6 @@ def test_a_class_does_not_vanish(damage, message, tmp_path, monkeypatch):
         return real(path)
     monkeypatch.setattr(os, "scandir", scandir)
     folder = make_folder(tmp_path / "photos", [2] * 5)
-    if damage == "dead folder":
-        (folder / "class03").rename(tmp_path / "elsewhere")
-        (folder / "class03").symlink_to("gone")
     for path in folder.glob("class0[23]/*"):
         if damage == "only HEIC":
             path.rename(path.with_suffix(".heic"))
@@ -200,19 +195,16 @@ def test_a_photo_that_has_no_range_is_refused(tmp_path):
         decode(tmp_path / "a.tif")
 
 
-@pytest.mark.parametrize("kind", ["jpg", "tif"])        # a .tif Pillow turns as it opens it
-def test_a_photo_is_upright(kind, tmp_path):
-    exif, path = Image.Exif(), tmp_path / f"phone.{kind}"
-    for orientation, turn in enumerate([
-            None, "FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270",
-            "TRANSVERSE", "ROTATE_90"], 1):
+@pytest.mark.parametrize("file", ["phone.png", "phone.tif"])    # a .tif Pillow turns as it opens it
+def test_a_photo_is_upright(file, tmp_path):
+    exif, seen = Image.Exif(), COLOURS[..., :3]
+    rotated = seen.transpose(1, 0, 2)
+    for orientation, want in enumerate([
+            seen, seen[:, ::-1], seen[::-1, ::-1], seen[::-1], rotated, rotated[:, ::-1],
+            rotated[::-1, ::-1], rotated[::-1]], 1):
         exif[0x0112] = orientation
-        Image.fromarray(COLOURS[..., :3]).save(path, exif=exif)
-        want = decode(path, as_stored=True)
-        if turn and kind == "jpg":
-            want = want.transpose(Image.Transpose[turn])
-        assert decode(path).size == ((30, 20) if orientation < 5 else (20, 30))
-        np.testing.assert_array_equal(np.asarray(decode(path)), np.asarray(want))
+        Image.fromarray(seen).save(tmp_path / file, exif=exif)
+        np.testing.assert_array_equal(np.asarray(decode(tmp_path / file)), want)
 
 
 def test_a_broken_tag_costs_the_tag(tmp_path):

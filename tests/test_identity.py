@@ -21,14 +21,12 @@ def photos(tmp_path):
 # ---------------------------------------------------------------------------- code
 @pytest.mark.parametrize("file, pattern, replacement, counts", [
     ("jrd.py", r"return ams \+ cfg.alpha \* reg", "return ams - cfg.alpha * reg", True),
-    ("jrd.py", r"\"mrd\": \(1,\)", '"mrd": (2,)', True),
     ("common.py", r"            module.eval\(\)", "            module.train()", True),  # batch norm
     ("eval.py", "places <= k for k in ks", "places <= k + 1 for k in ks", True),        # recall
     ("support/ranks.py", "masked_fill_", "masked_fill", True),
     ("mdr.py", "lerp_", "add_", False),                                         # another script
     ("report/tables.py", "^import", "import csv\nimport", False),
     ("jrd.py", r'"""Eq. 10-11: L_JRS', '"""Equation 10 and 11: L_JRS', False),          # docstrings
-    ("common.py", '^"""What', '"""All that', False),
     ("jrd.py", "    # U1: eps and", "    # U1, eps and", False),                        # a comment
     ("support/layouts.py", "cannot read the folder", "unreadable folder", False),       # a message
     ("jrd.py", r"(return gram\[different\].mean\(\)) if", r"\1  if", False)])          # layout
