@@ -221,19 +221,6 @@ def test_run_names_say_what_differs_from_the_preset(flags, name, tmp_path):
     assert not list(tmp_path.iterdir()), "nothing is written before the run begins"
 
 
-def test_a_folder_with_other_settings_is_refused(tmp_path):
-    with run_of(tmp_path) as run:
-        config = json.loads((run.folder / "config.json").read_text())
-    assert config["alpha"] == 1 and config["splits"] == {"train": [4, 2], "test": [4, 2]}
-    run_of(tmp_path, "--workers", "2")                              # where it runs may differ
-    files.write_json(run.folder / "config.json", config | {"alpha": 2.0, "weights_sha256": "x"})
-    with pytest.raises(common.UserError, match=r"alpha \(there 2.0, now 1.0\), weights_sha256"):
-        run_of(tmp_path)
-    (run.folder / "config.json").write_text("{")
-    with pytest.raises(common.UserError, match="not the settings of a run"):
-        run_of(tmp_path)
-
-
 def test_a_checkpoint_of_another_version_is_refused(tmp_path):
     part = torch.nn.Linear(2, 3)
     with run_of(tmp_path) as run:

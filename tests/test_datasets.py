@@ -152,7 +152,6 @@ def test_the_papers_photos_are_as_their_authors_code_reads_them(mini, tmp_path):
     ("cub", r"prepare cub --data-root .*\(1.2 GB\); or .*md5 97eceeb1962.*/none/CUB_200_2011"),
     ("inshop", "/inshop/list_eval_partition.txt .*DeepFashion")])
 def test_a_missing_dataset_is_named_with_where_to_get_it(name, way_out, tmp_path):
-    """... in one line."""
     with pytest.raises(common.UserError, match=f"^no {name} under .*/none .--data-.*{way_out}.*$"):
         common.load_dataset(name, tmp_path / "none")
     assert not (tmp_path / "none").exists()

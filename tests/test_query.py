@@ -81,13 +81,6 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
         assert sheet.format == "JPEG" and sheet.size == (11 * 148, 148 + 2 * 17)
 
 
-def test_the_nearest_by_hand():
-    entries = [("a", "x", None), ("b", "x", None), ("c", "y", None)]
-    searched = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
-    nearest = search.nearest_entries(torch.zeros(1, 2), searched, entries, 3)
-    assert nearest == [[(0.0, entries[1]), (0.0, entries[2]), (5.0, entries[0])]]  # in order
-
-
 def test_a_sheet_of_the_nearest(checkpoint, typed, monkeypatch):
     """Six queries of different classes, none among the five nearest to it, which are in order."""
     rows = []

@@ -48,8 +48,9 @@ def test_degenerate_batches_are_finite(script, flags, kind):
 
 # ---------------------------------------------------------------------------- networks
 @pytest.mark.parametrize("script, backbone, width", [
-    (jrd, "bn_inception", 1024), (mdr, "small --l2norm", 128), (mdr, "small --eval-l2norm", 128),
-    (mdr, "resnet18", 512), (dml_da, "googlenet", 1024)], ids=named)
+    (jrd, "bn_inception", 1024), (jrd, "efficientnet_b0", 1280), (mdr, "small --l2norm", 128),
+    (mdr, "small --eval-l2norm", 128), (mdr, "resnet18", 512), (dml_da, "googlenet", 1024)],
+    ids=named)
 def test_backbones(script, backbone, width):
     """Batch norm is frozen and its affine parameters learn (JRD U10, MDR U4, DML-DA U8)."""
     cfg = script.parse_args(["--dim", "7", "--backbone", *backbone.split()])
@@ -58,7 +59,7 @@ def test_backbones(script, backbone, width):
     statistics = {k: v.clone() for k, v in network.state_dict().items() if "running" in k}
     e = network.embed(images)
     assert network.pool(images).shape == (2, width) and e.shape == (2, 7)
-    assert torch.equal(e, network.embed(images)), "no dropout"
+    assert torch.equal(e, network.embed(images)), "no dropout, no stochastic depth"
     unit = script is not mdr or "l2norm" in backbone
     assert torch.allclose(e.norm(dim=1), torch.ones(2)) == unit
     if script is mdr:                                   # in training --eval-l2norm does nothing
@@ -95,7 +96,6 @@ DML_DA = dict(lambda_=10, eta=0.5, margin=1, lr=1e-5, batch=100, images_per_clas
     (dml_da, "sop", DML_DA | dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000],
                              eval_every=10))], ids=named)
 def test_presets(script, flags, want):
-    """The papers' sections on settings."""
     cfg = vars(script.parse_args(["--dataset", *flags.split()]))
     assert {name: cfg[name] for name in want} == want
 
