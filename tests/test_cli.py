@@ -22,7 +22,6 @@ from support import command_line, glyphs, runs
 ENV = dict(cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
 
 
-# ---------------------------------------------------------------------------- mistakes
 IDLE = """
 jrd.py --alpha 0 --kernel mgf | jrd.py --regularizer intra --K 3 | jrd.py --p 5
 jrd.py --kernel laplace --K-prime 2 | jrd.py --variant mrd --K-prime 3
@@ -116,7 +115,6 @@ def test_a_flag_that_does_nothing_is_refused(typed):
         assert re.search(f": {idle} does nothing with", stderr), stderr
 
 
-# ---------------------------------------------------------------------------- a training, told
 def test_what_a_training_says_and_leaves(tmp_path, typed, monkeypatch):
     """... and what eval.py says of its checkpoint and its embeddings."""
     monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 410), 5))

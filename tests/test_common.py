@@ -4,10 +4,8 @@ import json
 import os
 import pickle
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import common
 import jrd
@@ -15,7 +13,6 @@ from conftest import make_folder
 from support import files, glyphs, runs
 
 
-# ---------------------------------------------------------------------------- datasets
 def test_glyphs_are_the_same_everywhere():
     """A mean over many pixels, so that a last bit of a sine on another machine does not matter."""
     data = common.load_dataset("glyphs")
@@ -25,17 +22,6 @@ def test_glyphs_are_the_same_everywhere():
     assert len(set.union(*classes)) == sum(map(len, classes))           # none in two splits
     for split, mean in (("train", 121.796), ("test", 123.021)):
         assert glyphs.glyphs(split)[0].float().mean().item() == pytest.approx(mean, abs=0.01)
-
-
-def test_folder_first_half_trains_second_half_tests(tmp_path):
-    folder = make_folder(tmp_path / "photos", [3, 1, 2, 4, 2])
-    (folder / "notes").mkdir()                                   # a folder without images: no class
-    data = common.load_dataset(str(folder))
-    assert data.counts() == {"train": [4, 2], "test": [8, 3]}
-    assert data.test.classes == ["class02", "class03", "class04"]
-    assert data.test.labels.tolist() == [0, 0, 1, 1, 1, 1, 2, 2]
-    want = torch.tensor(np.array(Image.open(folder / "class03" / "0.png"))).permute(2, 0, 1)
-    assert torch.equal(data.test.images[2], want)
 
 
 # ---------------------------------------------------------------------------- the loader
@@ -138,14 +124,9 @@ def test_the_published_file_or_none(tmp_path, monkeypatch):
         common.load_weights(network, "small")
 
 
-def whole(state):
-    """As torchvision's file of squeezenet1_1 has it, classifier included."""
-    return state | {"classifier.1.weight": torch.ones(1000, 512, 1, 1)}
-
-
 @pytest.mark.parametrize("wrapped", [
     lambda state: {"state_dict": {f"module.net.{k}": v for k, v in state.items()}},
-    lambda state: {"model": whole(state), "epoch": 3},
+    lambda state: {"model": state | {"classifier.1.weight": torch.ones(1000, 512, 1, 1)}},
     lambda state: {"network": {f"backbone.{k}": v for k, v in state.items()} | {     # a last.pt
         "embedding.weight": torch.ones(64, 512)}, "history": []}], ids=["deep", "model", "run"])
 def test_own_weights_of_any_wrapping(wrapped, tmp_path, capsys):

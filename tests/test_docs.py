@@ -228,7 +228,6 @@ def test_every_silent_point_and_erratum_is_here(script, equations):
         assert number[0] == "E" or number in marked or f"`{script}." not in where, number
 
 
-# ---------------------------------------------------------------------------- side by side
 @each_paper
 def test_every_formula_stands_once_beside_its_code_and_every_line(script, equations, tmp_path):
     """... whole, however a browser may wrap it, and its number leads to the code."""

@@ -162,16 +162,14 @@ def test_what_float64_tells_apart_and_what_is_a_tie(size):
             assert map_at_r(x, [0, 2], g, [0, 1, 0]) == (hit or 0.5) / 4
 
 
-def test_tf32_that_a_program_allows_is_off_in_products(monkeypatch):
+def test_tf32_that_a_program_allows_is_off_in_products(monkeypatch, request):
     seen, x, precision = [], torch.eye(4), torch.get_float32_matmul_precision
     monkeypatch.setattr(torch.Tensor, "__matmul__",
                         lambda a, b: (seen.append(precision()), torch.mm(a, b))[1])
+    request.addfinalizer(lambda: torch.set_float32_matmul_precision("highest"))
     torch.set_float32_matmul_precision("high")
-    try:
-        recall_at_k(x, [0, 0, 1, 1], [1]), map_at_r(x, [0, 0, 1, 1]), ranks.nearest(x, x)
-        assert {*seen} == {"highest"} and precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    recall_at_k(x, [0, 0, 1, 1], [1]), map_at_r(x, [0, 0, 1, 1]), ranks.nearest(x, x)
+    assert {*seen} == {"highest"} and precision() == "high"
 
 
 # ---------------------------------------------------------------------------- k-means and NMI

@@ -18,7 +18,6 @@ def photos(tmp_path):
     return make_folder(tmp_path / "photos", [3] * 6, side=20)
 
 
-# ---------------------------------------------------------------------------- code
 @pytest.mark.parametrize("file, pattern, replacement, counts", [
     ("jrd.py", r"return ams \+ cfg.alpha \* reg", "return ams - cfg.alpha * reg", True),
     ("common.py", r"            module.eval\(\)", "            module.train()", True),  # batch norm
@@ -62,7 +61,6 @@ def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, 
         train(jrd)
 
 
-# ---------------------------------------------------------------------------- images
 def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, photos, tmp_path):
     train(jrd, dataset=photos)
     moved = tmp_path / "elsewhere" / "photos"
