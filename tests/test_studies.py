@@ -122,18 +122,17 @@ def test_the_page_has_the_gains_of_the_archive(monkeypatch, capsys):
 # ---------------------------------------------------------------------------- decided.py
 def test_holm():
     """Against his procedure as written: the smallest p against level / m, the next against
-    level / (m - 1), ..., until one is not below."""
+    level / (m - 1), ..., until one is not below.  First a case whose last step would be below."""
     draw, kept = np.random.RandomState(0), []
-    for m in (1, 2, 5, 40):
-        p = (draw.rand(m) ** 6).tolist()
-        p[-1] = p[0]                                                    # a tie
+    for p in ([0.01, 0.04, 0.03, 0.005], *((draw.rand(m) ** 6).tolist() for m in (1, 2, 5, 40))):
+        p = [*p, p[0]]                                                  # a tie
         rows = decided.holm([{"p": value, "mean": (-1) ** i} for i, value in enumerate(p)])
         for level in (0.01, 0.05, 0.3):
-            left = list(range(m))
+            left = [*range(len(p))]
             while left and p[i := min(left, key=p.__getitem__)] <= level / len(left):
                 left.remove(i)
             kept += [row["Holm-adjusted p"] > level for row in rows]
-            assert [i for i, yes in enumerate(kept[-m:]) if yes] == left
+            assert [i for i, yes in enumerate(kept[-len(p):]) if yes] == left
         assert all(row["Holm-adjusted"] == (
             "undecided" if row["Holm-adjusted p"] >= 0.05 else "holds" if row["mean"] > 0 else
             "does not hold") for row in rows)
