@@ -1,10 +1,9 @@
 """studies/: rate_search.py's split, rule and table, jrs_bandwidths.py's identity, composed.py's
 arms, decided.py's families, the pages of both; benchmarks/step.py to its end."""
 import functools
+import os
 import re
 import runpy
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -25,11 +24,12 @@ def test_every_study_finds_what_it_imports():
     assert [runpy.run_path(path, run_name="imported") for path in ROOT.glob("studies/*.py")]
 
 
-def test_step():
-    done = subprocess.run([sys.executable, ROOT / "benchmarks" / "step.py", "--papers", "dml_da",
-                           "--batch", "2", "--steps", "1", "--threads", "1", "--device", "cpu"],
-                          capture_output=True, encoding="utf-8")
-    assert "\n| dml_da, googlenet | 2 " in done.stdout, done.stderr
+def test_step(typed, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setattr(os, "environ", os.environ.copy())           # bench.py sets threads there
+    told = typed("benchmarks/step.py", *"--papers dml_da --batch 2 --steps 1 --threads 1 "
+                 "--device cpu".split())
+    assert "\n| dml_da, googlenet | 2 " in told[1], told[2]
 
 
 # ---------------------------------------------------------------------------- rate_search.py
