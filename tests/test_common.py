@@ -24,7 +24,6 @@ def test_glyphs_are_the_same_everywhere():
         assert glyphs.glyphs(split)[0].float().mean().item() == pytest.approx(mean, abs=0.01)
 
 
-# ---------------------------------------------------------------------------- the loader
 def loader(split, workers, seed=0):
     cfg = argparse.Namespace(seed=seed, workers=workers, batch=7, device="cpu")
     return common.train_loader(split, glyphs.SMALL_TRANSFORMS[1], jrd.batches, cfg)

@@ -19,7 +19,6 @@ from conftest import each_script, left_in, named
 from eval import kmeans, nmi, recall_at_k
 
 
-# ---------------------------------------------------------------------------- any batch
 @pytest.mark.parametrize("kind", ["random", "equal", "tiny", "huge"])
 @pytest.mark.parametrize("script, flags", [
     *((jrd, f"--regularizer {name}") for name in ("jrs", "jmmd", "jintra", "intra")),
@@ -46,7 +45,6 @@ def test_degenerate_batches_are_finite(script, flags, kind):
                 assert value == {"mdr": 0, "jrs": 1}[name] and (slope == 0).all(), labels
 
 
-# ---------------------------------------------------------------------------- networks
 @pytest.mark.parametrize("script, backbone, width", [
     (jrd, "bn_inception", 1024), (jrd, "efficientnet_b0", 1280), (mdr, "small --l2norm", 128),
     (mdr, "small --eval-l2norm", 128), (mdr, "resnet18", 512), (dml_da, "googlenet", 1024)],
@@ -58,8 +56,8 @@ def test_backbones(script, backbone, width):
     images = torch.randint(0, 256, (2, 3, side, side), dtype=torch.uint8)
     statistics = {k: v.clone() for k, v in network.state_dict().items() if "running" in k}
     e = network.embed(images)
-    assert network.pool(images).shape == (2, width) and e.shape == (2, 7)
-    assert torch.equal(e, network.embed(images)), "no dropout, no stochastic depth"
+    assert (pooled := network.pool(images)).shape == (2, width) and e.shape == (2, 7)
+    assert torch.equal(pooled, network.pool(images)), "no dropout, no stochastic depth"
     unit = script is not mdr or "l2norm" in backbone
     assert torch.allclose(e.norm(dim=1), torch.ones(2)) == unit
     if script is mdr:                                   # in training --eval-l2norm does nothing
