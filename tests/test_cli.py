@@ -133,8 +133,9 @@ def test_what_a_training_says_and_leaves(tmp_path, typed, monkeypatch):
     assert len(table) == 3 and len({*map(len, table)}) == 1, "the rows are aligned"
     assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl",
                                                             "result.json"]
-    log, result, _ = left_in(folder)
+    log, result, config = left_in(folder)
     assert result["last epoch"]["R@1"] == log[-1]["R@1"]
+    assert {*config["versions"]} == {"python", "torch", "torchvision", "numpy"}
     want = re.search(r"^last epoch \(2\) +(.*)", told, re.M)[1].split()
     _, told, _ = typed("eval.py", folder / "last.pt", "--export", tmp_path / "e.npz")
     assert re.search(r"^test +(.*)", told, re.M)[1].split() == want
@@ -184,6 +185,7 @@ def test_a_run_stopped_at_its_last_files_gets_both(owner, name, file, train, mon
         if file in str(args) and (changes or file == "result.json"):
             raise KeyboardInterrupt
         return real(*args, **changes)
+    monkeypatch.setattr(runs, "time", Mock(perf_counter=lambda: 7.0))   # a clock that stands
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(owner, name, write)
         train(jrd)

@@ -344,7 +344,6 @@ def test_the_papers_datasets_are_trusted_by_their_names(mini, tmp_path, monkeypa
     assert not [path for path in looks if path.suffix == ".jpg"]
 
 
-# ---------------------------------------------------------------------------- through the scripts
 @pytest.mark.parametrize("script, name, flags", [
     (jrd, "cub", "--batch 3"), (mdr, "inshop", "--batch 3 --iterations 1"),
     (dml_da, "sop", "--iterations 1")], ids=named)

@@ -60,7 +60,6 @@ def test_the_presets_of_glyphs_are_the_choice_of_the_committed_runs(capsys):
         assert row.count("**") == 2 and row.count("±") == 5
 
 
-# ---------------------------------------------------------------------------- jrs_bandwidths.py
 def test_what_detaching_adds_is_radial():
     """Gradients of JRS with jrd.py's detached τ, with τ's gradient, and of what detaching adds."""
     layers = [torch.tensor(points(5 - seed, seed) + 1).requires_grad_() for seed in range(3)]
