@@ -22,7 +22,6 @@ from support import command_line, glyphs, runs
 ENV = dict(cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
 
 
-# ---------------------------------------------------------------------------- mistakes
 IDLE = """
 jrd.py --alpha 0 --kernel mgf | jrd.py --regularizer intra --K 3 | jrd.py --p 5
 jrd.py --kernel laplace --K-prime 2 | jrd.py --variant mrd --K-prime 3
@@ -37,8 +36,6 @@ report --compare a b --weights my.pth | report --annotate --quick"""
 MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --alp 1": "unrecognized arguments: --alp 1",
     "jrd.py --alpha -1": "--alpha: -1 must be >= 0",
-    "jrd.py --K 101": "must be >= 1 and <= 100",
-    "jrd.py --lr 0": "--lr: 0 must be > 0",
     "dml_da.py --eta inf": "--eta: inf must be",
     "mdr.py --levels -3,0,3": "'-3,0,3' is not a number",
     "dml_da.py --images-per-class 1": "no positive pair",
@@ -48,14 +45,12 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --device tpu": "--device tpu",
     "mdr.py --device mps:0 --dataset birds": "use --device cpu",        # before anything is read
     "jrd.py --dataset birds": "unknown dataset 'birds'",
-    "jrd.py --dataset {tmp}/broken --weights random": "class01/0.png",
-    "jrd.py --dataset {tmp}/broken --val 0.1": "leaves fewer",
+    "jrd.py --dataset {tmp}/singles --val 0.1": "leaves fewer",
     "mdr.py --dataset {tmp}/singles": "no training class has two images",
     "mdr.py --batch 4": "is full with one class: raise it, or lower --images-per-class",
     "jrd.py --dataset {tmp}/singles --backbone inception_v3 --resize 64 --size 64":
         "inception_v3 cannot take images of 64 × 64",
     "jrd.py --weights {tmp}/none.pth": "no weights file",
-    "jrd.py --weights {tmp}/hub.safetensors": "(.safetensors: is its package",
     "dml_da.py --backbone googlenet_bvlc": "needs --weights FILE",
     "jrd.py --lr 1e30 --epochs 1 --batch 9": "the loss is not finite at epoch 1, step 2: loss",
     "jrd.py --epochs 1 --out {tmp}/file": "cannot write",
@@ -64,21 +59,17 @@ MISTAKES = {  # what is typed: what the one line must say
     "eval.py last.pt --query a.png --to sheet.txt": "must end in .png or .jpg",
     "eval.py {tmp}/singles": "a last.pt in it is meant?",
     "eval.py {tmp}/list.pt": "is not a checkpoint of jrd, mdr, dml_da",
-    "eval.py {tmp}/broken.npz": "cannot read",
     "eval.py {tmp}/one.NPY": "it holds one array; np.savez writes several, embeddings= and labels=",
-    "eval.py {tmp}/pickled.npz": "cannot read",
+    "eval.py {tmp}/pickled.npz": "cannot read {tmp}/pickled.npz",
     "eval.py {tmp}/other.npz": "lacks the arrays labels",
     "eval.py {tmp}/short.npz": "must be (n, d)",
     "eval.py {tmp}/bools.npz": "labels must be whole numbers or texts",
     "eval.py last.pt --export {tmp}/no/e.npz": "cannot be written",
-    "common.py prepare birds": "unknown dataset 'birds'",
     "report --runs {tmp}": "no finished run",
     "report --paper jrd --table 2c": "there are jrd 1, jrd 2, jrd 3, jrd 4, jrd fig2, jrd fig4",
     "report --plan --dataset glyphs --weights {tmp}/none.pth": "none.pth: no such file",
-    "report --curves mdr-glyphs --runs nowhere": "no run mdr-glyphs under nowhere",
     "report --curves mdr-glyphs --out curves.pdf": "must end in .png or .svg",
     "report --list --runs none.tar.xz": "runs are trained in a folder",
-    "report --runs none.tar.xz": "cannot read the archive none.tar.xz",
 }
 
 
@@ -87,10 +78,7 @@ def material(tmp_path_factory):
     """Folders and files that something is wrong with."""
     tmp = tmp_path_factory.mktemp("mistakes")
     make_folder(tmp / "singles", [1, 1, 2, 2])
-    (make_folder(tmp / "broken", [2, 2, 2, 2]) / "class01" / "0.png").write_bytes(b"\x89PNG")
-    (tmp / "hub.safetensors").write_bytes(b"\x08" + bytes(7) + b"{}      ")
     (tmp / "file").write_text("in the way")
-    (tmp / "broken.npz").write_bytes(b"PK\x03\x04 not really")
     torch.save({"paper": "jrd", "config": [1]}, tmp / "list.pt")
     x = np.zeros((4, 2), np.float32)
     with open(tmp / "one.NPY", "wb") as file:
@@ -126,35 +114,27 @@ def test_a_flag_that_does_nothing_is_refused(typed):
         assert re.search(f": {idle} does nothing with", stderr), stderr
 
 
-# ---------------------------------------------------------------------------- a training, told
 def test_what_a_training_says_and_leaves(tmp_path, typed, monkeypatch):
     """... and what eval.py says of its checkpoint and its embeddings."""
     monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 410), 5))
     monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 20))
     _, told, stderr = typed("jrd.py", "--epochs", 2, "--batch", 25, "--out", tmp_path)
-    assert stderr == ""
-    lines = [line for line in told.splitlines() if not line.startswith("batches per epoch: 2,")]
-    assert lines[0].startswith("jrd on glyphs · cpu")
-    assert lines[1] == ("train 50 images of 10 classes · test 200 images of 10 classes, none of "
-                        "them in train")
-    assert lines[2].startswith("backbone small, weights a2d35efeb963")
-    assert lines[3].startswith("settings: the preset, but batch 25, epochs 2 ·")
-    assert lines[4].split() == ["epoch", "loss", "amsoftmax", "jrs", "R@1", "R@2", "R@4", "R@8",
-                                "images/s", "left"]
-    assert [line.split()[0] for line in lines[5:7]] == ["1/2", "2/2"]
-    assert len({len(line) for line in lines[4:7]}) == 1, "the rows are aligned"
     folder = tmp_path / "jrd-glyphs-batch25-epochs2-s0"
-    for row in ("pretrained backbone", "last epoch (2)", "best on test (epoch",
-                "chosen on the test set", "  seen R@1", "R@1 in ten parts, 95%: [",
-                "d_H by 1-NN, 95%: [", f"run {folder}"):
-        assert row in told
+    for part in ("jrd on glyphs · cpu", "train 50 images of 10 classes · test 200 images of 10 "
+                 "classes, none of them in train", "backbone small, weights a2d35efeb963",
+                 "the preset, but batch 25, epochs 2 ·", "pretrained backbone",
+                 "best on test (epoch", "chosen on the test set", "  seen R@1",
+                 "R@1 in ten parts, 95%: [", "d_H by 1-NN, 95%: [", f"run {folder}"):
+        assert part in told and not stderr
+    table = re.findall(r"^ +(?:epoch|\d/2) .*", told, re.M)
+    assert table[0].split() == ["epoch", "loss", "amsoftmax", "jrs", "R@1", "R@2", "R@4", "R@8",
+                                "images/s", "left"]
+    assert len(table) == 3 and len({*map(len, table)}) == 1, "the rows are aligned"
     assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl",
                                                             "result.json"]
     log, result, config = left_in(folder)
-    assert {"epoch", "loss", "amsoftmax", "jrs", "lr", "R@8", "seconds", "images/s"} <= {*log[0]}
-    last = result["last epoch"]
-    assert last["R@1"] == log[-1]["R@1"] and 0 < last["MAP@R"] < last["R@1"] < 1
-    assert {"python", "torch", "torchvision", "numpy"} == {*config["versions"]}
+    assert result["last epoch"]["R@1"] == log[-1]["R@1"]
+    assert {*config["versions"]} == {"python", "torch", "torchvision", "numpy"}
     want = re.search(r"^last epoch \(2\) +(.*)", told, re.M)[1].split()
     _, told, _ = typed("eval.py", folder / "last.pt", "--export", tmp_path / "e.npz")
     assert re.search(r"^test +(.*)", told, re.M)[1].split() == want
@@ -204,6 +184,7 @@ def test_a_run_stopped_at_its_last_files_gets_both(owner, name, file, train, mon
         if file in str(args) and (changes or file == "result.json"):
             raise KeyboardInterrupt
         return real(*args, **changes)
+    monkeypatch.setattr(runs, "time", Mock(perf_counter=lambda: 7.0))   # a clock that stands
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(owner, name, write)
         train(jrd)
@@ -241,13 +222,6 @@ def test_a_notebook_lives_on(monkeypatch):
     assert out.getvalue() == "begun\n"
 
 
-def test_a_clock_that_stands_or_is_set_back(train, monkeypatch):
-    clock = Mock(perf_counter=lambda: 7.0, time=iter(range(10 ** 9, 0, -3600)).__next__)
-    monkeypatch.setattr(runs, "time", clock)
-    log = train(jrd, "--epochs", "2")[1].partition("left")[2].splitlines()
-    assert log[1].endswith(" 0:00") and log[2].endswith(" 0:00")
-
-
 def with_small(folder, size, command, after=":"):
     """What happens to a command that sees a file system of this size at folder."""
     def run(script):
@@ -279,7 +253,6 @@ def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("error, says", [
-    (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), "continues the run"),
     (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9.\nFrame"), "continues the run"),
     (torch.OutOfMemoryError("CUDA out of memory.\nGPU 0"), "with --batch 100: --precision bf16")])
 def test_what_starves_a_run_is_one_line(error, says, few_glyphs, tmp_path, monkeypatch, capsys):

@@ -10,7 +10,6 @@ import shutil
 import tarfile
 import time
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -151,10 +150,8 @@ def test_the_papers_photos_are_as_their_authors_code_reads_them(mini, tmp_path):
 # ---------------------------------------------------------------------------- what can be wrong
 @pytest.mark.parametrize("name, way_out", [
     ("cub", r"prepare cub --data-root .*\(1.2 GB\); or .*md5 97eceeb1962.*/none/CUB_200_2011"),
-    ("cars", "/cars/car_ims .*d5c8f0aa49750.*b407c6086d6.*/cars/devkit/cars_test_annos_withlabels"),
     ("inshop", "/inshop/list_eval_partition.txt .*DeepFashion")])
 def test_a_missing_dataset_is_named_with_where_to_get_it(name, way_out, tmp_path):
-    """... in one line."""
     with pytest.raises(common.UserError, match=f"^no {name} under .*/none .--data-.*{way_out}.*$"):
         common.load_dataset(name, tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -182,12 +179,8 @@ def move(path, name):
      "2 of the 7 images of cub are missing, .*Bird_2_0000.jpg first: a half-ex"),
     ("cub", replace, "images.txt", ["3 003.Bird_0/Bird_0_0000.jpg\n", ""],
      "has train 2 images of 1 classes, .* has train 3 images of 2 classes, test 4"),
-    ("cars", Path.unlink, "cars_annos.mat", [], "wanted are .*/devkit/cars_train_annos.mat and"),
-    ("cars", Path.write_text, "cars_annos.mat", ["404 not found" * 50], "'class' of 'annotations'"),
     ("cars devkit", move, "devkit/cars_test_annos.mat", ["cars_test_annos_withlabels.mat"],
-     "'class' of .*cars_test_annos_withlabels"),
-    ("sop", replace, "Ebay_test.txt", [" 1 bicycle", " bicycle"],
-     "Ebay_test.txt, line 2: .*number number number text"),
+     "'class' of .*cars_test_annos_withlabels.*wanted are .*/devkit/cars_train_annos.mat and"),
     ("inshop", move, "img", ["img_highres"],
      "10 of the 10 .* missing, .*jpg first: known layouts: .*/img .not img_highres")])
 def test_a_broken_copy_is_refused(layout, damage, file, words, message, mini, tmp_path):
@@ -229,23 +222,16 @@ def test_a_broken_download_leaves_nothing(damage, message, archive, tmp_path, ty
     assert message in last and not list((tmp_path / "data").iterdir())
 
 
-def test_prepare_builds_what_the_presets_need(mini, typed, tmp_path, monkeypatch):
-    """With weights of one's own; those that are missing and cannot be had are one line."""
-    def told(*words):
-        return typed("common.py", "prepare", *words, "--data-root", tmp_path)
+def test_prepare_builds_what_the_presets_need(mini, typed, tmp_path):
     mini("cub")
     torch.save(common.backbone("squeezenet1_1")[0].state_dict(), tmp_path / "w.pth")
-    status, out, err = told("cub128", "--weights", tmp_path / "w.pth")
+    words = "prepare", "cub128", "--weights", tmp_path / "w.pth", "--data-root", tmp_path
+    status, out, err = typed("common.py", *words)
     assert (status, err) == (0, "") and "building the cache" in out
-    ready = [line for line in out.splitlines() if line.startswith("ready: ")]
-    assert [line.split(", 3 images of 2 classes to train, 4 ")[0] for line in ready] == [
-        f"ready: cub128 as {paper}.py sees it" for paper in runs.PAPERS]
-    status, out, _ = told("cub128", "--paper", "mdr", "--weights", tmp_path / "w.pth")
+    assert re.findall("ready: cub128 as (.*).py sees it, 3 images of 2 classes to train, 4 ", out
+                      ) == [*runs.PAPERS]
+    status, out, _ = typed("common.py", *words, "--paper", "mdr")
     assert status == 0 and "building the cache" not in out
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr(torch.hub, "download_url_to_file", Mock(side_effect=OSError("no route")))
-    status, _, err = told("cub")
-    assert status == 2 and "bn_inception-52deb4733.pth: no route" in err and "\n" not in err[:-1]
 
 
 def test_a_corrupt_image_stops_training_in_one_line(mini, tmp_path, typed, monkeypatch):
@@ -338,19 +324,13 @@ def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, ca
     assert not locks or capfd.readouterr().out.count("building the cache") == 1
 
 
-@pytest.mark.parametrize("damage, message", [
-    (lambda _, __, patch: patch.setattr(np.lib.format, "write_array_header_1_0", Mock(
-        side_effect=OSError("No space"))), "No space"),
-    (lambda _, tmp_path, __: (tmp_path / ".cache").write_text("in the way"), "exists"),
-    (lambda files, tmp_path, _: os.truncate(cached(files(), tmp_path).path, 300), "delete it, or")],
-    ids=["full disk", "in the way", "damaged"])
-def test_a_cache_that_cannot_be_had_is_one_line(damage, message, files, tmp_path, monkeypatch):
-    damage(files, tmp_path, monkeypatch)
-    with pytest.raises(common.UserError, match=message) as error:
+@pytest.mark.parametrize("damage", [
+    lambda files, tmp_path: (tmp_path / ".cache").write_text("in the way"),
+    lambda files, tmp_path: os.truncate(cached(files(), tmp_path).path, 300)])
+def test_a_cache_that_cannot_be_had_is_one_line(damage, files, tmp_path):
+    damage(files, tmp_path)
+    with pytest.raises(common.UserError, match="^cannot use the cache .* or use --no-cache$"):
         cached(files(), tmp_path)
-    assert "--no-cache" in str(error.value) and "\n" not in str(error.value)
-    assert not list(tmp_path.glob(".cache/.*.part"))
-    assert message != "No space" or not list(tmp_path.glob(".cache/*.npy"))
 
 
 def test_the_papers_datasets_are_trusted_by_their_names(mini, tmp_path, monkeypatch):
@@ -364,7 +344,6 @@ def test_the_papers_datasets_are_trusted_by_their_names(mini, tmp_path, monkeypa
     assert not [path for path in looks if path.suffix == ".jpg"]
 
 
-# ---------------------------------------------------------------------------- through the scripts
 @pytest.mark.parametrize("script, name, flags", [
     (jrd, "cub", "--batch 3"), (mdr, "inshop", "--batch 3 --iterations 1"),
     (dml_da, "sop", "--iterations 1")], ids=named)

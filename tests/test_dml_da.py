@@ -102,19 +102,6 @@ def test_density_regularizer(D0, eta):
         np.array([0.1, 0.6, 0.3]), np.array([0.9, 0.4, 0.7]))
 
 
-def test_correlation_term_is_zero_exactly_on_the_constraint():
-    """Eq. 7: α_ci/α_cj = (D⁰_ci/D⁰_cj)^η, at any common factor, and not with one α 10% off."""
-    D0 = torch.tensor([0.5, 1.0, 2.5], dtype=torch.float64)
-    D_avg, root, plain = torch.rand(3).double(), D0.sqrt(), dml_da.density_regularizer
-
-    def term(alpha):
-        return (plain(D_avg, alpha, D0, 0.5) - plain(D_avg, alpha)).item()
-    for factor in (0.1, 1.0, -2.0):
-        assert term(factor * root) == pytest.approx(0, abs=1e-12)
-    for off in 1 + 0.1 * torch.eye(3):
-        assert term(off * root) > 1e-4
-
-
 def test_the_balance_of_u1():
     """With 10 × 10 the pull of Eq. 2 is 10 mean D_avg, and λ = 10 pushes as hard at converged α."""
     x = torch.tensor(on_sphere(points(d=8, n=100, seed=6)), requires_grad=True)
@@ -128,17 +115,6 @@ def test_the_balance_of_u1():
     both = torch.autograd.grad(pull + push, x, retain_graph=True)[0]
     alone = torch.autograd.grad(pull, x)[0]
     assert alone.abs().max() > 1e-3 and both.abs().max() < 1e-12
-
-
-def test_what_the_docstring_says_of_alpha():
-    """At its optimum the push is the same for all classes; a fixed α balances Eq. 2 at α - 5/λ."""
-    D_avg = torch.tensor([0.1, 0.4, 0.9], dtype=torch.float64, requires_grad=True)
-    alpha = (D_avg.detach() + 0.5).requires_grad_()
-    g_D, g_alpha = torch.autograd.grad(dml_da.density_regularizer(D_avg, alpha), (D_avg, alpha))
-    assert g_alpha.abs().max() < 1e-12                  # it is the optimum
-    np.testing.assert_allclose(3 * g_D, [-1, -1, -1])   # C ∂L/∂D_avg
-    total = 10 * D_avg.mean() + 25 * dml_da.density_regularizer(D_avg, D_avg.detach() + 5 / 25)
-    assert torch.autograd.grad(total, D_avg)[0].abs().max() < 1e-12
 
 
 # ---------------------------------------------------------------------------- α_c

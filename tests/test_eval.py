@@ -1,4 +1,5 @@
-"""eval.py against definitions, hand-worked cases and degenerate embeddings; JRD's Tables 2, 3."""
+"""eval.py against definitions, hand-worked cases and degenerate embeddings; JRD's Tables 2, 3;
+support/ranks.py, which counts, against distances by differences in float64."""
 from unittest.mock import Mock
 
 import numpy as np
@@ -10,8 +11,22 @@ from scipy.spatial.distance import cdist
 import jrd
 from eval import (_halves, confidence_interval, generalization_bound, judge, kmeans, map_at_r, nmi,
                   recall_at_k, stratified_parts)
+from support import ranks
 from support.search import load_npz
-from test_ranks import exact_places
+
+
+def exact_places(x, labels, gallery=None, gallery_labels=None):
+    """The places of each query's positives, ties against it: [[place, ...], ...]"""
+    others, other_labels = (x, labels) if gallery is None else (gallery, gallery_labels)
+    d = cdist(np.float64(x), np.float64(others))
+    if gallery is None:
+        np.fill_diagonal(d, np.nan)                         # is near nothing
+    same = np.asarray(labels)[:, None] == np.asarray(other_labels)
+    places = []
+    for row, own in zip(d, same):
+        wrong, right = row[~own], np.sort(row[own & (row >= 0)])
+        places.append([j + int((wrong <= v * (1 + 1e-12)).sum()) for j, v in enumerate(right, 1)])
+    return places
 
 
 def recall_by_definition(x, y, ks, g=None, gy=None):
@@ -39,17 +54,18 @@ def test_recall_against_a_gallery():
     assert recall_at_k(half, y, [1]) == recall_by_definition(half.double().numpy(), y, [1])
 
 
-@pytest.mark.parametrize("x, y, places, recall", [
+@pytest.mark.parametrize("x, y, places, recall, map", [
     # 0 a, 1 a, 3 b, 4 a, 4.5 b: from 0 the positives 1 and 4 come 1st and 3rd; and so on
     ([0, 1, 3, 4, 4.5], [0, 0, 1, 0, 1], [[1, 3], [1, 3], [2], [3, 4], [2]],
-     {1: 0.4, 2: 0.8, 3: 1.0}),
-    ([0, 1, 2], [0, 1, 1], [[], [2], [1]], {1: 1 / 3}),     # a tie counts against the query
+     {1: 0.4, 2: 0.8, 3: 1.0}, (1 / 2 + 1 / 2 + 0 + 0 + 0) / 5),
+    ([0, 1, 2], [0, 1, 1], [[], [2], [1]], {1: 1 / 3}, 1 / 3),      # a tie is against the query
     # leaving out "the first neighbour" instead of the query itself would miss the first pair
-    ([0, 0, 5, 5], [0, 0, 1, 2], [[1], [1], [], []], {1: 0.5})])
-def test_recall_by_hand(x, y, places, recall):
+    ([0, 0, 5, 5], [0, 0, 1, 2], [[1], [1], [], []], {1: 0.5}, 0.5)])
+def test_recall_by_hand(x, y, places, recall, map):
     x = torch.tensor(x)[:, None]
     assert exact_places(x, y) == places
-    assert recall_at_k(x, y, [*recall]) == pytest.approx(recall)
+    assert recall_at_k(x, y, iter(recall)) == pytest.approx(recall)
+    assert map_at_r(x, y) == pytest.approx(map)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
@@ -84,13 +100,76 @@ def test_map_at_r_equals_recall_by_definition(n, classes):
     assert map_at_r(x, y) == pytest.approx(want)
 
 
-def test_map_at_r_by_hand():
-    # from 0: 1 a, 2.5 b, 4.5 a → 1/2; from 1: 0 a, 2.5 b, 4.5 a → 1/2; b alone → 0;
-    # from 4.5: 2.5 b, 1 a, 0 a → (0 + 1/2)/2
-    x, y = [[0.0], [1.0], [2.5], [4.5]], [0, 0, 1, 0]
-    assert map_at_r(x, y) == pytest.approx((0.5 + 0.5 + 0 + 0.25) / 4)
-    for other, query, want in ((-1.0, 0, 0), (-1.1, 0, 1), (-1.1, 7, 0)):       # first: a tie
-        assert map_at_r([[0.0]], [query], [[1.0], [other]], [0, 1]) == want
+# ---------------------------------------------------------------------------- support/ranks.py
+def agree(x, y, g=None, gy=None):
+    """First places at one K and at several; all positives' places up to R."""
+    want = exact_places(x, y, g, gy)
+    firsts = torch.tensor([p[0] if p else torch.inf for p in want])
+    for ks in ([1], [len(x) // 2], [1, 2, 3, 8, 50, 10 ** 6]):
+        places = ranks.first_places(x, y, g, gy, ks)
+        assert all(((places <= k) == (firsts <= k)).all() for k in ks), ks
+    R = max(1, *map(len, want))
+    seen = [*ranks.positive_places(x, y, g, gy, R)]
+    assert [row for row, _ in seen] == [*range(len(x))]
+    for row, places in seen:
+        inside = [p for p in want[row] if p <= R]
+        assert places.tolist()[:len(inside)] == inside and (places[len(inside):] > R).all()
+
+
+def points(kind, n, draw):
+    x, copies = draw.standard_normal((n, 6)), draw.standard_normal((3, 6))[draw.randint(0, 3, n)]
+    return torch.tensor({
+        "ties far from 0": np.float32(1000 + draw.randint(-2, 3, (n, 6)) * 2.0 ** -13),
+        "copies": np.float32(copies * 1e-30),
+        "beside an outlier": np.float32(np.vstack([x[1:], x[:1] * 1e9])),
+        "nearly equal": 7 + np.where(x > 2, x, copies) + 1e-6 * x}[kind])       # float64
+
+
+@pytest.mark.parametrize("kind",
+                         ["ties far from 0", "copies", "beside an outlier", "nearly equal"])
+def test_places_are_those_of_the_distances(kind):
+    """Queries lie in the gallery too, where classes are missing; one query, one point, one class;
+    all equal."""
+    draw = np.random.RandomState(0)
+    for n, m, classes in ((90, 60, 12), (40, 9, 30), (1, 30, 4), (20, 1, 1)):
+        x, g = points(kind, n + m, draw).split([n, m])
+        g[:min(n, m) // 2] = x[:min(n, m) // 2]
+        y, gy = (torch.tensor(draw.randint(c, classes + c, size)) for c, size in ((0, n), (1, m)))
+        agree(x, y)
+        agree(x, y, g, gy)
+    agree(x * 0 + 0.1, torch.arange(len(x)) % 3)
+
+
+@pytest.mark.parametrize("n, classes", [(1100, 9), (1100, 400), (600, 1)])
+def test_many_blocks(n, classes):
+    """Classes that end within a block of 512, and ones that span several."""
+    draw = np.random.RandomState(classes)
+    x, y = (torch.tensor(draw.randint(0, *size)) for size in ((5, (n, 4)), (classes, n)))
+    agree(x.float(), y)
+    agree(x[:700].float(), y[:700], x[300:].float(), y[300:])
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e-3, 1, 1e30])
+def test_what_float64_tells_apart_and_what_is_a_tie(size):
+    """A positive, a negative `share` times as far away, another positive; at any width, and beside
+    a query without a positive that is much larger."""
+    for d in (1, 48, 513):
+        away = torch.full((1, d), size).double()
+        for share, hit in ((1 + 1e-9, 1), (1, 0), (1 - 1e-9, 0), (-1, 0)):
+            x = torch.cat([away, 1e30 * away])
+            g = torch.cat([2 * away, (1 + share) * away, 4 * away])
+            assert recall_at_k(x, [0, 2], [1], g, [0, 1, 0]) == {1: hit / 2}
+            assert map_at_r(x, [0, 2], g, [0, 1, 0]) == (hit or 0.5) / 4
+
+
+def test_tf32_that_a_program_allows_is_off_in_products(monkeypatch, request):
+    seen, x, precision = [], torch.eye(4), torch.get_float32_matmul_precision
+    monkeypatch.setattr(torch.Tensor, "__matmul__",
+                        lambda a, b: (seen.append(precision()), torch.mm(a, b))[1])
+    request.addfinalizer(lambda: torch.set_float32_matmul_precision("highest"))
+    torch.set_float32_matmul_precision("high")
+    recall_at_k(x, [0, 0, 1, 1], [1]), map_at_r(x, [0, 0, 1, 1]), ranks.nearest(x, x)
+    assert {*seen} == {"highest"} and precision() == "high"
 
 
 # ---------------------------------------------------------------------------- k-means and NMI
@@ -120,19 +199,6 @@ def test_kmeans_goes_on_until_the_error_stops_falling():
     assert kmeans(torch.zeros(5, 2), 1, 0).tolist() == [0] * 5
     assert len(kmeans(torch.zeros(5, 2), 3, 0)) == 5                 # all equal, empty clusters
     assert sorted(kmeans(torch.randn(4, 3), 4, 0).tolist()) == [0, 1, 2, 3]
-
-
-def test_nmi_of_classes_that_are_perfectly_apart_depends_on_the_seed():
-    """Two of the k random points may start in one class and stay there: the fewer classes, the more
-    one seed differs from another, which is what the documentation says."""
-    spans = []
-    for classes in (3, 10, 100):
-        y = torch.arange(20 * classes) % classes
-        x = 10 * torch.nn.functional.one_hot(y) + 0.01 * torch.randn(
-            len(y), classes, generator=torch.Generator().manual_seed(0))
-        scores = [nmi(kmeans(x, classes, seed), y) for seed in range(20)]
-        spans.append(max(scores) - min(scores))
-    assert spans == pytest.approx([0.338, 0.137, 0.035], abs=0.01)      # docs/running.md
 
 
 def test_nmi_is_the_formula():
@@ -185,18 +251,6 @@ def test_sets_of_two_precisions_meet_in_float64():
     assert generalization_bound(torch.ones(2, 1), [0, 0], near, [0, 0], 0) == (0, 1)
 
 
-def test_the_ranking_is_that_of_the_cosine():
-    """On the sphere by Euclidean distance and, below JRD's Eq. 5, by 2(1 - cos), its square."""
-    x, y = random_set(120, 4, 9, seed=15)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    cos = x.astype(np.float64) @ x.T
-    np.testing.assert_allclose(np.sqrt(np.maximum(2 - 2 * cos, 0)), cdist(x, x), atol=1e-3)
-    for distance in (np.sqrt(np.maximum(2 - 2 * cos, 0)), 2 - 2 * cos):
-        np.fill_diagonal(distance, np.inf)
-        want = np.mean(y[distance.argmin(1)] == y)
-        assert recall_at_k(x, y, [1])[1] == pytest.approx(want) and 0.1 < want < 0.9
-
-
 # ---------------------------------------------------------------------------- intervals, parts
 def test_confidence_interval():
     values = [0.5, 0.7, 0.9, 0.8]
@@ -245,21 +299,18 @@ def test_judge_and_jrds_tables_report_everything():
     assert judge({"test": (x, lonely)}, [1])["queries without a positive"] == 400
 
 
-@pytest.mark.parametrize("gallery, told", [
-    (None, "queries with positives alone, which cannot miss: 6"),               # one test class
-    (range(3, 9), "queries in the gallery, which find themselves: 3"), (range(6, 12), "")])
-def test_a_trivial_search_is_said(gallery, told, tmp_path, typed):
-    """R@1 is 100% there, or half of it, of noise."""
-    x, labels = random_set(12, 4, 2, seed=3)[0], np.arange(12) % 3
-    arrays = {"embeddings": x[:6], "labels": labels[:6] if gallery else labels[:6] * 0}
-    if gallery:
-        found = [*gallery]
-        arrays |= {"gallery": x[found].astype(np.float32), "gallery_labels": labels[found]}
-        arrays["embeddings"] = x[:6].astype(np.float32)
+@pytest.mark.parametrize("classes, first, told", [
+    (1, None, "queries with positives alone, which cannot miss: 6"),
+    (3, 3, "queries in the gallery, which find themselves: 3"), (3, 6, "")])
+def test_a_trivial_search_is_said(classes, first, told, tmp_path, typed):
+    """R@1 is 100% there, or half of it, of noise; first: of the gallery."""
+    x, labels = random_set(12, 4, 2, seed=3)[0], np.arange(12) % classes
+    arrays = {"embeddings": x[:6], "labels": labels[:6]}
+    if first:
+        arrays |= {"gallery": x[first:], "gallery_labels": labels[first:]}
     with open(tmp_path / "E.NPZ", "wb") as file:
         np.savez(file, **arrays)
-    lines = typed("eval.py", tmp_path / "E.NPZ")[1].splitlines()
-    assert lines[3:] == ([told] if told else [])
+    assert typed("eval.py", tmp_path / "E.NPZ")[1].splitlines()[3:] == [told] * bool(told)
 
 
 # ---------------------------------------------------------------------------- what is read

@@ -11,6 +11,7 @@ import torch
 import common
 import jrd
 from conftest import ROOT, make_folder
+from report import figures
 from support import search, glyphs
 from support.images import decode, to_tensor
 
@@ -40,7 +41,6 @@ def table(text):
     return answers
 
 
-# ---------------------------------------------------------------------------- what is found
 def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, typed):
     """Against plain loops over the same images, in order of distance; a photo finds itself at 0."""
     folder = make_folder(tmp_path / "g", [2, 3, 2])
@@ -62,18 +62,6 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ty
         assert answers[path][0] == (0.0, path.split("/")[-2], path)
 
 
-def test_the_runs_own_test_images_are_searched(checkpoint, tmp_path, typed):
-    """A glyph of the test set, saved as a photo, finds itself; a glyph has a number for a path."""
-    images, labels = glyphs.glyphs("test")
-    PIL.Image.fromarray(images[13].permute(1, 2, 0).numpy()).save(tmp_path / "photo.png")
-    _, text, _ = typed("eval.py", checkpoint, "--query", tmp_path / "photo.png")
-    rows = table(text)[str(tmp_path / "photo.png")]
-    assert re.search(r"searches 40 test images of 10 classes \(glyph 450, .*\); the training "
-                     "classes are not among them; --gallery FOLDER searches others", text)
-    assert len(rows) == 5 and rows[0][0] < 1e-3
-    assert rows[0][1:] == (f"glyph {450 + labels[13]}", "image 13") and rows == sorted(rows)
-
-
 def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
     """Test images and gallery of --dataset FOLDER, by their paths, cached or not; --top of more
     than there are shows all; --l2norm changes nothing for a network on the unit sphere."""
@@ -92,11 +80,16 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
         assert sheet.format == "JPEG" and sheet.size == (11 * 148, 148 + 2 * 17)
 
 
-def test_the_nearest_by_hand():
-    entries = [("a", "x", None), ("b", "x", None), ("c", "y", None)]
-    searched = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
-    nearest = search.nearest_entries(torch.zeros(1, 2), searched, entries, 3)
-    assert nearest == [[(0.0, entries[1]), (0.0, entries[2]), (5.0, entries[0])]]  # in order
+def test_a_sheet_of_the_nearest(checkpoint, typed, monkeypatch):
+    """Six queries of different classes, none among the five nearest to it, which are in order."""
+    rows = []
+    monkeypatch.setattr(figures, "draw_sheet", lambda path, answers: rows.extend(answers))
+    told = typed("report", "--sheet", checkpoint)[1]
+    assert told.endswith(f"wrote {checkpoint.with_name('sheet.png')}\n")
+    assert len({kind for (_, kind, _), _ in rows}) == len(rows) == 6
+    for query, nearest in rows:
+        distances, entries = zip(*nearest)
+        assert len(entries) == 5 and query not in entries and [*distances] == sorted(distances)
 
 
 def test_a_class_is_the_first_sub_folder(tmp_path):
@@ -115,7 +108,6 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
             search.folder_entries(tmp_path / folder)
 
 
-# ---------------------------------------------------------------------------- the sheet
 def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
     """A wide image as wide as the space, a tall one as tall, framed; a long name is cut."""
     PIL.Image.new("RGB", (256, 128), "blue").save(tmp_path / "wide.png")
@@ -125,16 +117,14 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
     search.draw_sheet(tmp_path / "sheet.png", [row, (wide, []), row])
     sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png").convert("RGB")).astype(int)
 
-    def size(colour):
+    def place(colour):
         rows, columns = np.nonzero((sheet[:145] == colour).all(-1))
-        return np.ptp(columns) + 1, np.ptp(rows) + 1
-    assert size((0, 0, 255)) == (128, 64)
-    assert size((0, 158, 115))[1] == size((213, 94, 0))[1] == 128 + 6   # right, wrong
+        return columns.min(), np.ptp(columns) + 1, np.ptp(rows) + 1
+    (left, _, high), (left_of_wrong, *_, high_too) = place((0, 158, 115)), place((213, 94, 0))
+    assert place((0, 0, 255))[1:] == (128, 64) and left < left_of_wrong and high == high_too == 134
     assert (sheet[-1] == 255).all() and (sheet[:, -1] == 255).all()     # nothing is cut off
-    assert list(tmp_path.glob(".*")) == []
 
 
-# ---------------------------------------------------------------------------- docs/running.md
 def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capfd, typed):
     """The snippets as they stand there: a table makes a folder of links, the search agrees with
     eval.py's, what is exported embeds like the network, whatever the number of images."""
