@@ -1,4 +1,5 @@
-"""Trainings killed at random moments and started again end with the bits of undisturbed ones.
+"""Trainings killed at random moments on a CPU and started again end with the bits of undisturbed
+ones.
 
     python tests/stress.py kill [--kills 20] [--seed 0]     about 10 minutes on two cores
 
@@ -58,7 +59,8 @@ def ended(command, folder, end, draw, seconds):
 
 def faults_of(script, kills, draw, tmp):
     """Runs that end otherwise than by their signal, tracebacks, finished runs that differ"""
-    command = [sys.executable, str(ROOT / f"{script}.py"), *TRAININGS[script], "--out"]
+    command = [sys.executable, str(ROOT / f"{script}.py"), *TRAININGS[script],
+               "--device", "cpu", "--out"]
     began = time.time()
     subprocess.run([*command, tmp / "whole"], check=True, capture_output=True)
     seconds, (whole,) = 0.9 * (time.time() - began), (tmp / "whole").iterdir()

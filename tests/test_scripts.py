@@ -296,9 +296,8 @@ def test_batches_are_those_of_a_look_through_all_labels_per_class(script, flags,
     cfg = script.parse_args(["--iterations", "3", "--batch", "20", *flags])
     labels = torch.tensor(np.random.RandomState(0).permutation(np.repeat(np.arange(13), 7))[:80])
     plain = tuple(torch.nonzero(labels == c)[:, 0] for c in range(13))
-    sizes = labels.bincount().tolist()
-    fast = labels.argsort(stable=True).split(sizes)
-    assert len(fast) == 13 and all(torch.equal(a, b) for a, b in zip(fast, plain))
+    fast = labels.argsort(stable=True).split(labels.bincount().tolist())
+    assert all(map(torch.equal, fast, plain))
     want = script.batches(labels, cfg, 1)
     monkeypatch.setattr(torch.Tensor, "split", lambda self, parts: plain)
     assert script.batches(labels, cfg, 1) == want and len(want) == 3
