@@ -1,7 +1,7 @@
 """Do density and JRS add up?  dml_da.py + α JRS on x⁻ and x: the figures of studies/composed.md.
 
     python studies/composed.py run ARM α FLAGS      trains dml_da.py as ARM, named ARM-α (0: no JRS)
-    python studies/composed.py table RUNS           of a folder or an archive; draws composed.png
+    python studies/composed.py table RUNS           of a folder or an archive; draws them too
 """
 import sys
 from pathlib import Path
@@ -41,13 +41,13 @@ def compose(variant, alpha, alone=dml_da.objective):
 
 
 def table(runs):
-    """Mean ± std of each arm, of runs with --val R@1 held out alone; within a seed, what an arm
-    gains over contrastive, and the interaction."""
+    """Mean ± std of each arm (held out: R@1 on those classes); gains over contrastive in a seed."""
     arms, rows, gains = {}, [["", "seeds", *SHOWN]], [["gain", *SHOWN]]
     for run in finished(runs):
         name, figures = run.config["name"], {m: reading(run, m) for m in SHOWN}
         if run.config["val"]:
-            name, figures = f"{name}, held out", {"R@1": reading(run, "val R@1")}
+            name += ", held out"
+            figures = {"R@1": reading(run, "val R@1"), "τ of x⁻": figures["τ of x⁻"]}
         arms.setdefault(name, {})[run.config["seed"]] = {"log": run.log, **figures}
     own, base = sorted(name for name in arms if "held" not in name), "contrastive-0"
     weights = {name: {name: 1, base: -1} for name in own if name != base}
@@ -62,9 +62,10 @@ def table(runs):
             [sum(signs[arm] * arms[arm][seed][m] for arm in signs) for seed in seeds],
             SHOWN[m] + 1) for m in SHOWN)])
     print(*markdown(rows), "", *markdown(gains), sep="\n")
-    draw_curves(Path(__file__).with_suffix(".png"), [
-        (("", "epoch", m), name, by_epoch([row["log"] for row in arms[name].values()], m))
-        for m in ("contrastive", "R@1", "D_avg mean") for name in own])
+    if own:
+        draw_curves(Path(__file__).with_name(f"composed-{run.config['dataset']}.png"), [
+            (("", "epoch", m), name, by_epoch([row["log"] for row in arms[name].values()], m))
+            for m in ("contrastive", "R@1", "D_avg mean") for name in own])
 
 
 if __name__ == "__main__":
