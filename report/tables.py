@@ -227,7 +227,8 @@ def seeds_of(runs, name, file="result.json"):
     """name: a setting, one of its runs, or that run's folder -> {seed: Folder} of all its runs
     that have the file.  UserError: there are none."""
     settings, name = folders_of(runs, file), Path(name).name
-    setting = name.rpartition("-s")[0] if Path(runs, name).exists() else name
+    run = re.fullmatch(r"(.*)-s(\d+)", name)
+    setting = run[1] if run and run[2] in settings.get(run[1], {}) else name
     if setting not in settings:
         kind = "run" if file == "log.jsonl" else "finished run"
         known = ", ".join(settings) or "none"

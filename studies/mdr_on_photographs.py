@@ -20,6 +20,7 @@ import mdr  # noqa: E402
 from report.figures import by_epoch, draw_curves  # noqa: E402
 from report.tables import finished, markdown, reading  # noqa: E402
 from studies import rate_search  # noqa: E402
+from support import command_line  # noqa: E402
 
 MDR = "mdr", "--dataset", "cub128", "--out", "runs-mdr"
 RATES = {  # of the picture's arms: the preset's, the best at 100 iterations
@@ -149,8 +150,8 @@ if __name__ == "__main__":
         case "run", *flags:
             rate_search.run(*MDR, *flags)
         case "table", runs:
-            table(runs)
+            command_line.main(table, lambda: runs)
         case "draw", runs:
-            draw(runs)
+            command_line.main(draw, lambda: runs)
         case _:
             sys.exit(__doc__)

@@ -159,4 +159,4 @@ def main(words):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    command_line.main(main, lambda: sys.argv[1:])

@@ -191,7 +191,8 @@ def test_two_settings_are_compared_within_a_seed(out, typed):
         assert "Seeds 0, 1 (one side has 2 too); " in text
     edit_settings(runs[1].folder, code="edited")
     assert "code (edited and " in tables.compare(out, *names)
-    for name in ("jrd-glyphs-alpha", "mdr-glyphs"):
+    Path(out, "jrd-glyphs-s0-copy").mkdir()
+    for name in ("jrd-glyphs-alpha", "mdr-glyphs", "jrd-glyphs-s0-copy"):
         with pytest.raises(UserError, match=f"no finished run {name} "):
             tables.compare(out, "jrd-glyphs", name)
     ran(out, "mdr", "", 0.5)
