@@ -11,7 +11,8 @@ Protocol: the evaluator that MDR and DML-DA name (Oh Song et al. 2016; JRD names
 traps of its successors.
 - Euclidean distances (on unit vectors the ranking is that of the cosine): float64 decides what
   float32 cannot, and squared distances within a share of 1e-10 may be ties; k-means and the 1-NN
-  estimates compare in float32.  A query leaves its own list by index: an image may occur twice.
+  estimates compare in the embeddings' own precision.  A query leaves its own list by index: an
+  image may occur twice.
 - Ties count against the query: a negative exactly as far as the nearest positive is nearer, so a
   collapsed embedding scores 0 and not 100%.
 - A query whose class has no second image cannot hit and counts as a miss.
@@ -257,7 +258,7 @@ def parse_args(argv=None):
     add("--l2norm", action="store_true", help="normalize the embeddings first")
     add("--export", metavar="FILE.npz", type=output(".npz"), help="write the embeddings")
     add("--dataset", help="where the folder of images is now; or another one, judged with all its "
-        "classes")
+        "classes or, if it has a gallery/, its test/")
     add("--data-root", help="where the datasets are now")
     add("--device", default="auto", help="auto (default), cpu, cuda")
     add("--no-cache", action="store_const", const=True, help="decode images anew")

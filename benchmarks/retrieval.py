@@ -9,7 +9,7 @@ The sizes are those of two test sets, CUB-200-2011 and Stanford Online Products,
 that.  faiss is its exact IndexFlatL2 and its Kmeans; both run in turn in one process.  Of eval.py
 the clock sees all of recall_at_k, of faiss only the search.  k-means runs a fixed number of Lloyd
 rounds; the table has the time of one.  The embeddings are class centre plus noise, rounded to whole
-numbers so small that every sum is exact in float32.
+numbers so small that every sum is exact in float32; weak's are unit vectors.
 """
 import bench  # noqa: I001  first: sets the threads
 

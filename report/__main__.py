@@ -11,7 +11,7 @@
     python -m report --curves RUN ...             loss, unseen and seen R@1 by epoch, PNG or SVG
     python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each
     python -m report --annotate [--out DIR]       each script beside its paper, as web pages
-To be started in the repository's folder.  --paper, --table and --seeds narrow or widen them.
+To be started in the repository's folder.  --paper, --table and --seeds narrow or widen a list.
 --runs reads other folders than runs/, and archives: --runs results/glyphs/runs.tar.xz.
 bash run_all.sh runs what is left and reports.
 
@@ -161,8 +161,8 @@ def parse_args(argv=None):
         "of --list, --plan)")
     add("--paper", choices=list(SCRIPTS))
     add("--table", type=str.lower, help="1, 2a, I, fig4, ...")
-    add("--seeds", type=number(int, 1), help="runs per row (5; on glyphs 10 in the headline "
-        "tables, 3 in sweeps; on cub128 3; with --quick 1)")
+    add("--seeds", type=number(int, 1), help="runs per row (5; on glyphs 10, 5 or 3 by "
+        "table; on cub128 3; with --quick 1)")
     add("--quick", action="store_const", const=True, help="a method of each paper and its baseline")
     add("--weights", metavar="FILE", help="pretrained weights of every command")
     add("--precision", choices=("fp32", "tf32", "bf16"), help="of every command (default: its "

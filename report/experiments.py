@@ -32,7 +32,7 @@ class Experiment(NamedTuple):
     method."""
     title: str
     datasets: str               # the paper's
-    seeds: int                  # on glyphs; 10 of the headline rows, fixed before they ran
+    seeds: int                  # on glyphs; the headline rows' 10 were fixed before they ran
     rows: dict                  # {row: flags}
     baselines: dict = {}        # {row: the row of this table that its gain is over}
     columns: tuple = ("R@1",)   # metrics, unless paper_numbers.jsonl has a table of the paper
