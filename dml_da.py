@@ -24,7 +24,7 @@ Equation                                          where
 
 We know of no public code.  U1, U2, ... mark choices that the paper leaves open, or that differ from
 it; docs/equations.md has them all.
-Shapes: B batch (the paper's Ñ), C its classes, D pooled and d embedding width, T triplets, tuplets.
+Shapes: B batch (the paper's Ñ), C its classes, P pooled and d embedding width, T triplets, tuplets.
 """
 import torch
 import torch.nn as nn
@@ -37,8 +37,9 @@ from support.command_line import (Parser, add_shared_arguments, main, number, pr
                                   refuse_idle, settings)
 from support.glyphs import SMALL_TRANSFORMS
 
-# Section IV-A, 30,000 iterations as 30 × 1,000.  U5: the paper's rate is "initially set"; here it
-# is constant, and the embedding layer's too unless --head-lr-mult is given; no weight decay.
+# Section IV-A.  U12: its maximum of 30,000 iterations as 30 × 1,000, of which the last is reported.
+# U5: its rate is "initially set"; here it is constant, and the embedding layer's too unless
+# --head-lr-mult is given; no weight decay.
 DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
                 reg_weight=None, batch=100, images_per_class=10, epochs=30, iterations=1000,
                 lr=1e-5, head_lr_mult=1.0, dim=128, backbone="googlenet",
@@ -81,12 +82,11 @@ class Network(nn.Module):
         self.register_buffer("D0", torch.zeros(classes))    # D⁰_c of Eq. 7
 
     def train(self, mode=True):
-        """U8: batch norm, which the paper's model lacks, stays in eval mode; its affine parameters
-        learn."""
+        """U8: batch norm, not in the paper's, stays in eval mode; its affine parameters learn."""
         return common.freeze_batch_norm(super().train(mode))
 
     def pool(self, images):
-        return common.features(self.backbone, self.preprocess(images), self.precision)  # (B, D)
+        return common.features(self.backbone, self.preprocess(images), self.precision)  # (B, P)
 
     def forward(self, images):
         return F.normalize(self.embedding(self.pool(images)))           # f (B, d)
@@ -115,9 +115,9 @@ def contrastive_loss(f, labels, margin):
 
     U1: Eq. 2-4 print sums, and the paper leaves open whether pairs are ordered.  Here the sums are
     divided by B, the number of images.  Why: n images of a class have Σ_{i<j} D = n² D_avg, so with
-    10 × 10 images the positive part is 10 mean_c D_avg.  Once α has settled, λ L_DA has the
-    gradient of -λ mean_c D_avg.  The two balance at λ = 10, on Fig. 6's plateau.  A mean over pairs
-    would let λ L_DA dominate, a plain sum drown it.
+    10 × 10 images the positive part is 10 mean_c D_avg.  Once α has settled by Eq. 6, λ L_DA
+    has the gradient of -λ mean_c D_avg.  The two balance at λ = 10, on Fig. 6's plateau.  A mean
+    over pairs would let λ L_DA dominate, a plain sum drown it.
     """
     D, same = squared_distances(f), same_class(labels)                  # (B, B)
     return torch.where(same, D, F.relu(margin - D)).sum() / 2 / len(f)  # half: each pair twice
@@ -188,7 +188,7 @@ def class_density(f, labels):
 
 
 def initial_density(features, labels):
-    """D⁰ of Eq. 7: Eq. 5 on the pooled features.  (n, D), labels (n,) -> (C,)
+    """D⁰ of Eq. 7: Eq. 5 on the pooled features.  (n, P), labels (n,) -> (C,)
 
     U3: the paper does not say of which weights and images.  Here: pretrained, all training images,
     not augmented, features unnormalized.  D⁰ is divided by its mean over classes.  Otherwise the
@@ -219,13 +219,13 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
 def entropy_regularizer(f):
     """EN: minus the entropy of softmax(f), mean over the batch.  (B, d) -> scalar
 
-    U9: no formula in the paper.  This is lowest if all f = ±(1, ..., 1)/√d: it spreads nothing.
+    U9: no formula in the paper, where EN spreads classes.  This is lowest if f = ±(1, ..., 1)/√d.
     """
     return (F.softmax(f, 1) * F.log_softmax(f, 1)).sum(1).mean()
 
 
 def global_orthogonal_regularizer(f, labels):
-    """GOR (Zhang et al. 2017): M1² + [M2 - 1/d]_+, M1 and M2 the mean and the mean square of
+    """GOR (Zhang et al. 2017, U9): M1² + [M2 - 1/d]_+, M1 and M2 the mean and the mean square of
     f_i·f_j over pairs of different classes.  f (B, d), labels (B,) -> scalar; 0 with one class
     """
     different = ~same_class(labels)                                     # (B, B)

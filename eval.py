@@ -7,8 +7,8 @@
     python eval.py runs/RUN/last.pt --query photo.jpg    prints the images nearest to a photo; with
                                        --to sheet.png draws them too
 
-Protocol: the evaluator that MDR and DML-DA name (Oh Song et al. 2016; JRD names none), without the
-traps of its successors.
+Protocol: Oh Song et al.'s (2016), whose evaluator DML-DA names (MDR names the paper, JRD none),
+without the traps of its successors.
 - Euclidean distances (on unit vectors the ranking is that of the cosine): float64 decides what
   float32 cannot, and squared distances within a share of 1e-10 may be ties; k-means and the 1-NN
   estimates compare in the embeddings' own precision.  A query leaves its own list by index: an

@@ -286,7 +286,7 @@ def evaluate(network, data, cfg):
 
 def tables_2_and_3(embedded, data, cfg):
     """R@K within ten parts of the test images (Table 2), λ and d_H of ten splits (Table 3): mean
-    and half-width of 95% intervals.  What the images are too few for is left out."""
+    and half-width of 95% intervals (U13).  What the images are too few for is left out."""
     (x, labels), tables = embedded["test"], {}
     if not data.gallery:
         with contextlib.suppress(ValueError):

@@ -21,7 +21,7 @@ Equation                                          where
 
 U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1 and
 E2 are errata.  docs/equations.md has them all.
-Shapes: B batch, D pooling width, d embedding width, S levels, T triplets.
+Shapes: B batch, D pooling width, d embedding width (d(·,·): distance), S levels, T triplets.
 """
 import torch
 import torch.nn as nn
@@ -120,7 +120,7 @@ def triplet_loss(distances, anchors, positives, negatives, margin):
 def contrastive_loss(distances, anchors, positives, negatives, margin):
     """Contrastive: mean over pairs of d(a, p), plus mean of [m - d(a, n)]_+.  -> scalar
 
-    U10: the paper gives no formula.  Distances are not squared; m = 1 is their mean (unit_mean).
+    U10: the paper gives neither formula nor pairs.  m = 1 is the mean distance (unit_mean).
     """
     if not len(anchors):
         return distances.sum() * 0
@@ -131,7 +131,7 @@ def contrastive_loss(distances, anchors, positives, negatives, margin):
 class MarginLoss(nn.Module):
     """Margin (Wu et al. 2017): mean of [d(a, p) - β + m]_+, plus mean of [β - d(a, n) + m]_+.
 
-    U10: the paper gives no values.  Wu et al. have β = 1.2, learned, and m = 0.2.
+    U10: the paper gives no values.  Wu et al. have β = 1.2, learned, and m = 0.2 on unit vectors.
     """
 
     def __init__(self, margin=0.2, beta=1.2):
@@ -245,7 +245,7 @@ def objective(network, cfg, images, labels, generator):
     e, mdr = network(images), network.mdr                               # (B, d)
     distances = pairwise_distances(e)                                   # (B, B)
     # U8: the paper applies the trick to L_DML alone.  Here, as in the authors' code, L_MDR sees the
-    # scaled distances too, so μ* is always 1.  λ = 0 is scaled as well; with --l2norm nothing is.
+    # scaled distances too, so μ* is always 1.  So does λ = 0 (open), but nothing with --l2norm.
     if not cfg.l2norm:
         distances = unit_mean(distances)
     triplets = distance_weighted_negatives(e, labels, generator)        # 3 × (T,)

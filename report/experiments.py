@@ -42,7 +42,7 @@ class Experiment(NamedTuple):
 
 
 PENALTIES = {"JRD": "jrs", "JMMD": "jmmd", "JIntra": "jintra"}
-ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 and 5 go from 0 to 2; the paper names no points
+ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 goes from 0 to 2; the paper names no points
 INTRA, INTRA_ALPHAS = "AMSoftmax + intra-class penalty", (0, 0.05, 0.1, 0.2, 0.5, 1)
 TRIPLET = {"Triplet": "--lambda 0", "Triplet+L2Norm": "--lambda 0 --l2norm", "Triplet+MDR": ""}
 OVER_TRIPLET = {"Triplet+L2Norm": "Triplet", "Triplet+MDR": "Triplet"}
