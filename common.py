@@ -11,6 +11,7 @@
 Images are uint8 RGB (3, h, w) until `Preprocess` turns a batch into what its backbone knows.
 """
 import argparse
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -351,13 +352,15 @@ def load_weights(backbone, name, source=None):
         raise UserError(f"{path} is not {file}: SHA-256 {sha[:16]}…, expected {digest[:16]}…")
     own = backbone.state_dict()
     state = unwrapped(load_torch(path), next(iter(own)))
-    state = {k: v for k, v in state.items() if k in own or not k.startswith(CLASSIFIERS)}
-    wrong = [k for k in own | state if k not in own or not torch.is_tensor(state.get(k))
+    state = {k: v for k, v in own.items() if k.endswith("num_batches_tracked")} | {     # not in
+        k: v for k, v in state.items() if k in own or not k.startswith(CLASSIFIERS)}    # old files
+    wrong = [k for k in {**own, **state} if k not in own or not torch.is_tensor(state.get(k))
              or own[k].shape != state[k].shape]
     if wrong:
         raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ: "
                         f"{listed(wrong)}; --backbone NAME says whose weights they are")
-    backbone.load_state_dict(state)
+    own.update(state)                                   # own has the versions of its layers too
+    backbone.load_state_dict(own)
     if path.name != file:
         print(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
     return sha
@@ -367,7 +370,8 @@ def unwrapped(state, name):
     """The tensors of a weights file by the names that a backbone gives them; name: one of those."""
     for key in ("state_dict", "model", "network"):
         state = state.get(key, state) if isinstance(state, dict) else {}
-    state = {str(key): value for key, value in state.items()} if isinstance(state, dict) else {}
+    state = {re.sub(r"(denselayer\d+\.\w+)\.([12]\.)", r"\1\2", str(key)): value      # old names
+             for key, value in (state.items() if isinstance(state, dict) else ())}
     prefixes = [key.removesuffix(name) for key in state if f".{key}".endswith(f".{name}")]
     prefix = min(prefixes, key=len, default="")
     return {key[len(prefix):]: value for key, value in state.items() if key.startswith(prefix)}

@@ -3,6 +3,7 @@ import argparse
 import json
 import os
 import pickle
+import re
 
 import pytest
 import torch
@@ -134,6 +135,18 @@ def test_own_weights_of_any_wrapping(wrapped, tmp_path, capsys):
     torch.save(wrapped(state), file)
     assert common.load_weights(network, "squeezenet1_1", file) == files.sha256(file)
     assert "not a published file" in capsys.readouterr().out
+    assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["bn_inception", "mnasnet0_5", "densenet121"])
+def test_weights_as_old_as_the_published_files(name, tmp_path):
+    """From before torch counted batches; DenseNet's layers had names with a dot."""
+    (other, _), (network, _) = (common.backbone(name) for _ in range(2))
+    state = {k: torch.rand_like(v) if v.is_floating_point() else v
+             for k, v in other.state_dict().items()}
+    torch.save({re.sub(r"(\.(norm|conv))([12])\.", r"\1.\3.", k) if "denselayer" in k else k: v
+                for k, v in state.items() if "num_batches" not in k}, tmp_path / "old.pth")
+    common.load_weights(network, name, tmp_path / "old.pth")
     assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
 
 
