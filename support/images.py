@@ -25,7 +25,7 @@ def decode(path, as_stored=False):
     16-bit grey scaled to 8 bits, in the colours of its profile.  A broken tag or profile is left
     aside.  as_stored: without all this, as the papers' authors read."""
     try:
-        with PIL.Image.open(path) as image:
+        with open(path, "rb") as file, PIL.Image.open(file) as image:     # by its name Pillow maps
             if as_stored:
                 return image.convert("RGB")
             if image.mode in ("I", "F"):
@@ -78,7 +78,7 @@ class ImageFiles:
 
 
 # ---------------------------------------------------------------------------- the cache
-CACHE_FORMAT = 4
+CACHE_FORMAT = 5
 
 
 class CachedImages:
