@@ -274,7 +274,7 @@ def parse_args(argv=None):
         ("with an .npz", args.arrays, "query export dataset data_root no_cache"),
         ("without --query", args.query is None, "gallery top to"),
         ("with --query", args.query is not None, "ks export"),
-        ("with --gallery", args.gallery is not None, "dataset data_root")])
+        ("with --gallery", args.gallery is not None, "dataset data_root no_cache")])
     return args
 
 

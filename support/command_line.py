@@ -161,9 +161,9 @@ def main(function, parse_args):
         last_line = str(error).strip().rpartition("\n")[2]
         if re.search(r"DataLoader worker \(pid|shared memory|</torch_", last_line):
             fail(f"a process that loads images died ({last_line}): too little memory or /dev/shm?  "
-                 "--workers 0 does without; the same command continues the run")
+                 "--workers 0 does without; the same command (less --again) continues the run")
         if "can't allocate memory" in str(error):
-            fail("out of memory; the same command continues the run")
+            fail("out of memory; the same command (less --again) continues the run")
         raise
     except KeyboardInterrupt:
         if hasattr(sys, "ps1"):                         # a notebook, which lives on

@@ -11,7 +11,7 @@ from unicodedata import normalize
 import scipy.io
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from support.files import UserError, listed, reason
+from support.files import Unsplit, UserError, listed, reason
 
 SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
 COUNTS = {  # images and classes of each split; with other counts nothing trains
@@ -47,7 +47,7 @@ def read_dataset(name, root):
     name = SMALLER.get(name, name)
     if name in COUNTS:
         return _papers(name, root)
-    if not Path(name).is_dir():
+    if not name or not Path(name).is_dir():
         raise UserError(f"unknown dataset '{name}': no folder of images (moved? --dataset says "
                         f"where to), and none of {', '.join([*COUNTS, *SMALLER])} (and glyphs, "
                         "which has no files)")
@@ -101,14 +101,14 @@ def _own_folder(folder):
     lost = {place: path.relative_to(folder) for path in left_out
             if (place := place_of(path)) and place not in images_of}
     if lost:
-        raise UserError(f"{folder}: {len(lost)} classes have no image that can be read here, but "
-                        f"{listed([*lost.values()])}: save as JPEG or PNG, or move them away")
+        raise Unsplit(f"{folder}: {len(lost)} classes have no image that can be read here, but "
+                      f"{listed([*lost.values()])}: save as JPEG or PNG, or move them away")
     for part in parts:
         n = sum(place[0] == part for place in images_of)
         if n < (least := {"": 4, "train": 2}.get(part, 1)):
-            raise UserError(f"{folder / part} has {n or 'no'} sub-folders with images: it needs "
-                            f"one a class and at least {least}; half of the classes train, unless "
-                            "there are train/ and test/ (and perhaps gallery/), by these names")
+            raise Unsplit(f"{folder / part} has {n or 'no'} sub-folders with images: it needs "
+                          f"one a class and at least {least}; half of the classes train, unless "
+                          "there are train/ and test/ (and perhaps gallery/), by these names")
     splits = {part: [] for part in (parts if split else ("train", "test"))}
     for i, ((part, name), paths) in enumerate(sorted(images_of.items())):
         part = part or ("train" if i < len(images_of) // 2 else "test")
@@ -116,11 +116,11 @@ def _own_folder(folder):
     count = collections.Counter(c for _, c in splits["test"])
     lone = [c for c in count if count[c] < 2 and "gallery" not in splits]
     if lone:
-        raise UserError(f"{folder}: {len(lone)} of {len(count)} test classes have one image, "
-                        f"{listed(lone)}: each needs two, or a gallery/ to be found in")
+        raise Unsplit(f"{folder}: {len(lone)} of {len(count)} test classes have one image, "
+                      f"{listed(lone)}: each needs two, or a gallery/ to be found in")
     test, gallery = ({c for _, c in splits.get(part, ())} for part in ("test", "gallery"))
     if gallery and not test & gallery:
-        raise UserError(f"{folder}/gallery has no class of {folder}/test to find")
+        raise Unsplit(f"{folder}/gallery has no class of {folder}/test to find")
     say_left_out(folder, left_out)
     return splits
 

@@ -55,9 +55,10 @@ def code_of(paper):
 
 
 def run_folder(paper, cfg):
-    """`<out>/<paper>-<dataset>-<what differs from the preset, weights aside>[-<name>]-s<seed>`"""
+    """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`; not the path of a
+    file of weights."""
     changed = [name + plain(value, between="_") for name, value in cfg.changed.items()
-               if name != "weights"]
+               if name != "weights" or value == "random"]
     dataset = re.sub("[\ud800-\udfff]", "_", Path(cfg.dataset).resolve().name)  # bytes, no text
     words = [paper, dataset, *changed, cfg.name, f"s{cfg.seed}"]
     return Path(cfg.out, "-".join(filter(None, words)))
@@ -100,7 +101,7 @@ def why_other(folder, config):
             f"{k} (there {there!r}, now {now!r})" for k, (there, now) in settings.items())
     if "code" in config and old.get("code") != config["code"]:
         return (f"of other code: of {config['paper']}.py, common.py, eval.py or support/ (commit "
-                f"{old.get('commit')})")
+                f"{old.get('commit')}), or seen by another version of Python")
     return ""
 
 
@@ -213,7 +214,8 @@ class Run:
         self.lock.release()
         if error is None:
             print(f"run {self.folder}")
-        advice = f"{self.folder} keeps its last whole epoch; the same command continues it"
+        advice = (f"{self.folder} keeps its last whole epoch; the same command"
+                  f"{' without --again' if self.cfg.again else ''} continues it")
         if kind is KeyboardInterrupt:
             print(f"\nstopped: {advice}", file=sys.stderr)
         if isinstance(error, OSError):                                  # a full disk, for one

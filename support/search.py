@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from PIL import ImageDraw, ImageFont, ImageOps
 from torchvision.transforms.v2.functional import to_pil_image
 
-from support.files import UserError, atomic, listed, reason
+from support.files import Unsplit, UserError, atomic, listed, reason
 from support.images import ImageFiles, decode, to_tensor
 from support.layouts import files_below, say_left_out
 from support.runs import other_images, read_checkpoint, script
@@ -86,8 +86,8 @@ def rebuild(args):
     try:
         data = load(None if args.dataset else cfg.val)
         same = data.identity.keys() == own.keys() and not other_images(own, data.identity)
-    except UserError:                                       # a folder that cannot be split
-        if not args.dataset or not Path(dataset).is_dir():
+    except Unsplit:
+        if not args.dataset:
             raise
         data, same = None, False
     if same:
@@ -127,8 +127,10 @@ def folder_entries(folder):
     if not images:
         raise UserError(f"{folder} has no images")
     parts = ("train", "test", "gallery")                    # of which the classes are sub-folders
-    return [(str(path), next((normalize("NFC", name) for name in path.relative_to(folder).parts[:-1]
-                              if name not in parts), UNKNOWN), path) for path in images]
+    above = [[normalize("NFC", name) for name in path.relative_to(folder).parts[:-1]]
+             for path in images]
+    return [(str(path), next((name for name in names if name not in parts), [*names, UNKNOWN][0]),
+             path) for path, names in zip(images, above)]
 
 
 def split_entries(split, folder):
@@ -206,7 +208,7 @@ def draw_sheet(path, answers):
             image = to_pil_image(source) if torch.is_tensor(source) else decode(source)
             image = ImageOps.contain(image, (SIDE, SIDE))
             sheet.paste(ImageOps.expand(image, 3, colour), (left, top))
-            for i, words in enumerate(lines):
+            for i, words in enumerate(" ".join(line.split()) for line in lines):
                 while font.getlength(words) > SIDE:                     # cut to fit
                     words = words[:-1]
                 pen.text((left, top + SIDE + 8 + i * LINE), words, colour, font)

@@ -31,6 +31,7 @@ dml_da.py --reg-weight 1 | dml_da.py --regularizer da- --eta 1
 dml_da.py --regularizer gor --lambda 1 | eval.py e.npz --dataset cub | eval.py e.npz --query a.png
 eval.py last.pt --top 3 | eval.py last.pt --query a.png --ks 1
 eval.py last.pt --query a.png --gallery photos --data-root data
+eval.py last.pt --query a.png --gallery photos --no-cache
 common.py check cub --paper jrd | report --out x.md | report --seeds 2 | report --list --out x.md
 report --compare a b --weights my.pth | report --annotate --quick"""
 MISTAKES = {  # what is typed: what the one line must say
@@ -44,7 +45,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "mdr.py --dataset cub --size 300": "--size 300 is larger than --resize 256",
     "jrd.py --device tpu": "--device tpu",
     "mdr.py --device mps:0 --dataset birds": "use --device cpu",        # before anything is read
-    "jrd.py --dataset birds": "unknown dataset 'birds'",
+    "jrd.py --dataset birds": "unknown dataset 'birds'", "mdr.py --dataset=": "unknown dataset ''",
     "jrd.py --dataset {tmp}/singles --val 0.1": "leaves fewer",
     "mdr.py --dataset {tmp}/singles": "no training class has two images",
     "mdr.py --batch 4": "is full with one class: raise it, or lower --images-per-class",
@@ -202,7 +203,7 @@ def on_photos(tmp_path, script, *words):
 
 
 def test_an_interrupted_run_says_how_to_continue(tmp_path):
-    command = on_photos(tmp_path, "jrd.py", "--epochs", 999, "--workers", 0)
+    command = on_photos(tmp_path, "jrd.py", "--epochs", 999, "--workers", 0, "--again")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **ENV)
     while not [*tmp_path.glob("runs/jrd-*/log.jsonl")]:
         assert process.poll() is None, process.stderr.read()
@@ -210,7 +211,7 @@ def test_an_interrupted_run_says_how_to_continue(tmp_path):
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate()
     assert process.returncode == -signal.SIGINT and "Traceback" not in stderr
-    assert "keeps its last whole epoch; the same command continues it" in stderr
+    assert "keeps its last whole epoch; the same command without --again continues it" in stderr
 
 
 def test_a_notebook_lives_on(monkeypatch):

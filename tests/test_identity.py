@@ -56,6 +56,7 @@ def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, 
     assert (folder / "last.pt").read_bytes() == state
     assert train(jrd, "--name", "my-idea")[0].name == "jrd-glyphs-epochs1-my-idea-s0"
     assert "is finished" not in train(jrd, "--again")[1] and "is finished" in train(jrd)[1]
+    assert "weightsrandom" in train(jrd, "--weights", "random")[0].name     # but of a file not
     edit_settings(folder, weights_sha256="another")         # a file of weights counts by its hash
     with pytest.raises(common.UserError, match=r"with other settings: weights_sha256 \(there "):
         train(jrd)

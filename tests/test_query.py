@@ -76,6 +76,9 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
         assert rows[0] == (0.0, "class01", str(photo))
         assert sorted(image for *_, image in rows) == sorted(searched)
     assert told.endswith(f"wrote {tmp_path / 'sheet.JPG'}\n")
+    (tmp_path / "file").write_text("no folder")             # judged anew, but not for want of a cache
+    status, _, error = typed("eval.py", checkpoint, *words[:3], tmp_path / "file")
+    assert status == 2 and "cannot use the cache" in error
     with PIL.Image.open(tmp_path / "sheet.JPG") as sheet:       # a query and ten images
         assert sheet.format == "JPEG" and sheet.size == (11 * 148, 148 + 2 * 17)
 
@@ -97,11 +100,13 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
     for part in ("", "test", ".cache"):                     # test/ is no class, .cache is litter
         make_folder(tmp_path / part, [1])
     (tmp_path / "notes.txt").write_text("no image")
-    PIL.Image.new("RGB", (4, 4)).save(tmp_path / "lone.JPG")
+    (tmp_path / "train").mkdir()                            # but of images it is one
+    for name in ("lone.JPG", "train/steam.png"):
+        PIL.Image.new("RGB", (4, 4)).save(tmp_path / name)
     assert [(name, kind) for name, kind, _ in search.folder_entries(tmp_path)] == [
         (f"{tmp_path}/class00/0.png", "class00"),
         (f"{tmp_path}/deep/under/class00/0.png", "deep"), (f"{tmp_path}/lone.JPG", "–"),
-        (f"{tmp_path}/test/class00/0.png", "class00")]
+        (f"{tmp_path}/test/class00/0.png", "class00"), (f"{tmp_path}/train/steam.png", "train")]
     (tmp_path / "empty").mkdir()
     for folder, message in (("nowhere", "no folder .*nowhere"), ("empty", "empty has no images")):
         with pytest.raises(common.UserError, match=message):
@@ -112,7 +117,7 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
     """A wide image as wide as the space, a tall one as tall, framed; a long name is cut."""
     PIL.Image.new("RGB", (256, 128), "blue").save(tmp_path / "wide.png")
     tall = torch.zeros(3, 60, 30, dtype=torch.uint8)
-    wide = "wide", "a name by far too long to stand below it", tmp_path / "wide.png"
+    wide = "wide", "a name by far\ntoo long to stand below it", tmp_path / "wide.png"
     row = wide, [(0.5, ("tall", wide[1], tall)), (0.7, ("tall", "another class", tall))]
     search.draw_sheet(tmp_path / "sheet.png", [row, (wide, []), row])
     sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png").convert("RGB")).astype(int)
