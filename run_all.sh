@@ -33,7 +33,7 @@ done
 [ -n "$quick" ] || select=(--dataset real ${select[@]+"${select[@]}"})     # a later --dataset wins
 
 if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
-    if [ ! -x .venv/bin/python ]; then
+    if [ ! -x .venv/bin/pip ]; then
         version=$(python3 --version 2> /dev/null) || version="no python3"
         python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null ||
             fail "Python 3.10 or newer is needed, found $version: make .venv with another one" \

@@ -1,5 +1,4 @@
 """Curves of a figure's runs, with intervals over seeds (matplotlib); sheets (Pillow)."""
-import argparse
 import importlib
 import itertools
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import common
-from eval import confidence_interval
+from eval import confidence_interval, parse_args
 from report.experiments import NAMES
 from report.tables import PERCENT, by_seed, label, seeds_of
 from support.files import UserError
@@ -59,7 +58,7 @@ def draw_curves(path, curves, bars=False):
     for panel, series, points in curves:
         curves_in.setdefault(panel, {}).setdefault(series, []).extend(points)
     if not curves_in:
-        raise UserError("nothing to draw: no epoch is logged yet")
+        raise UserError("nothing to draw: not every value has run, or no epoch")
     figure, axes = panels(len(curves_in))
     series = [*dict.fromkeys(name for curves in curves_in.values() for name in curves)]
     for axis, ((title, x_label, y_label), curves) in zip(axes, curves_in.items()):
@@ -94,13 +93,13 @@ def drawn(path, draw, *args):
 # ---------------------------------------------------------------------------- of an experiment
 def sweep(runs_of_rows, metrics):
     """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
-    seeds = set.intersection(*({run.cfg.seed for run in runs} for _, runs in runs_of_rows))
-    if not seeds:
-        raise UserError("not every value has run")
-    for metric, (row, runs) in itertools.product(metrics, runs_of_rows):
-        series, symbol, x = row.name
-        values = by_seed([run for run in runs if run.cfg.seed in seeds], metric).values()
-        yield (NAMES[row.dataset], symbol, AXES.get(metric, metric)), series, [(x, [*values])]
+    for _, own in itertools.groupby(runs_of_rows, lambda pair: pair[0].dataset):
+        own = [*own]
+        seeds = set.intersection(*({run.cfg.seed for run in runs} for _, runs in own))
+        for metric, (row, runs) in itertools.product(metrics, own if seeds else ()):
+            series, symbol, x = row.name
+            values = by_seed([run for run in runs if run.cfg.seed in seeds], metric).values()
+            yield (NAMES[row.dataset], symbol, AXES.get(metric, metric)), series, [(x, [*values])]
 
 
 def epochs(runs_of_rows, metrics, of_paper=False):
@@ -157,9 +156,7 @@ def draw_nearest(path, checkpoint):
     nearest to it."""
     if path.suffix not in (".png", ".jpg"):
         raise UserError(f"--out {path} must end in .png or .jpg")
-    args = argparse.Namespace(file=checkpoint, data_root=None, dataset=None, device="auto",
-                              no_cache=False)
-    _, network, cfg, data = rebuild(args)
+    _, network, cfg, data = rebuild(parse_args([str(checkpoint)]))
     embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery")
     (queries, labels), searched_in = embedded["test"], embedded.get("gallery", embedded["test"])
     split, x = data.gallery or data.test, searched_in[0]

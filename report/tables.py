@@ -211,6 +211,8 @@ def folders_of(runs, file="result.json"):
     """{setting: {seed: Folder}} of those that have a file, whatever the experiment list"""
     settings = {}
     for path in sorted(Path(runs).glob(f"*-s*/{file}")):
+        if file == "result.json" and not path.with_name("config.json").exists():
+            raise UserError(f"{path.parent} has no config.json: was it copied in part?")
         if name := re.fullmatch(r"(.*)-s(\d+)", path.parent.name):      # no copy of a run's folder
             settings.setdefault(name[1], {})[name[2]] = Folder(path.parent)
     return settings

@@ -306,7 +306,10 @@ def test_figures_from_logs_and_results(out, tmp_path, monkeypatch, capsys):
     pretend(first, 0.4)
     (tmp_path / "jrd-fig2.png").write_bytes(b"from before")
     text, drawn = command.write_report(rows, args, tmp_path)
-    assert capsys.readouterr().err == "skipped jrd-fig2.png: not every value has run\n"
+    elsewhere = rows[0]._replace(dataset="cub"), [first]
+    assert len([*figures.sweep([elsewhere, *experiments.finished_runs(rows[:2], args)], ["R@1"])]) == 1
+    assert capsys.readouterr().err == (
+        "skipped jrd-fig2.png: nothing to draw: not every value has run, or no epoch\n")
     assert not [*tmp_path.glob("*.png")] and ".png" not in text + "".join(drawn)
     for i, run in enumerate(runs):
         pretend(run, 0.4 + 0.001 * i)
@@ -332,7 +335,7 @@ def test_curves_of_any_runs(out, tmp_path, monkeypatch, typed):
     write("mdr-glyphs-s1-s0", one | {"R@1": 0.125})                     # another setting's name
     write("jrd-glyphs-s0")
     names, drawn = ["mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"], {}
-    for name, message in (("jrd-glyphs-s0", "nothing to draw: no epoch is logged yet"),
+    for name, message in (("jrd-glyphs-s0", "nothing to draw: not every value has run, or no epoch"),
                           ("mdr-cub", f"no run mdr-cub under {out}: there are jrd-glyphs, mdr")):
         assert message in typed("report", "--curves", name, "--runs", out)[2]
     monkeypatch.setattr(figures, "draw_curves", lambda path, curves: drawn.update(
@@ -357,6 +360,10 @@ def test_a_damaged_run_folder_is_named(file, content, out):
         (run.folder / file).write_text(content)
     with pytest.raises(UserError, match=f"{run.folder.name}.*{file}"):
         assert run.result and run.log
+    (run.folder / "config.json").unlink()
+    if file == "log.jsonl":
+        with pytest.raises(UserError, match=f"{run.folder.name} has no config.json"):
+            tables.table(out)
 
 
 # ---------------------------------------------------------------------------- run_all.sh
