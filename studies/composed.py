@@ -57,7 +57,7 @@ def table(runs):
         rows.append([name, f"{len(seeds)}", *(
             spread([row[m] for row in seeds.values() if m in row], SHOWN[m]) for m in SHOWN)])
     for name, signs in weights.items():
-        seeds = set.intersection(*({*arms[arm]} for arm in signs))
+        seeds = set.intersection(*({*arms.get(arm, ())} for arm in signs))
         gains.append([name, *(difference(
             [sum(signs[arm] * arms[arm][seed][m] for arm in signs) for seed in seeds],
             SHOWN[m] + 1) for m in SHOWN)])
