@@ -352,8 +352,8 @@ def load_weights(backbone, name, source=None):
         raise UserError(f"{path} is not {file}: SHA-256 {sha[:16]}…, expected {digest[:16]}…")
     own = backbone.state_dict()
     state = unwrapped(load_torch(path), next(iter(own)))
-    state = {k: v for k, v in own.items() if k.endswith("num_batches_tracked")} | {     # not in
-        k: v for k, v in state.items() if k in own or not k.startswith(CLASSIFIERS)}    # old files
+    state = {k: v for k, v in own.items() if k.endswith("num_batches_tracked")} | {    # old files
+        k: v for k, v in state.items() if k in own or not k.startswith(CLASSIFIERS)}    # lack these
     wrong = [k for k in {**own, **state} if k not in own or not torch.is_tensor(state.get(k))
              or own[k].shape != state[k].shape]
     if wrong:

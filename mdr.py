@@ -120,7 +120,7 @@ def triplet_loss(distances, anchors, positives, negatives, margin):
 def contrastive_loss(distances, anchors, positives, negatives, margin):
     """Contrastive: mean over pairs of d(a, p), plus mean of [m - d(a, n)]_+.  -> scalar
 
-    U10: the paper gives neither formula nor pairs.  m = 1 is the mean distance (unit_mean).
+    U10: the paper gives neither formula nor pairs.  Not squared; m = 1 is the mean (unit_mean).
     """
     if not len(anchors):
         return distances.sum() * 0
@@ -245,7 +245,7 @@ def objective(network, cfg, images, labels, generator):
     e, mdr = network(images), network.mdr                               # (B, d)
     distances = pairwise_distances(e)                                   # (B, B)
     # U8: the paper applies the trick to L_DML alone.  Here, as in the authors' code, L_MDR sees the
-    # scaled distances too, so μ* is always 1.  So does λ = 0 (open), but nothing with --l2norm.
+    # scaled distances too, so μ* is always 1.  λ = 0 is scaled too (open); --l2norm is not.
     if not cfg.l2norm:
         distances = unit_mean(distances)
     triplets = distance_weighted_negatives(e, labels, generator)        # 3 × (T,)

@@ -70,7 +70,7 @@ def table(runs):
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case "run", arm, alpha, *flags if arm in ARMS and alpha.replace(".", "").isdigit():
+        case "run", arm, alpha, *flags if arm in ARMS and alpha.replace(".", "", 1).isdigit():
             compose(ARMS[arm][1], float(alpha))
             flags += ["--lambda", ARMS[arm][0], "--name", f"{arm}-{alpha}"]
             main(dml_da.train, lambda: dml_da.parse_args(flags))

@@ -25,7 +25,7 @@ def decode(path, as_stored=False):
     16-bit grey scaled to 8 bits, in the colours of its profile.  A broken tag or profile is left
     aside.  as_stored: without all this, as the papers' authors read."""
     try:
-        with open(path, "rb") as file, PIL.Image.open(file) as image:     # by its name Pillow maps
+        with open(path, "rb") as file, PIL.Image.open(file) as image:
             if as_stored:
                 return image.convert("RGB")
             if image.mode in ("I", "F"):
@@ -33,7 +33,7 @@ def decode(path, as_stored=False):
             if max(image.size) > LONGEST * min(image.size):
                 raise ValueError(f"{image.width:,} × {image.height:,} pixels; one side may be at "
                                  f"most {LONGEST} times the other")
-            image.load()                                # a TIFF is turned by this
+            image.load()        # turns a TIFF, but wrongly where Pillow opened it by its path
             profile = image.info.get("icc_profile")
             with contextlib.suppress(Exception):        # no tag, or a broken one, of any kind
                 image = image.transpose(PIL.Image.Transpose[TURNS[image.getexif()[0x0112]]])
