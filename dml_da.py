@@ -22,8 +22,8 @@ Equation                                          where
   -     EN, GOR (Fig. 4)                          entropy_regularizer,
                                                   global_orthogonal_regularizer
 
-We know of no public code.  U1, U2, ... mark choices that the paper leaves open, or that differ from
-it; docs/equations.md has them all.
+We know of no public code.  U1, U2, ... mark choices that the paper leaves open or that differ from
+it.  docs/equations.md has them all.
 Shapes: B batch (the paper's Ñ), C its classes, P pooled and d embedding width, T triplets, tuplets.
 """
 import torch
@@ -37,9 +37,9 @@ from support.command_line import (Parser, add_shared_arguments, main, number, pr
                                   refuse_idle, settings)
 from support.glyphs import SMALL_TRANSFORMS
 
-# Section IV-A.  U12: its maximum of 30,000 iterations as 30 × 1,000, of which the last is reported.
-# U5: its rate is "initially set"; here it is constant, and the embedding layer's too unless
-# --head-lr-mult is given; no weight decay.
+# Section IV-A.  U12: its maximum of 30,000 iterations is 30 × 1,000 here; the last is reported.
+# U5: its rate is "initially set".  Here it is constant, and the embedding layer has the same
+# (--head-lr-mult multiplies it); no weight decay.
 DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
                 reg_weight=None, batch=100, images_per_class=10, epochs=30, iterations=1000,
                 lr=1e-5, head_lr_mult=1.0, dim=128, backbone="googlenet",
@@ -48,15 +48,15 @@ PRESETS = {
     "cub": {},
     "cars": dict(lr=5e-4),
     "sop": dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000], eval_every=10),
-    # Ours; the rate by results/glyphs.
+    # Ours; the learning rate by results/glyphs.
     "glyphs": dict(backbone="small", dim=64, epochs=40, iterations=10, lr=1e-4, ks=[1, 2, 4, 8]),
     # Ours: CUB at 128 × 128 with SqueezeNet, a tenth of the iterations.  On held-out training
-    # classes 3e-5 is the best rate of all but N-pair alone, which takes 3e-6 (docs/plans.md).
+    # classes the best rate is 3e-5, but 3e-6 for N-pair without DML-DA (docs/plans.md).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto", eval_every=3,
                    iterations=100, lr=3e-5),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
-# U9: the paper gives no weights.  These: held-out training classes of `glyphs`, contrastive loss;
-# EN's is the lowest tried (studies/reg_weight.py).
+# U9: the paper gives no weights.  These were chosen on held-out training classes of `glyphs`, with
+# contrastive loss; EN's is the lowest tried (studies/reg_weight.py).
 REG_WEIGHTS = {"en": 1.0, "gor": 10.0}
 
 
@@ -176,7 +176,7 @@ def n_pair_loss(f, labels, generator):
 # ---------------------------------------------------------------------------- regularizers
 def class_density(f, labels):
     """Eq. 5: D_avg(S_c) = mean ‖f_i - μ_c‖² over a class's images, μ_c their plain mean; on the
-    sphere 1 - ‖μ_c‖² <= 1.
+    sphere D_avg = 1 - ‖μ_c‖² <= 1.
 
     f (B, d), labels (B,) -> classes (C,), ascending, and D_avg (C,)
     """
@@ -188,7 +188,7 @@ def class_density(f, labels):
 
 
 def initial_density(features, labels):
-    """D⁰ of Eq. 7: Eq. 5 on the pooled features.  (n, P), labels (n,) -> (C,)
+    """D⁰ of Eq. 7: Eq. 5 on the pooled features.  (n, P), labels (n,) -> (all training classes,)
 
     U3: the paper does not say of which weights and images.  Here: pretrained, all training images,
     not augmented, features unnormalized.  D⁰ is divided by its mean over classes.  Otherwise the
@@ -219,7 +219,7 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
 def entropy_regularizer(f):
     """EN: minus the entropy of softmax(f), mean over the batch.  (B, d) -> scalar
 
-    U9: no formula in the paper, where EN spreads classes.  This is lowest if f = ±(1, ..., 1)/√d.
+    U9: no formula in the paper.  This EN is lowest if f = ±(1, ..., 1)/√d, so it spreads no class.
     """
     return (F.softmax(f, 1) * F.log_softmax(f, 1)).sum(1).mean()
 
@@ -264,7 +264,7 @@ def objective(network, cfg, images, labels, generator):
 
 # ---------------------------------------------------------------------------- sampler, transforms
 def batches(labels, cfg, epoch):
-    """`iterations` batches of n = `images_per_class` random images of random classes, 0: of all.
+    """`iterations` batches of n = `images_per_class` random images (0: all) of random classes.
 
     Classes are drawn without replacement until the batch is full; a smaller class gives all it has.
     U11: with n = 0 (SOP) a class that does not fit ends the batch, a few images short of 100, so
@@ -291,8 +291,8 @@ def batches(labels, cfg, epoch):
 def transforms(cfg):
     """-> deterministic part and random part for training, whole transform for test
 
-    U7: the paper does not say.  As in Oh Song et al. 2016: both sides resized, random crop and
-    mirror in training, center crop at test.
+    U7: the paper does not say.  As in Oh Song et al. 2016: both sides resized (to 256), random crop
+    (of 224) and mirror in training, center crop at test.
     """
     if cfg.backbone == "small":
         return SMALL_TRANSFORMS
@@ -328,9 +328,9 @@ def train(cfg):
     cfg.iterations = cfg.iterations or common.iterations_for(data.train, batches, cfg, DEFAULTS)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
-    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
+    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)  # paper: ImageNet
     common.to_device(network, cfg)
-    optimizer = torch.optim.Adam([                  # Algorithm 1, lines 8 and 9
+    optimizer = torch.optim.Adam([          # Algorithm 1, lines 8 and 9; default betas 0.9, 0.999
         {"params": network.backbone.parameters()},
         {"params": network.embedding.parameters(), "lr": cfg.lr * cfg.head_lr_mult},
         {"params": network.alpha.parameters()}], lr=cfg.lr, fused=device.type == "cuda")
@@ -359,7 +359,7 @@ def train(cfg):
             due = (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs
             metrics = evaluate(network, data, cfg) if due else {}
             run.end_epoch(epoch, lr=cfg.lr, **metrics)
-        if run.result is None:
+        if run.result is None:                  # U12: report the last epoch
             run.finish(judge(common.embed_splits(network.embed, data, cfg), cfg.ks))
         run.final_table()
     return run.result

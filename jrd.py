@@ -11,22 +11,22 @@ It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained back
 epoch (report this), and Recall@K of the epoch that is best on test (do not report this).
 
 Equation                                        where
-  1-3   bound ε_u <= ε_s + d_H + λ              eval.generalization_bound
+  1-3   λ and d_H of ε_u <= ε_s + d_H + λ       eval.generalization_bound
   4     intra-class penalty of Fig. 2           intra_class
   5     open-set goal d(same) < d(different)    eval.recall_at_k
   6-8   S_JRS = <C(P), C(Q)>, its estimate      class_similarities, joint_kernel
   9     representations x⁻, x, x⁺               Network
   10-11 L_JRS / N_pairs and the objective       jrs, objective
   12    AMSoftmax                               amsoftmax
-  13    Prop. 1 (Bochner): interpretation       tests/test_jrd.py, by quadrature
+  13    Prop. 1: for independent layers (E3)    tests/test_jrd.py, by quadrature
   14-16 MMD², JMMD, JIntra                      jmmd, jintra
   5.1   Gaussian mixture; Table 4's kernels     gaussian_kernel, laplace_kernel, polynomial_kernel,
                                                 mgf_kernel
 
-U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1, E3,
-... are errata.  docs/equations.md has them all.
-Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes; C(P), C_I
-are the paper's covariance operators.
+U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1, E3
+and E4 are errata.  docs/equations.md has them all.
+Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes (in the
+regularizers the batch's); C(P), C_I are the paper's covariance operators.
 """
 import contextlib
 from functools import partial
@@ -43,7 +43,8 @@ from support.command_line import (Parser, add_shared_arguments, main, number, pr
                                   refuse_idle, settings)
 from support.glyphs import SMALL_TRANSFORMS
 
-# Section 5.1; variant, p, ks: Tables 2, 4, 1.
+# Section 5.1; variant, p, ks: Tables 2, 4, 1.  The paper chose α, m and batch by 10-fold cross-
+# validation.  Give --alpha 0.1 with jmmd (Table 3), 1e-3 with polynomial and mgf (Table 4).
 DEFAULTS = dict(alpha=1.0, s=20.0, m=0.1, regularizer="jrs", variant="jrd", kernel="gaussian", p=2,
                 K=3, K_prime=1, batch=100, epochs=50, lr=1e-4, lr_proxies=1e-2, drop_every=20,
                 dim=512, backbone="bn_inception", ks=[1, 2, 4, 8])
@@ -52,7 +53,7 @@ PRESETS = {
     "cars": dict(m=0.05, batch=50),
     "sop": dict(alpha=0.4, batch=120, epochs=80, lr_proxies=1e-1, drop_every=40,
                 ks=[1, 10, 100], eval_every=10),                    # ours: eval_every
-    # Ours: CUB in miniature; the rate by results/glyphs.
+    # Ours: CUB in miniature; the learning rates by results/glyphs.
     "glyphs": dict(backbone="small", dim=64, lr=3e-4, lr_proxies=3e-2),
     # Ours: CUB at 128 × 128 with SqueezeNet.  The model's rate was chosen with AMSoftmax alone,
     # on held-out training classes (results/cub128); the proxies have 100 times it, as in the paper.
@@ -122,7 +123,7 @@ def mean_bandwidth(distances):
 
 
 def gaussian_kernel(x, K):
-    """5.1: k = 1/K Σ_i exp(-‖x - x'‖²/σ_i²), σ_i² = τ 2^(i - ⌊K/2⌋), i < K.  (B, d) -> (B, B)
+    """5.1: k = 1/K Σ_i exp(-‖x - x'‖²/σ_i²), σ_i² = τ 2^(i - ⌊K/2⌋), 0 <= i < K.  (B, d) -> (B, B)
 
     K = 3 gives the paper's {0.5τ, τ, 2τ}, K = 1 its {τ}.  Other K (Fig. 6): as the authors' code.
     """
@@ -168,7 +169,7 @@ def jrs(gram, labels):
     """Eq. 10-11: L_JRS / N_pairs, the joint kernel's mean over ordered pairs of different classes.
 
     Eq. 10's n^I n^J cancels Eq. 8's 1/(n^I n^J).  U12: the paper leaves open whether (i, j) and
-    (j, i) are two pairs.  They are, in the sum and in N_pairs; as one in both the mean is the same.
+    (j, i) are two pairs.  Here they are, in both sums; as one in both the mean is the same.
     gram (B, B), labels (B,) -> scalar; 0 if the batch has one class.
     """
     different = labels[:, None] != labels[None, :]                      # (B, B)
@@ -189,9 +190,9 @@ def class_similarities(gram, labels):
 def jmmd(gram, labels):
     """Eq. 14-15, weighted as Eq. 10-11: minus the mean of ‖C_I - C_J‖² over I ≠ J.
 
-    E1: Eq. 15 prints ‖C(P), C(Q)‖ and means the norm of the difference.  U6: jmmd and jintra are
-    printed without weights, Eq. 15 and 16 without squares.  Here they have Eq. 14's squares and
-    Eq. 10's weights.  So jmmd = jintra + 2 jrs.
+    E1: Eq. 15 prints ‖C(P), C(Q)‖ and means the norm of the difference.  U6: Eq. 15 and 16 are
+    printed without weights and squares.  Here they have Eq. 10's weights and Eq. 14's squares.
+    So jmmd = jintra + 2 jrs.
     gram (B, B), labels (B,) -> scalar <= 0; 0 if the batch has one class.
     """
     S, weight = class_similarities(gram, labels)                        # (C, C)
@@ -229,7 +230,7 @@ def regularizer(cfg, x_minus, x, x_plus, labels):
     if cfg.regularizer == "intra":
         return intra_class(x, labels)
     if cfg.kernel in ("polynomial", "mgf"):
-        # U8: both kernels see x⁻ l2-normalized.  Otherwise x⁻·x⁻' is mostly above 88 on glyphs;
+        # U8: both kernels see x⁻ L2-normalized.  Otherwise x⁻·x⁻' is mostly above 88 on glyphs;
         # there float32's exp overflows, and the polynomial kernel dominates the loss.
         x_minus = F.normalize(x_minus)
     layers, kernels, reps = VARIANTS[cfg.variant], kernels_of(cfg), (x_minus, x, x_plus)
@@ -251,7 +252,7 @@ def objective(network, cfg, images, labels):
 
 # ---------------------------------------------------------------------------- sampler, transforms
 def batches(labels, cfg, epoch):
-    """Every image once per epoch in random order, the smaller last batch too (U9: unspecified)."""
+    """Every image once per epoch, shuffled, the smaller last batch too (U9: the authors' code)."""
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
     order = torch.randperm(len(labels), generator=generator)
     return [batch.tolist() for batch in order.split(cfg.batch)]
@@ -260,8 +261,9 @@ def batches(labels, cfg, epoch):
 def transforms(cfg):
     """-> deterministic part and random part for training, whole transform for test
 
-    U3: the paper says random crop and mirror, single center crop at test.  As in the authors' code,
-    crops have torchvision's scale and ratio, and test images are resized by their shorter side.
+    U3: the paper says random crop (of 224 × 224) and mirror, single center crop at test.  As in the
+    authors' code, crops have torchvision's scale and ratio, and test images are resized by their
+    shorter side (to 256).
     """
     if cfg.backbone == "small":
         return SMALL_TRANSFORMS
@@ -293,7 +295,7 @@ def tables_2_and_3(embedded, data, cfg):
             parts = [recall_at_k(x[p], labels[p], cfg.ks) for p in stratified_parts(labels)]
             tables["ten parts"] = {f"R@{k}": confidence_interval(p[k] for p in parts)
                                    for k in cfg.ks}
-    if not data.shared():                                               # Eq. 1 is of open sets
+    if not data.shared():                                               # Eq. 1 needs new classes
         with contextlib.suppress(ValueError):
             bounds = [generalization_bound(*embedded["train_plain"], x, labels, seed)
                       for seed in range(10)]
@@ -302,7 +304,7 @@ def tables_2_and_3(embedded, data, cfg):
 
 
 def print_tables_2_and_3(result):
-    """... of a run's last epoch, as intervals"""
+    """Print the intervals of a run's last epoch."""
     intervals = {f"{name} in ten parts": interval
                  for name, interval in result.get("ten parts", {}).items()}
     intervals |= {f"{name} by 1-NN": result[key]
@@ -319,7 +321,7 @@ def train(cfg):
                                cache=not cfg.no_cache, val=cfg.val)
     torch.manual_seed(cfg.seed)     # U7: no number of seeds is given; run 3 or more, mean ± std
     network = Network(cfg, len(data.train.classes))
-    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
+    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)  # paper: ImageNet
     common.to_device(network, cfg)
     model = [*network.backbone.parameters(), *network.embedding.parameters()]
     # U1: eps and weight decay are those of the authors' code; the paper only says Adam.

@@ -5,7 +5,7 @@ MDR disturbs it: it normalizes the batch's distances and pulls each to the neare
 
     python mdr.py                               Triplet + MDR on the embedded dataset
     python mdr.py --lambda 0                    Triplet alone
-    python mdr.py --lambda 0 --l2norm           Triplet on the unit sphere, the usual baseline
+    python mdr.py --lambda 0 --l2norm           Triplet + L2Norm (unit sphere), the usual baseline
     python mdr.py --dataset path/to/folder      one sub-folder per class; half train, half test
 It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained backbone and the last
 epoch (report this), and Recall@K of the epoch that is best on test (do not report this).
@@ -34,7 +34,7 @@ from support.command_line import (Parser, add_shared_arguments, main, number, pr
                                   refuse_idle, settings)
 from support.glyphs import SMALL_TRANSFORMS
 
-# The paper's "Implementation Details"; U1, U2 (images per class) and U5 (ν): the authors' code.
+# "Implementation Details"; by the authors' code: length (U1), images per class (U2), ν (U5).
 DEFAULTS = dict(lambda_=0.6, loss="triplet", levels=[-3.0, 0.0, 3.0], momentum=0.9,
                 fixed_levels=False, nu=0.01, l2norm=False, eval_l2norm=False, batch=128,
                 images_per_class=4, epochs=100, iterations=100, lr=5e-5, dim=512,
@@ -46,13 +46,13 @@ PRESETS = {
                 eval_every=10),
     "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, images_per_class=3, ks=[1, 10, 20, 40],
                    eval_every=10),
-    # Ours; the rate by results/glyphs.
+    # Ours; the learning rate by results/glyphs.
     "glyphs": dict(backbone="small", dim=64, batch=64, epochs=40, iterations=10, lr=1e-3),
     # Ours, by results/cub128 and studies/mdr_by_network.md: CUB at 128 × 128 with SqueezeNet.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto", eval_every=10,
                    iterations=50, lr=3e-4),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
-MARGINS = {"triplet": 0.2, "margin": 0.2, "contrastive": 1.0}           # U10
+MARGINS = {"triplet": 0.2, "margin": 0.2, "contrastive": 1.0}   # triplet's: the paper; others: U10
 
 
 # ---------------------------------------------------------------------------- network
@@ -101,9 +101,9 @@ def off_diagonal(distances):
 
 
 def unit_mean(distances):
-    """The embedding normalization trick: distances of e/μ, μ their mean over i ≠ j.
+    """The embedding normalization trick: d(e_i/μ, e_j/μ), μ the mean of d over i ≠ j.  -> (B, B)
 
-    U8: μ is the batch's and has a gradient, as in the authors' code; the paper does not say.
+    U8: μ is the batch's, as in Eq. 1.  It has a gradient, as in the authors' code (paper: open).
     """
     if len(distances) < 2:
         return distances
@@ -120,7 +120,7 @@ def triplet_loss(distances, anchors, positives, negatives, margin):
 def contrastive_loss(distances, anchors, positives, negatives, margin):
     """Contrastive: mean over pairs of d(a, p), plus mean of [m - d(a, n)]_+.  -> scalar
 
-    U10: the paper gives neither formula nor pairs.  Not squared; m = 1 is the mean (unit_mean).
+    U10: the paper gives neither formula nor pairs.  Distances, not squared, have mean m = 1.
     """
     if not len(anchors):
         return distances.sum() * 0
@@ -156,9 +156,9 @@ def distance_weighted_negatives(e, labels, generator):
     """Wu et al. 2017: for every ordered anchor-positive pair one negative, its probability inverse
     to the density q(r) ∝ r^(d-2) (1 - r²/4)^((d-3)/2) of its distance r on the unit sphere.
 
-    U9: the paper only names it.  r is of l2-normalized e, at least 0.5.  A negative beyond 1.4 is
-    drawn only if all are, then uniformly.  If a positive is much nearer than every negative, the
-    authors' float32 weights underflow to 0, and their draw is uniform too.
+    U9: the paper only names it.  r is of L2-normalized e, at least 0.5.  A negative beyond 1.4 is
+    drawn only if all are, then uniformly.  The authors' float32 weights may underflow to 0, if a
+    positive is much nearer than every negative.  Then their draw is uniform, ours is not.
     e (B, d), labels (B,), generator, on one device -> anchors, positives, negatives (T,)
     """
     anchors, positives = positive_pairs(labels).nonzero(as_tuple=True)
@@ -170,7 +170,7 @@ def distance_weighted_negatives(e, labels, generator):
     log_weight = log_weight.masked_fill(same | (r > 1.4), -torch.inf)
     no_candidate = (log_weight == -torch.inf).all(1, keepdim=True)      # (B, 1)
     log_weight = torch.where(no_candidate & ~same, 0.0, log_weight)     # uniform
-    weight = log_weight.softmax(1).nan_to_num(1.0)  # nan: any negative does, the loss is nan too
+    weight = log_weight.softmax(1).nan_to_num(1.0)  # nan embeddings: any draw does, loss is nan
     negatives = torch.multinomial(weight[anchors], 1, generator=generator)[:, 0]
     return anchors, positives, negatives
 
@@ -183,7 +183,7 @@ class MDR(nn.Module):
         super().__init__()
         self.levels = nn.Parameter(torch.tensor([float(s) for s in levels]), learnable)      # (S,)
         self.momentum = momentum                                                        # γ
-        for name in ("mu", "sigma", "batches"):
+        for name in ("mu", "sigma", "batches"):         # μ*, σ*, how many batches they have seen
             self.register_buffer(name, torch.zeros(()))
 
     @torch.no_grad()
@@ -200,19 +200,19 @@ class MDR(nn.Module):
         self.batches += 1
 
     def normalize(self, distances):
-        """Eq. 3: d̄ = (d - μ*)/σ*, the statistics constant.  (B, B) -> (B, B)"""
+        """Eq. 3 (Eq. 1 if γ = 0): d̄ = (d - μ*)/σ*, the statistics constant.  (B, B) -> (B, B)"""
         # If all distances are equal, σ* is 0; the floor, far below any other σ*, keeps d̄ finite.
         floor = (1e-6 * self.mu).clamp_min(torch.finfo(distances.dtype).tiny)
         return (distances - self.mu) / torch.maximum(self.sigma, floor)
 
     def assign(self, normalized):
-        """Eq. 4: the index of the nearest level, the first of two equally near.  -> long"""
+        """Eq. 4: index of the nearest level, the first of two equally near.  (...) -> (...) long"""
         return (normalized[..., None] - self.levels).abs().argmin(-1)
 
     def forward(self, distances):
         """Eq. 5: mean over i ≠ j of |d̄ - nearest level|.  (B, B) -> scalar; 0 if B < 2
 
-        Training mode updates μ* and σ* first; eval mode needs them.  E1: Eq. 5's 1/P means 1/|P|.
+        Training mode first updates μ* and σ*; eval mode does not.  E1: Eq. 5's 1/P means 1/|P|.
         """
         if len(distances) < 2:
             return distances.sum() * 0
@@ -245,7 +245,7 @@ def objective(network, cfg, images, labels, generator):
     e, mdr = network(images), network.mdr                               # (B, d)
     distances = pairwise_distances(e)                                   # (B, B)
     # U8: the paper applies the trick to L_DML alone.  Here, as in the authors' code, L_MDR sees the
-    # scaled distances too, so μ* is always 1.  λ = 0 is scaled too (open); --l2norm is not.
+    # scaled distances too, so μ* is always 1; λ = 0 is scaled too, --l2norm is not.
     if not cfg.l2norm:
         distances = unit_mean(distances)
     triplets = distance_weighted_negatives(e, labels, generator)        # 3 × (T,)
@@ -258,7 +258,7 @@ def objective(network, cfg, images, labels, generator):
     reg = mdr(distances)                            # updates μ* and σ* with λ = 0 too
     loss = dml
     if cfg.lambda_:
-        # U5: the authors' code adds ν Σ s² to Eq. 7.  The network's Adam learns the levels.
+        # U5: the authors' code adds ν Σ s² to Eq. 7.  The network's Adam learns and decays levels.
         loss = dml + cfg.lambda_ * reg + cfg.nu * mdr.levels.square().sum()
     return loss, {
         cfg.loss: dml, "mdr": reg,
@@ -270,8 +270,8 @@ def objective(network, cfg, images, labels, generator):
 def batches(labels, cfg, epoch):
     """`iterations` batches of `images_per_class` random images per class.
 
-    U2, as in the authors' code: classes without replacement, until batch or classes are used up.  A
-    class with fewer images gives all it has, and the last class is cut to fit.
+    U2, as in the authors' code: classes without replacement, until the batch is full or no class is
+    left.  A class with fewer images gives all it has, and the last class is cut to fit.
     """
     generator = torch.Generator().manual_seed(common.random_seed(cfg.seed, epoch))
     images_of = labels.argsort(stable=True).split(labels.bincount().tolist())
@@ -291,9 +291,9 @@ def batches(labels, cfg, epoch):
 def transforms(cfg):
     """-> deterministic part and random part for training, whole transform for test
 
-    U3, as in the authors' code: both sides resized with Lanczos, then crops of 16% of the area or
-    more.  Their crops use Lanczos too; here it is bicubic, because torchvision has none on tensors.
-    U13: with --size 256 training crops are resized to 256, and test images are not cropped.
+    U3, as in the authors' code: both sides resized to 256 with Lanczos, then crops of at least 16%
+    of the area, resized to 224.  Theirs use Lanczos too; here bicubic: torchvision has no Lanczos
+    on tensors.  U13: with --size 256 training crops are resized to 256, test images not cropped.
     """
     if cfg.backbone == "small":
         return SMALL_TRANSFORMS
@@ -328,11 +328,11 @@ def train(cfg):
                                cache=not cfg.no_cache, val=cfg.val)
     common.need_pairs(data.train, cfg)
     cfg.iterations = cfg.iterations or common.iterations_for(data.train, batches, cfg, DEFAULTS)
-    torch.manual_seed(cfg.seed)
+    torch.manual_seed(cfg.seed)     # the paper's figures: mean and std of 5 runs
     network = Network(cfg, len(data.train.classes))
-    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)
+    weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)  # paper: ImageNet
     common.to_device(network, cfg)
-    optimizer = torch.optim.Adam(network.parameters(), weight_decay=1e-5,
+    optimizer = torch.optim.Adam(network.parameters(), weight_decay=1e-5,   # the paper's
                                  fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, batches, cfg)
 
