@@ -52,10 +52,7 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
     P(i) is the precision among the i nearest: j / i if the j-th positive stands at place i."""
     x, labels, gallery, gallery_labels = _usable(embeddings, labels, gallery, gallery_labels)
-    R = _positives(labels, gallery_labels)                              # (n,)
-    if not R.any():
-        return 0.0
-    total = 0.0
+    R, total = _positives(labels, gallery_labels), 0.0                  # (n,)
     for row, i in ranks.positive_places(x, labels, gallery, gallery_labels, int(R.max())):
         i = i[i <= R[row]].cpu().double()
         total += (torch.arange(1, len(i) + 1) / i).sum().item() / max(1, int(R[row]))

@@ -104,9 +104,8 @@ def quick(rows, args, folder):
     if drawn(folder / "curves.png", draw_curves,
              epochs(finished_runs(rows, args), ["R@1"], of_paper=True)):
         print(f"wrote {folder / 'curves.png'}")
-    trained = [run.folder / "last.pt" for _, runs in finished_runs(pairs, args) for run in runs]
-    for checkpoint in [path for path in trained if path.exists()][:1]:
-        drawn(folder / "sheet.png", draw_nearest, checkpoint)
+    for run in [run for _, runs in finished_runs(pairs, args) for run in runs][:1]:
+        drawn(folder / "sheet.png", draw_nearest, run.folder / "last.pt")
     baseline, method = [runs_of(row, args)[0].folder.name.removesuffix("-s0") for row in rows[:2]]
     print(f"next, every figure of a pair: python -m report --compare {method} {baseline}"
           if args.seeds else "next, more seeds, so that gains have intervals: "

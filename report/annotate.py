@@ -130,7 +130,6 @@ def flowing(doc):
 
 
 def page(paper):
-    """-> HTML"""
     left, anchors = paper_side(paper)
     section = '<section><div>{1}</div><div id="{0}">{2}</div></section>'.format
     sections = [section(name, flowing(doc) + left.pop(name, ""), code)

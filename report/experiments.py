@@ -169,7 +169,6 @@ HEADLINES = {("mdr", "1a"): "Triplet+MDR", ("dml_da", "I"): "DML-DA N-pair", ("j
 # ---------------------------------------------------------------------------- glyphs and cub128
 # A stand-in has each experiment of the papers on CUB or Cars, once, but for other backbones and
 # 256 × 256 images.
-STAND_INS = ("glyphs", "cub128")
 # Flags on cub128 besides a row's own, {(paper, words among these): flags}; MDR explored at 25.
 CUB128_FLAGS = {("mdr", ""): "--iterations 25", ("mdr", "--l2norm"): "--lr 1e-4",
                 ("dml_da", "--loss npair"): "--lr 1e-5"}
@@ -200,19 +199,19 @@ def selected(args):
         experiment, names = EXPERIMENTS[key], [*EXPERIMENTS[key].rows]
         datasets = [dataset for dataset in experiment.datasets.split()
                     if args.dataset in (dataset, "real")]
-        if args.dataset in STAND_INS and re.search("cub|cars", experiment.datasets):
+        if args.dataset in ("glyphs", "cub128") and re.search("cub|cars", experiment.datasets):
             datasets = [args.dataset]
             names = [n for n in names if not re.search("--(backbone|size)", experiment.rows[n])]
         if args.quick:
             names = experiment.baselines[HEADLINES[key]], HEADLINES[key]
         for dataset in datasets:
-            seeds = {"glyphs": experiment.seeds, "cub128": 3}.get(dataset, 5)
-            if args.quick:          # two cores end in ten minutes, the installation too
-                seeds = 1
+            # --quick ends on two cores in ten minutes, the installation too
+            seeds = 1 if args.quick else {"glyphs": experiment.seeds, "cub128": 3}.get(dataset, 5)
             rows += [row_on(dataset, key, name, args.seeds or seeds) for name in names]
     if not rows:
-        raise UserError(f"nothing to run for --table {args.table} on {NAMES[args.dataset]}: there "
-                        f"are {', '.join(map(' '.join, keys))}")
+        raise UserError(f"nothing to run on {NAMES[args.dataset]}" + (
+            f" for --table {args.table}: there are {', '.join(map(' '.join, keys))}"
+            if args.table else ""))
     return rows
 
 
@@ -259,8 +258,8 @@ class Training(Folder):
     @functools.cached_property
     def state(self):
         """'finished', 'begun', 'to do', or 'stale' if the folder holds another run"""
-        if self.config is None or self.why_other:
-            return "to do" if self.config is None else "stale"
+        if self.why_other or self.config is None:
+            return "stale" if self.why_other else "to do"
         return "finished" if (self.folder / "result.json").exists() else "begun"
 
     @functools.cached_property

@@ -158,15 +158,13 @@ def draw_nearest(path, checkpoint):
         raise UserError(f"--out {path} must end in .png or .jpg")
     _, network, cfg, data = rebuild(parse_args([str(checkpoint)]))
     embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery")
-    (queries, labels), searched_in = embedded["test"], embedded.get("gallery", embedded["test"])
-    split, x = data.gallery or data.test, searched_in[0]
-    entries, searched = (split_entries(part, data.folder) for part in (data.test, split))
+    (queries, labels), (gallery, _) = embedded["test"], embedded.get("gallery", embedded["test"])
+    entries = split_entries(data.test, data.folder)
+    searched = split_entries(data.gallery, data.folder) if data.gallery else entries
     draw, rows = np.random.RandomState(0), []
     for c in draw.permutation(labels.unique())[:6]:
         i = draw.choice(np.flatnonzero(labels == c))
-        (nearest,) = nearest_entries(queries[i:i + 1].cpu(), x.cpu(), searched, 6)
-        if not data.gallery:
-            nearest = [pair for pair in nearest if pair[1] is not searched[i]]      # not itself
-        rows.append((entries[i], nearest[:5]))
+        (nearest,) = nearest_entries(queries[i:i + 1].cpu(), gallery.cpu(), searched, 6)
+        rows.append((entries[i], [pair for pair in nearest if pair[1] is not entries[i]][:5]))
     draw_sheet(path, rows)
     print(f"wrote {path}")

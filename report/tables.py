@@ -55,7 +55,6 @@ def difference(values, digits=2):
 
 
 def label(row):
-    """A row's name as text."""
     return row.name if isinstance(row.name, str) else "{}, {} = {:g}".format(*row.name)
 
 

@@ -8,15 +8,13 @@ import filelock
 import numpy as np
 import PIL.Image
 import torch
-from PIL import ImageCms
+from PIL import ImageCms, ImageOps
 from torchvision.transforms import v2
 from tqdm import tqdm
 
 from support.command_line import cores
 from support.files import UserError, atomic, digest
 
-TURNS = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
-         6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"}      # by EXIF's orientation
 LONGEST = 100           # times the shorter side: jrd.py resizes that, whatever becomes of the other
 
 
@@ -35,8 +33,8 @@ def decode(path, as_stored=False):
                                  f"most {LONGEST} times the other")
             image.load()        # turns a TIFF, but wrongly where Pillow opened it by its path
             profile = image.info.get("icc_profile")
-            with contextlib.suppress(Exception):        # no tag, or a broken one, of any kind
-                image = image.transpose(PIL.Image.Transpose[TURNS[image.getexif()[0x0112]]])
+            with contextlib.suppress(Exception):        # broken tags of any kind
+                ImageOps.exif_transpose(image, in_place=True)
             if image.mode.startswith("I;16"):
                 image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             mode = {"1": "L", "L": "L", "LA": "L", "CMYK": "CMYK"}.get(image.mode, "RGB")
@@ -65,7 +63,6 @@ def to_tensor(prefix, image):
 
 class ImageFiles:
     """Indexable images from files, through the deterministic part of a transform."""
-    whole = None                                    # CachedImages has all of them as one tensor
 
     def __init__(self, paths, prefix, as_stored=False):
         self.paths, self.prefix, self.as_stored = paths, prefix, as_stored

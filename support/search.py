@@ -15,7 +15,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from support.files import Unsplit, UserError, atomic, listed, reason
 from support.images import ImageFiles, decode, to_tensor
-from support.layouts import files_below, say_left_out
+from support.layouts import COUNTS, SMALLER, files_below, say_left_out
 from support.runs import other_images, read_checkpoint, script
 
 UNKNOWN = "–"                                           # the class of an image in no sub-folder
@@ -94,7 +94,7 @@ def rebuild(args):
         return paper, network, cfg, load(cfg.val) if args.dataset and cfg.val else data
     print("note: these are not the images of the run; if a class of them was trained on, its "
           "figures are too high")
-    if data and (data.gallery or not Path(dataset).is_dir()):       # a paper's: its test split
+    if data and (data.gallery or dataset in (*COUNTS, *SMALLER, "glyphs")):     # its test split
         return paper, network, cfg, replace(data, train=None, train_plain=None, val=None)
     entries = folder_entries(dataset)
     classes = sorted({kind for _, kind, _ in entries})

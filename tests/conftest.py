@@ -1,6 +1,5 @@
 """Shared by all tests: the import path, the comparison of code with an oracle, small datasets."""
 import functools
-import inspect
 import itertools
 import json
 import os
@@ -20,12 +19,6 @@ import jrd  # noqa: E402
 import mdr  # noqa: E402
 from support import glyphs  # noqa: E402
 
-
-def named(value):
-    """A script's name as the test's; None leaves the rest to pytest."""
-    return value.__name__ if inspect.ismodule(value) else None
-
-
 LABELS = np.array([2, 0, 5, 0, 7, 2, 0, 5])             # sizes 3, 2, 2, 1, with gaps, in no order
 LONG, B = torch.tensor(LABELS), len(LABELS)
 PAIRS = [*itertools.permutations(range(B), 2)]
@@ -37,7 +30,7 @@ def points(d=3, seed=0, n=B, scale=1.0):
     return scale * np.random.RandomState(seed).standard_normal((n, d))
 
 
-each_script = pytest.mark.parametrize("script", [jrd, mdr, dml_da], ids=named)
+each_script = pytest.mark.parametrize("script", [jrd, mdr, dml_da])
 
 
 @pytest.fixture(autouse=True, scope="session")

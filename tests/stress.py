@@ -1,11 +1,9 @@
-"""Trainings killed at random moments on a CPU and started again end with the bits of undisturbed
-ones.
+"""Trainings killed at random moments on a CPU go on and end with the bits of undisturbed ones.
 
-    python tests/stress.py kill [--kills 20] [--seed 0]     about 10 minutes on two cores
+    python tests/stress.py [--kills 20] [--seed 0]     about 10 minutes on two cores
 
-Each of the three trainings is ended so often, with and without a worker, by SIGKILL, or by SIGTERM
-to its whole process group, as a scheduler does: at random moments, or as soon as it writes a
-checkpoint.  It starts again at once.  Every finished run is compared bit for bit.
+Each of the three is ended so often, with and without a worker, by SIGKILL, or by SIGTERM to its
+process group, as a scheduler does: at random moments, or as soon as it writes a checkpoint.
 """
 import argparse
 import json
@@ -82,7 +80,6 @@ def faults_of(script, kills, draw, tmp):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("stress.py")
-    parser.add_argument("what", choices=["kill"])
     parser.add_argument("--kills", type=int, default=20, help="of each training")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

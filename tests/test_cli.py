@@ -20,8 +20,6 @@ from conftest import ROOT, each_script, left_in, make_folder
 from support import command_line, glyphs, runs
 
 ENV = dict(cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
-
-
 IDLE = """
 jrd.py --alpha 0 --kernel mgf | jrd.py --regularizer intra --K 3 | jrd.py --p 5
 jrd.py --kernel laplace --K-prime 2 | jrd.py --variant mrd --K-prime 3
@@ -133,9 +131,7 @@ def test_what_a_training_says_and_leaves(tmp_path, typed, monkeypatch):
     assert len(table) == 3 and len({*map(len, table)}) == 1, "the rows are aligned"
     assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl",
                                                             "result.json"]
-    log, result, config = left_in(folder)
-    assert result["last epoch"]["R@1"] == log[-1]["R@1"]
-    assert {*config["versions"]} == {"python", "torch", "torchvision", "numpy"}
+    assert {*left_in(folder)[2]["versions"]} == {"python", "torch", "torchvision", "numpy"}
     want = re.search(r"^last epoch \(2\) +(.*)", told, re.M)[1].split()
     _, told, _ = typed("eval.py", folder / "last.pt", "--export", tmp_path / "e.npz")
     assert re.search(r"^test +(.*)", told, re.M)[1].split() == want

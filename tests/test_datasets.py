@@ -22,7 +22,7 @@ import common
 import dml_da
 import jrd
 import mdr
-from conftest import left_in, make_folder, named
+from conftest import left_in, make_folder
 from support import images, layouts, prepare, runs
 
 
@@ -107,7 +107,8 @@ LAYOUTS = {
 
 @pytest.fixture
 def mini(monkeypatch, tmp_path):
-    """mini(layout) -> (name of the dataset, its folder) of a small copy that counts as whole."""
+    """mini(layout) -> (the dataset's name, its folder, here) of a small copy that counts as whole."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(layouts, "COUNTS", MINI)
     return lambda layout: (layout.split()[0], LAYOUTS[layout](tmp_path))
 
@@ -346,10 +347,10 @@ def test_the_papers_datasets_are_trusted_by_their_names(mini, tmp_path, monkeypa
 
 @pytest.mark.parametrize("script, name, flags", [
     (jrd, "cub", "--batch 3"), (mdr, "inshop", "--batch 3 --iterations 1"),
-    (dml_da, "sop", "--iterations 1")], ids=named)
-def test_an_epoch_on_a_miniature_copy(script, name, flags, mini, train):
-    """A backbone of torchvision with random weights, through the whole path; a class has one
-    image."""
+    (dml_da, "sop", "--iterations 1")])
+def test_an_epoch_on_a_miniature_copy(script, name, flags, mini, train, typed, tmp_path):
+    """A backbone of torchvision with random weights; a class has one image.  Another dataset of the
+    papers is judged by its split, whatever folder has its name."""
     mini(name)
     flags += " --weights random --backbone squeezenet1_1 --resize 72 --size 64"
     folder, out = train(script, *flags.split(), dataset=name)
@@ -360,3 +361,6 @@ def test_an_epoch_on_a_miniature_copy(script, name, flags, mini, train):
     assert "train 3 images of 2 classes" in out and out.count("building the cache") == (
         {"cub": 2, "inshop": 4, "sop": 3}[name])                # JRD's training images have none
     assert config["splits"] == {part: list(counts) for part, counts in MINI[name].items()}
+    mini("cars")
+    assert "embeddings of 2 classes" in typed("eval.py", folder / "last.pt", "--dataset", "cars",
+                                              "--data-root", tmp_path)[1]

@@ -302,7 +302,6 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
                      rf"{100 * best['val R@1']:.1f}$", out, re.M)
     assert ("no epoch is better than not training at all" in out) == (
         best["val R@1"] <= before["val R@1"])
-    assert {"R@1", "MAP@R", "NMI", "seen R@1", "val R@1"} <= {*before}
     assert ("lambda" in result["last epoch"]) == (script is jrd)
     assert result["last epoch"]["val R@1"] == rows[-1]["val R@1"]
     data = common.load_dataset(str(photos), tmp_path, test=glyphs.SMALL_TRANSFORMS[2], val=0.5)

@@ -8,7 +8,7 @@ from scipy.spatial.distance import cdist, pdist
 
 import dml_da
 import mdr
-from conftest import B, LONG, NEGATIVE, PAIRS, POSITIVE, agrees, named, points
+from conftest import B, LONG, NEGATIVE, PAIRS, POSITIVE, agrees, points
 from mdr import pairwise_distances as distances
 
 TRIPLETS = [(a, p, [n for i, n in NEGATIVE if i == a][(3 * a + p) % 4]) for a, p in POSITIVE]
@@ -137,7 +137,7 @@ def test_negatives_follow_the_law(e, classes):
         assert 0.5 * np.abs(drawn - law).sum() < 0.05 and (drawn[law == 0] == 0).all()
 
 
-@pytest.mark.parametrize("script", [mdr, dml_da], ids=named)
+@pytest.mark.parametrize("script", [mdr, dml_da])
 def test_batches_by_counting(script):
     """U2: classes and images at random, a fixed number per class, small classes give all."""
     labels = torch.tensor([0] * 9 + [1] * 2 + [2] * 9 + [3] + [4] * 9 + [5] * 9)
