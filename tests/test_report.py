@@ -18,7 +18,8 @@ import pytest
 from conftest import ROOT, edit_settings
 from report import __main__ as command, experiments, figures, tables
 from support.files import UserError
-from support.runs import code_of, run_folder
+from support.identity import code_of
+from support.runs import run_folder
 
 
 def args_of(*words):
