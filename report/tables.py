@@ -276,10 +276,12 @@ def settings_that_differ(*runs):
         raise UserError(f"{' and '.join(run.folder.name for run in runs)} were tested on different "
                         f"images ({', '.join(images)} differ): their figures have no difference to "
                         "speak of")
-    if "paper" in differ:
-        del differ["code"]
-    return {name: values for name, values in differ.items()
+    codes = differ.pop("code", None)
+    told = {name: differ[name] for name in sorted(differ)
             if name not in ("name", "seed", "splits", "images of train", "images of val")}
+    if codes and "paper" not in differ:
+        told["code"] = codes
+    return told
 
 
 def compare(runs, *names):

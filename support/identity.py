@@ -47,7 +47,7 @@ def _as_text(node, messages):
             value = value[1:]
         if isinstance(node, ast.JoinedStr):             # 3.12 adds "" to the format {x:{width}}
             value = [part for part in value if getattr(part, "value", None) != ""]
-        if value is not None and value != []:
+        if value is not None and value != [] and field != "kind":        # kind: u""
             text += f" {field}={_as_text(value, messages)}"
     return f"({text})"
 

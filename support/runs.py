@@ -48,6 +48,10 @@ def _dataset_name(cfg):
     return Path(cfg.dataset).resolve().name
 
 
+def _but_epochs(folder):
+    return re.sub(r"-epochs\d+", "", folder.name)
+
+
 def differences(old, new):
     """{what: (in old, in new)} of what two configs both have and what differs: settings, "code",
     and "images of test" of a split.
@@ -57,9 +61,9 @@ def differences(old, new):
     """
     old, new = _comparable(old), _comparable(new)
     differ = {}
-    for what in sorted(old.keys() & new.keys()):
-        if old[what] != new[what]:
-            differ[what] = old[what], new[what]
+    for what, value in new.items():
+        if what in old and old[what] != value:
+            differ[what] = old[what], value
     if "auto" in differ.get("precision", ()):           # whichever the other run has
         del differ["precision"]
     return differ
@@ -88,7 +92,8 @@ def why_other(folder, config):
         if what.startswith("images of "):
             splits.append(what.removeprefix("images of "))
         elif what == "code":
-            reasons.append(f"of other code (commit {old.get('commit')})")
+            reasons.append(f"of other code: of {config['paper']}.py, common.py, eval.py or support/ "
+                           f"(commit {old.get('commit')})")
         else:
             settings.append(f"{what} (there {there!r}, now {now!r})")
     if splits:
@@ -141,7 +146,6 @@ class Run:
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
         self.started = None                             # when this process began to train
         self.folder = run_folder(paper, cfg)
-        self._make_folder()
         commit, self.no_commit = identity.commit()
         self.config = {
             "paper": paper, **vars(cfg), "weights_sha256": weights, "splits": data.counts(),
@@ -149,25 +153,24 @@ class Run:
             "versions": identity.versions(), "commit": commit,
             "processor": identity.processor(device(cfg))}
         if not cfg.again:
-            why = why_other(self.folder, self.config)
+            try:
+                why = why_other(self.folder, self.config)
+            except OSError as error:
+                raise self._no_folder(error)
             if why:
                 raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run "
                                 "beside it, --again in its place")
         self._print_header(data, weights)
 
-    def _make_folder(self):
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:                                        # a file in the way
-            message = f"cannot write {self.folder}: {error.strerror}"
-            if error.errno == errno.ENAMETOOLONG:
-                dataset = _dataset_name(self.cfg)
-                shorten = f"the name of the folder {dataset}"
-                if len(self.cfg.name or "") > len(dataset):
-                    shorten = f"--name {self.cfg.name}"
-                message += (f"; shorten {shorten}: the run's name of {len(self.folder.name)} "
-                            "letters has it, and each flag that differs from the preset")
-            raise UserError(message)
+    def _no_folder(self, error):
+        """A UserError for the OSError of a folder that cannot be read or made."""
+        message = f"cannot write {self.folder}: {error.strerror}"
+        if error.errno == errno.ENAMETOOLONG:
+            longest = f"the folder {_dataset_name(self.cfg)}"
+            if len(self.cfg.name or "") > len(_dataset_name(self.cfg)):
+                longest = f"--name {self.cfg.name}"
+            message += f": shorten {longest}, or change fewer settings: all of them are in the name"
+        return UserError(message)
 
     def _print_header(self, data, weights):
         cfg = self.cfg
@@ -192,26 +195,20 @@ class Run:
               f"{cfg.precision}")
         if self.config["commit"] is None:
             print(f"note: the commit of this code is unknown: {self.no_commit}")
-        if not (self.folder / "config.json").exists():
-            others = self._other_lengths()
-            if others:
-                print(f"note: {listed(others)} differs in --epochs; this run starts from epoch 1")
-
-    def _other_lengths(self):
-        """The folders of runs that differ from this one in --epochs alone."""
-        def rest(folder):
-            return re.sub(r"-epochs\d+", "", folder.name)
-        return [folder for folder in self.folder.parent.glob("*")
-                if folder != self.folder and rest(folder) == rest(self.folder)]
+        others = [folder for folder in self.folder.parent.glob("*")
+                  if _but_epochs(folder) == _but_epochs(self.folder)]
+        if others and self.folder not in others:
+            print(f"note: {listed(others)} differs in --epochs; this run starts from epoch 1")
 
     def __enter__(self):
         self.lock = lock(self.folder / ".lock", LOCK_WAIT)
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             locked = self.lock.__enter__()
         except filelock.Timeout:
             raise UserError(f"another process is training in {self.folder}")
-        except OSError as error:                                        # a folder of somebody else
-            raise UserError(f"cannot write {self.folder}: {error.strerror}")
+        except OSError as error:                                        # a file in the way
+            raise self._no_folder(error)
         if not locked:
             print(f"note: {self.folder} is on a file system without locks, so nothing keeps a "
                   "second process from training in it at the same time")
@@ -226,8 +223,10 @@ class Run:
         self.lock.__exit__(None, None, None)
         if error is None:
             print(f"run {self.folder}")
-        advice = (f"{self.folder} keeps its last whole epoch; the same command"
-                  f"{' without --again' if self.cfg.again else ''} continues it")
+        advice = f"{self.folder} has no whole epoch yet; the same command starts it anew"
+        if self.history:
+            again = " without --again" if self.cfg.again else ""
+            advice = f"{self.folder} keeps its last whole epoch; the same command{again} continues it"
         if kind is KeyboardInterrupt:
             print(f"\nstopped: {advice}", file=sys.stderr)
         # A full disk; once a batch has come, photos that vanished.
