@@ -16,9 +16,8 @@ import dml_da
 import jrd
 import mdr
 from support.files import UserError
-from support.identity import code_of
 from support.layouts import read_dataset
-from support.runs import read_config, read_result, run_folder, why_other
+from support.runs import code_of, read_config, read_result, run_folder, why_other
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",

@@ -103,8 +103,8 @@ def add_shared_arguments(parser, backbone_name):
     add("--lr", type=number(float, above=0), help="learning rate (JRD: of the model)")
     add("--backbone", type=backbone_name, metavar="NAME", help="the paper's own, small, or a "
         "classification model of torchvision: resnet50, squeezenet1_1, ...")
-    add("--weights", type=path, metavar="FILE", help="pretrained weights of the backbone, or 'random' "
-        "(default: the published file, checked by SHA-256)")
+    add("--weights", type=path, metavar="FILE", help="pretrained weights of the backbone, or "
+        "'random' (default: the published file, checked by SHA-256)")
     add("--resize", type=number(int, 1), help="what images (JRD: test images) are resized to, of "
         "which the network sees a crop")
     add("--size", type=number(int, 1), help="side of that crop, the network's input")

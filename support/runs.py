@@ -1,5 +1,7 @@
 """The run folder: settings, log, checkpoint, result of one training; its resumption, its tables."""
+import ast
 import errno
+import functools
 import importlib
 import io
 import json
@@ -13,10 +15,10 @@ import filelock
 import torch
 from tqdm import tqdm
 
-from support import identity
+from support import machine
 from support.command_line import RUNTIME_ONLY, device, plain
-from support.files import (NonFiniteLoss, UserError, atomic, listed, load_torch, lock, reason,
-                           write_json)
+from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, listed, load_torch, lock,
+                           reason, write_json)
 
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
@@ -31,6 +33,42 @@ def script(paper):
 
 
 # ---------------------------------------------------------------------------- what a run is
+@functools.cache
+def code_of(paper):
+    """The code of a run: a digest of the syntax trees of its script and of what every training runs
+    through, the same on every Python.  Comments and docstrings are not in it, nor are messages,
+    texts with a blank, outside the script.  What command lines decide are settings."""
+    script = ROOT / f"{paper}.py"
+    files = [script, ROOT / "common.py", ROOT / "eval.py"]
+    for name in ("files", "glyphs", "images", "layouts", "networks", "ranks", "runs"):
+        files.append(ROOT / "support" / f"{name}.py")
+
+    def as_text(node, messages):
+        """Newer Pythons have more fields; those that older code leaves empty are left out."""
+        if isinstance(node, list):
+            return f"[{' '.join(as_text(item, messages) for item in node)}]"
+        if not isinstance(node, ast.AST):
+            return ascii(node)              # what repr escapes depends on the Python
+        parts, fields = [node], dict(ast.iter_fields(node))
+        fields.pop("kind", None)                        # of a text: u""
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            if ast.get_docstring(node):
+                fields["body"] = node.body[1:]
+        if isinstance(node, ast.JoinedStr):             # Python 3.12 adds "" to f"{x:{width}}"
+            parts = [part for part in node.values if getattr(part, "value", None) != ""]
+            fields["values"] = parts
+        for part in parts:
+            if not messages and isinstance(part, ast.Constant) and " " in str(part.value):
+                return "message"
+        text = type(node).__name__
+        for name, value in sorted(fields.items()):
+            if value is not None and value != []:
+                text += f" {name}={as_text(value, messages)}"
+        return f"({text})"
+    trees = [as_text(ast.parse(file.read_text(encoding="utf-8")), file == script) for file in files]
+    return digest(*trees)[:12]
+
+
 def run_folder(paper, cfg):
     """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`; not the path of a
     file of weights."""
@@ -76,9 +114,9 @@ def _comparable(config):
     for key in NOT_COMPARED & config.keys():
         del config[key]
     if isinstance(images, dict):
-        for split, digest in images.items():
-            if isinstance(digest, str):                 # old runs have digests of classes
-                config[f"images of {split}"] = digest
+        for split, value in images.items():
+            if isinstance(value, str):                  # old runs have digests of classes
+                config[f"images of {split}"] = value
     return config
 
 
@@ -146,12 +184,12 @@ class Run:
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
         self.started = None                             # when this process began to train
         self.folder = run_folder(paper, cfg)
-        commit, self.no_commit = identity.commit()
+        commit, self.no_commit = machine.commit()
         self.config = {
             "paper": paper, **vars(cfg), "weights_sha256": weights, "splits": data.counts(),
-            "images": data.identity, "code": identity.code_of(paper),
-            "versions": identity.versions(), "commit": commit,
-            "processor": identity.processor(device(cfg))}
+            "images": data.identity, "code": code_of(paper),
+            "versions": machine.versions(), "commit": commit,
+            "processor": machine.processor(device(cfg))}
         if not cfg.again:
             try:
                 why = why_other(self.folder, self.config)
@@ -226,7 +264,8 @@ class Run:
         advice = f"{self.folder} has no whole epoch yet; the same command starts it anew"
         if self.history:
             again = " without --again" if self.cfg.again else ""
-            advice = f"{self.folder} keeps its last whole epoch; the same command{again} continues it"
+            advice = (f"{self.folder} keeps its last whole epoch; the same command{again} continues "
+                      "it")
         if kind is KeyboardInterrupt:
             print(f"\nstopped: {advice}", file=sys.stderr)
         # A full disk; once a batch has come, photos that vanished.
@@ -290,15 +329,12 @@ class Run:
             values = torch.stack([step[name] for step in self.steps]).cpu()
             bad = (~values.isfinite()).nonzero()
             if len(bad):
-                self._refuse(int(bad[0, 0]))
+                step, done = int(bad[0, 0]), len(self.history)
+                terms = ", ".join(f"{k} {v:g}" for k, v in self.steps[step].items() if not v.ndim)
+                raise NonFiniteLoss(f"the loss is not finite at epoch {done + 1}, step {step + 1}: "
+                                    f"{terms}; {self.folder} has the {done} epochs before")
             means[name] = values.double().mean(0).tolist()
         return means
-
-    def _refuse(self, step):
-        done = len(self.history)
-        terms = ", ".join(f"{k} {v:g}" for k, v in self.steps[step].items() if not v.ndim)
-        raise NonFiniteLoss(f"the loss is not finite at epoch {done + 1}, step {step + 1}: "
-                            f"{terms}; {self.folder} has the {done} epochs before")
 
     def end_epoch(self, epoch, **row):
         """Log, checkpoint and print an epoch."""

@@ -17,7 +17,7 @@ import common
 import jrd
 from conftest import ROOT, edit_settings, left_in, make_folder
 from report import tables
-from support import command_line, identity, runs
+from support import command_line, machine, runs
 
 
 @pytest.fixture
@@ -25,6 +25,9 @@ def photos(tmp_path):
     return make_folder(tmp_path / "photos", [3] * 6, side=20)
 
 
+TRAINING = {f"support/{name}.py" for name in ("files", "glyphs", "images", "layouts", "networks",
+                                              "ranks", "runs")}
+COMMAND_LINES = {f"support/{name}.py" for name in ("command_line", "machine", "prepare", "search")}
 COUNTS = [      # a place in some file, what stands there instead
     (r"return ams \+ cfg.alpha \* reg", "return ams - cfg.alpha * reg"),       # the objective
     (r"torch.randperm\(len\(labels\), gen", "torch.randperm(len(labels) - 1, gen"),    # a sampler
@@ -53,14 +56,14 @@ def test_a_run_is_told_by_its_code(pattern, replacement, counts, tmp_path, monke
         (tmp_path / folder).mkdir(exist_ok=True)
         for file in (ROOT / folder).glob("*.py"):
             shutil.copy(file, tmp_path / folder)
-    monkeypatch.setattr(identity, "ROOT", tmp_path)
-    before, files = identity.code_of.__wrapped__("jrd"), [*tmp_path.rglob("*.py")]
-    assert before == identity.code_of("jrd")
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    before, files = runs.code_of.__wrapped__("jrd"), [*tmp_path.rglob("*.py")]
+    assert before == runs.code_of("jrd")
     places = [file for file in files if re.search(pattern, file.read_text(), re.M)]
     assert places, "the code has changed"
     for file in places:
         file.write_text(re.sub(pattern, replacement, file.read_text(), flags=re.M))
-    assert (identity.code_of.__wrapped__("jrd") != before) == counts
+    assert (runs.code_of.__wrapped__("jrd") != before) == counts
 
 
 SYNTAX = '''"""A module."""
@@ -80,33 +83,45 @@ class C(A, metaclass=M):
     def g(self): "A method."'''
 
 
-def test_every_python_tells_the_same_code_by_the_same_digest():
-    """Of all the syntax that ours might have; each that is at hand, less their packages."""
+def test_every_python_tells_the_same_code_by_the_same_digest(tmp_path):
+    """... for all the syntax that ours might have, on each Python at hand, without its packages."""
+    for name in ("jrd.py", "common.py", "eval.py", *TRAINING):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(SYNTAX)
     program = f"""if True:
-        import ast, sys, types
-        for name in ("filelock", "numpy", "torch", "torchvision"):
-            sys.modules[name] = types.ModuleType(name)
-        sys.path.insert(0, {str(ROOT)!r})
-        from support.identity import _as_text, code_of, digest
-        trees = [_as_text(ast.parse({SYNTAX!r}), messages) for messages in (True, False)]
-        print(digest(*trees)[:12], code_of("jrd"), code_of("mdr"), code_of("dml_da"))"""
+        import pathlib, sys
+        from unittest.mock import MagicMock
+        for name in ("filelock", "torch", "tqdm", "support.command_line", "support.machine"):
+            sys.modules[name] = MagicMock(RUNTIME_ONLY=())
+        from support import runs
+        ours = [runs.code_of(paper) for paper in runs.PAPERS]
+        runs.ROOT = pathlib.Path({str(tmp_path)!r})
+        print(runs.code_of.__wrapped__("jrd"), *ours)"""
     known = [f"python3.{minor}" for minor in range(10, 20)]
-    pythons = [sys.executable, *map(shutil.which, known),
+    pythons = [sys.executable, *filter(None, map(shutil.which, known)),
                *map(str, Path.home().glob(".pyenv/versions/3.1[0-9]*/bin/python"))]
-    told = [subprocess.run([python, "-BWignore", "-c", program], capture_output=True, text=True)
-            for python in filter(None, pythons)]
-    digests = {process.stdout for process in told if process.returncode == 0}    # a shim may fail
+    told = [subprocess.run([python, "-BWignore", "-c", program], capture_output=True, text=True,
+                           cwd=ROOT) for python in pythons]
+    digests = {process.stdout for process in told if process.returncode == 0}   # a shim may fail
     assert len(digests) == 1 and told[0].returncode == 0
-    assert digests.pop().startswith("4b277e33fa01 ")
+    assert digests.pop().startswith("e2ec80f6dd2e ")
 
 
-def test_what_a_training_runs_through_is_its_code():
+def test_what_a_training_runs_through_is_its_code(tmp_path, monkeypatch):
     program = "import sys, jrd; print(*(name for name in sys.modules if name[:8] == 'support.'))"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    imported = {name.replace(".", "/") + ".py" for name in run.stdout.split()}
-    told_otherwise = {f"support/{name}.py" for name in ("command_line", "identity", "prepare",
-                                                          "search")}
-    assert imported - told_otherwise == {name for name in identity.TRAINING if "/" in name}
+    imported = {f"{name.replace('.', '/')}.py" for name in run.stdout.split()}
+    assert imported - COMMAND_LINES == {*TRAINING}
+    shutil.copytree(ROOT / "support", tmp_path / "support")
+    for name in ("jrd.py", "common.py", "eval.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    before = runs.code_of.__wrapped__("jrd")
+    for name in imported:
+        source = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(source + "X = 0")
+        assert (runs.code_of.__wrapped__("jrd") != before) == (name in TRAINING)
+        (tmp_path / name).write_text(source)
 
 
 def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, capfd):
@@ -114,7 +129,7 @@ def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, 
     again = train(jrd)[1]
     assert "is finished; --again trains it anew" in again
     assert again.partition("\n\n")[2] == first.partition("\n\n")[2]     # the table, the folder
-    monkeypatch.setattr(identity, "code_of", lambda paper: "edited")
+    monkeypatch.setattr(runs, "code_of", lambda paper: "edited")
     with pytest.raises(common.UserError, match="a run of other code: .* --name .* --again in its"):
         train(jrd)
     assert "last epoch" not in capfd.readouterr().out
@@ -244,9 +259,9 @@ def test_a_file_system_without_locks(code, train, monkeypatch):
 def test_what_cannot_be_found_out_is_said_once(train, monkeypatch):
     if not (ROOT / ".git").exists():
         pytest.skip("no checkout")
-    commit = identity.commit()
+    commit = machine.commit()
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")          # git would refuse
-    assert identity.commit() == commit and len(commit[0]) in (40, 41)
+    assert machine.commit() == commit and len(commit[0]) in (40, 41)
     monkeypatch.setenv("PATH", "")
     folder, out = train(jrd)
     assert out.count("note: the commit of this code is unknown: [Errno 2]") == 1

@@ -18,8 +18,7 @@ import pytest
 from conftest import ROOT, edit_settings
 from report import __main__ as command, experiments, figures, tables
 from support.files import UserError
-from support.identity import code_of
-from support.runs import run_folder
+from support.runs import code_of, run_folder
 
 
 def args_of(*words):
