@@ -130,8 +130,8 @@ def why_other(folder, config):
         if what.startswith("images of "):
             splits.append(what.removeprefix("images of "))
         elif what == "code":
-            reasons.append(f"of other code: of {config['paper']}.py, common.py, eval.py or support/ "
-                           f"(commit {old.get('commit')})")
+            reasons.append(f"of other code: of {config['paper']}.py, common.py, eval.py or "
+                           f"support/ (commit {old.get('commit')})")
         else:
             settings.append(f"{what} (there {there!r}, now {now!r})")
     if splits:
@@ -264,8 +264,8 @@ class Run:
         advice = f"{self.folder} has no whole epoch yet; the same command starts it anew"
         if self.history:
             again = " without --again" if self.cfg.again else ""
-            advice = (f"{self.folder} keeps its last whole epoch; the same command{again} continues "
-                      "it")
+            advice = (f"{self.folder} keeps its last whole epoch; the same command{again} "
+                      "continues it")
         if kind is KeyboardInterrupt:
             print(f"\nstopped: {advice}", file=sys.stderr)
         # A full disk; once a batch has come, photos that vanished.

@@ -271,12 +271,12 @@ def test_what_cannot_be_found_out_is_said_once(train, monkeypatch):
 def test_a_name_that_is_too_long(train, tmp_path):
     long = make_folder(tmp_path / ("long" * 60), [3] * 4, side=20)
     for again in ((), ("--again",)):
-        with pytest.raises(common.UserError, match="too long: shorten the folder longlong.*, or ch"):
+        with pytest.raises(common.UserError, match="too long: shorten the folder long.*, or ch"):
             train(jrd, "--no-cache", *again, dataset=long)
     short = make_folder(tmp_path / ("d" * 60), [3] * 4, side=20)
     with pytest.raises(common.UserError, match="too long: shorten --name nnn.*, or change fewer"):
-        train(jrd, "--no-cache", "--name", "n" * 61, *"--alpha 0.12345 --s 20.1234 --m 0.12345 --lr "
-              "0.000123456 --lr-proxies 0.0123456 --drop-every 7 --eval-every 3 --precision fp32 "
+        train(jrd, "--no-cache", "--name", "n" * 61, *"--alpha 0.12345 --s 20.1234 --m 0.12345 "
+              "--lr 0.000123456 --lr-proxies 0.0123456 --drop-every 7 --eval-every 3 --precision fp32 "
               "--weights random --dim 17 --batch 9".split(), dataset=short)
 
 
@@ -318,3 +318,33 @@ def test_nobody_reads_to_the_end():
     done = subprocess.run(["bash", "-c", f'"$0" -c "$1" | head -n 1; exit ${{PIPESTATUS[0]}}',
                            sys.executable, program], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (128 + 13, "line\n", "")
+
+
+@pytest.mark.parametrize("shell", [
+    {"CDPATH": "{tmp}/elsewhere"}, {"TMPDIR": "/scratch/not/here"},
+    {"CONDA_PREFIX": "{tmp}/env", "CONDA_DEFAULT_ENV": "dml", "PATH": "{tmp}/env/bin:/usr/bin:/bin"}])
+def test_run_all_in_the_shells_of_others(shell, tmp_path):
+    """It runs where it stands, with the environment that is active, without their TMPDIR."""
+    for name in ("work/code/run_all.sh", "elsewhere/code/run_all.sh"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        shutil.copy(ROOT / "run_all.sh", tmp_path / name)
+    python = tmp_path / "env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\npwd >&2\ncase "$*" in *--plan*) echo "python jrd.py" ;; esac\n')
+    python.chmod(0o755)
+    env = {"PATH": os.environ["PATH"], "PYTHON": str(python)}
+    env |= {name: value.format(tmp=tmp_path) for name, value in shell.items()}
+    if "CONDA_PREFIX" in shell:
+        del env["PYTHON"]
+    done = subprocess.run(["bash", "code/run_all.sh", "--quick"], cwd=tmp_path / "work", env=env,
+                          capture_output=True, text=True)
+    code = tmp_path / "work" / "code"
+    assert (done.returncode, {*done.stderr.splitlines()}) == (0, {str(code)})    # plan, run, report
+    assert "1 of 1, about" in done.stdout and [*code.iterdir()] == [code / "run_all.sh"]
+
+
+def test_a_home_folder_that_no_shell_expands(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    cfg = jrd.parse_args(["--out=~/runs", "--data-root=~/data", "--weights=~/w.pth"])
+    assert [cfg.out, cfg.data_root, cfg.weights] == ["/home/me/runs", "/home/me/data",
+                                                     "/home/me/w.pth"]
