@@ -2,7 +2,6 @@
 import ast
 import contextlib
 import functools
-import importlib
 import io
 import json
 import platform
@@ -27,12 +26,6 @@ PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
 NOT_SETTINGS = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "code", "images",
                 "dataset", "changed"}
-
-
-def script(paper):
-    """jrd, mdr or dml_da -> the script as a module, and by its `common` what all three share.  The
-    one way up, for what begins with a paper's name: a checkpoint, `common.py prepare`."""
-    return importlib.import_module(paper)
 
 
 # ---------------------------------------------------------------------------- what a run is
@@ -169,6 +162,7 @@ class Run:
                        "splits": data.counts(), "images": data.identity, "code": code_of(paper),
                        "versions": versions(), "commit": commit(),
                        "processor": processor(device(cfg))}
+        self.classes = data.train.present()
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
         if not cfg.again and (why := why_other(self.folder, self.config)):
             raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run beside "
@@ -310,7 +304,7 @@ class Run:
     def _save(self, name, **changes):
         """Write a checkpoint: the settings, the log and what restore got, but for changes."""
         saved = {"paper": self.paper, "config": self.config, "history": self.history,
-                 "pretrained": self.pretrained}
+                 "pretrained": self.pretrained, "classes": self.classes}
         saved |= {k: state.state_dict() for k, state in self.states.items()} | changes
         content = io.BytesIO()                  # torch.save to a full disk hides that it is full
         torch.save(saved, content)

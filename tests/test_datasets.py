@@ -23,7 +23,8 @@ import dml_da
 import jrd
 import mdr
 from conftest import left_in, make_folder
-from support import images, layouts, prepare, runs
+from report import prepare
+from support import images, layouts, runs
 
 
 # ---------------------------------------------------------------------------- miniature copies
@@ -257,7 +258,7 @@ HALVE = v2.Resize((10, 12), antialias=True)
 def files(tmp_path, monkeypatch):
     """files(prefix) -> seven image files of different sizes."""
     paths = sorted(make_folder(tmp_path / "d", [3, 2, 2]).rglob("*.png"))
-    return lambda prefix=HALVE: images.ImageFiles(paths, prefix)
+    return lambda prefix=HALVE: images.ImageFiles(paths, prefix, images.decode_as_stored)
 
 
 def cached(files, tmp_path):
@@ -277,8 +278,8 @@ def test_the_cache_holds_what_the_files_give_and_decodes_once(files, tmp_path, c
     nearest = files(v2.Resize((10, 12), v2.InterpolationMode.NEAREST))       # has one of its own
     assert_same(cached(nearest, tmp_path), nearest)
     assert ".npy: 7 images\n" in capsys.readouterr().out
-    monkeypatch.setattr(images.filelock, "FileLock", None)
-    monkeypatch.setattr(images, "decode", None)     # a finished cache needs no writing, no images
+    monkeypatch.setattr(images, "lock", None)
+    monkeypatch.setattr(images, "to_tensor", None)  # a finished cache needs no writing, no images
     assert_same(cached(files(), tmp_path), stored)
     assert capsys.readouterr().out == ""
     copied = pickle.dumps(stored)
@@ -305,10 +306,10 @@ def test_the_cache_of_other_images_is_replaced(change, tmp_path):
 def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, capfd):
     """Three processes: one builds and the others wait.  Or their locks do not reach each other, as
     on two machines: then each reads whole images, while the others replace the file."""
-    real = images.decode
-    monkeypatch.setattr(images, "decode", lambda *args: time.sleep(0.02) or real(*args))
+    real = images.to_tensor
+    monkeypatch.setattr(images, "to_tensor", lambda *args: time.sleep(0.02) or real(*args))
     if not locks:
-        monkeypatch.setattr(images.filelock, "FileLock", contextlib.nullcontext)
+        monkeypatch.setattr(images, "lock", contextlib.nullcontext)
     photos = files()
     want = [photos[i] for i in range(7)]
 

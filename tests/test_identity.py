@@ -27,7 +27,7 @@ def photos(tmp_path):
     ("report/tables.py", "^import", "import csv\nimport", False),
     ("jrd.py", r'"""Eq. 10-11: L_JRS', '"""Equation 10 and 11: L_JRS', False),          # docstrings
     ("jrd.py", "    # U1: eps and", "    # U1, eps and", False),                        # a comment
-    ("support/layouts.py", "cannot read the folder", "unreadable folder", False),       # a message
+    ("support/photos.py", "cannot read the folder", "unreadable folder", False),       # a message
     ("jrd.py", r"(return gram\[different\].mean\(\)) if", r"\1  if", False)])          # layout
 def test_a_run_is_told_by_its_code(file, pattern, replacement, counts, tmp_path, monkeypatch):
     before, root = runs.code_of("jrd"), tmp_path / "copy"
@@ -108,21 +108,23 @@ def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path,
     assert status == 0 and "note:" not in out
     (moved / "class00").rename(moved / "zebra")
     _, out, _ = typed(*words)
-    assert "note: these are not the images of the run" in out
-    assert "18 embeddings of 6 classes" in out and "seen" not in out
+    assert "2 of their 6 classes trained, by name, and are left out: class01, class02\n" in out
+    assert "12 embeddings of 4 classes" in out and "seen" not in out
 
 
-def test_another_folder_is_judged_whole(train, photos, tmp_path, typed):
-    """... though it has too few classes to train on, a class of one image, images in none."""
+def test_another_folder_is_judged_by_its_new_classes(train, photos, tmp_path, typed):
+    """... though it has too few to train on, one of a single image; what lies beside is left out."""
     checkpoint = train(jrd, dataset=photos)[0] / "last.pt"
     folder = make_folder(tmp_path / "new", [3, 1], side=20, seed=9)
-    (folder / "class00" / "0.png").rename(folder / "loose.png")
+    for name, new in (("class00", "new"), ("class01", "lone")):
+        (folder / name).rename(folder / new)
+    (folder / "new" / "0.png").rename(folder / "loose.png")
     status, out, err = typed("eval.py", checkpoint, "--dataset", folder, "--export",
                              tmp_path / "e.npz")
-    assert (status, err) == (0, "") and "4 embeddings of 3 classes" in out and "seen" not in out
+    assert (status, err) == (0, "") and "3 embeddings of 2 classes" in out and "seen" not in out
     with np.load(tmp_path / "e.npz") as file:
-        assert [*file["paths"]] == ["class00/1.png", "class00/2.png", "class01/0.png", "loose.png"]
-        assert [*file["classes"][file["labels"]]] == ["class00", "class00", "class01", "–"]
+        assert [*file["paths"]] == ["lone/0.png", "new/1.png", "new/2.png"]
+        assert [*file["classes"][file["labels"]]] == ["lone", "new", "new"]
 
 
 def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_path):
