@@ -81,40 +81,36 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     the transforms, None for none.  cache: keep what that part makes.  val: the share of the
     training classes to hold out.
     """
-    root = Path(root or data_root())
+    root, papers = Path(root or data_root()), of_papers(name)
     if name == "glyphs":
         folder, splits, ids = None, _glyphs(), {}
-    elif of_papers(name):           # by paths alone: a look at 120,000 files may take minutes
-        folder, splits = read_dataset(name, root)
-        ids = {}
-        for part, rows in splits.items():
-            paths = [path.relative_to(folder).as_posix() for path, _ in rows]
-            ids[part] = digest(*paths)[:12]
     else:
-        photos = own_folder(name)
-        folder, splits = photos.path, photos.splits()
-        photos.say_left_out(splits)
-        ids = identity(folder, splits)
+        if papers:
+            folder, splits = read_dataset(name, root)
+        else:
+            photos = own_folder(name)
+            folder, splits = photos.path, photos.splits()
+            photos.say_left_out(splits)
+        ids = identity(folder, splits, papers)
     if val:
         _hold_out(splits, val)
 
     def split(part, prefix):
-        """One split through a prefix; test and gallery number the classes of both."""
-        rows, kinds = splits[part], {c for _, c in splits[part]}
-        if part in ("test", "gallery"):
+        kinds = {c for _, c in splits[part]}
+        if part in ("test", "gallery"):                 # which number the classes of both
             kinds |= {c for other in ("test", "gallery") for _, c in splits.get(other, ())}
+        sources = [source for source, _ in splits[part]]
         if folder is None:
-            images = torch.stack([to_tensor(prefix, image) for image, _ in rows])
-            return split_of(rows, kinds, images)
-        images = ImageFiles([path for path, _ in rows], prefix,
-                            decode_as_stored if of_papers(name) else decode)
+            images = torch.stack([to_tensor(prefix, image) for image in sources])
+            return split_of(splits[part], kinds, images)
+        images = ImageFiles(sources, prefix, decode_as_stored if papers else decode)
         if cache and prefix:
-            words = [of_papers(name) or _cache_name(folder), part]
+            words = [papers or _cache_name(folder), part]
             if val and part in ("train", "val"):
                 words.append(f"{val:g}")
             whole = "train" if part == "val" else part
             images = cache_images(images, root / ".cache" / "-".join(words), ids[whole])
-        return split_of(rows, kinds, images, folder)
+        return split_of(splits[part], kinds, images, folder)
     parts = {part: split(part, train if part == "train" else test) for part in splits}
     return Data(train_plain=split("train", test), identity=ids, folder=folder, **parts)
 
@@ -129,12 +125,11 @@ def own_folder(name):
 
 
 def _glyphs():
-    splits = {}
-    for part in ("train", "test"):
-        splits[part] = []
+    splits = {"train": [], "test": []}
+    for part, rows in splits.items():
         for image, label in zip(*glyphs.glyphs(part)):
             kind = f"glyph {glyphs.GLYPHS[part][0][label]}"
-            splits[part].append((v2.functional.to_pil_image(image), kind))
+            rows.append((v2.functional.to_pil_image(image), kind))
     return splits
 
 
@@ -155,14 +150,10 @@ def _cache_name(folder):
 
 
 def split_of(rows, kinds, images, folder=None):
-    """[(path, class)], all classes that are numbered, the images, the paths' folder -> Split.  Its
-    labels are None where no image has a class."""
-    files = None
+    """[(path, class)], all classes that are numbered, the images, the paths' folder -> Split"""
+    files, classes = None, sorted(kinds)
     if folder is not None:
         files = [path.relative_to(folder).as_posix() for path, _ in rows]
-    if kinds == {None}:
-        return Split(images, None, [], files)
-    classes = sorted(kinds)
     number_of = {c: i for i, c in enumerate(classes)}
     labels = torch.tensor([number_of[c] for _, c in rows])
     return Split(images, labels, [str(c) for c in classes], files)

@@ -2,7 +2,6 @@
 
 An entry (name, class, source) is an image: source is its path or, without a file, uint8 (3, h, w).
 """
-from functools import partial
 from pathlib import Path
 from unicodedata import normalize
 
@@ -29,6 +28,9 @@ SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 UNKNOWN = "–"                                           # shown for an image in no sub-folder
 SIDE, GAP, TEXT, LINE = 128, 10, 14, 17                 # of a sheet, in pixels
 RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
+OTHER_IMAGES = ("note: these are not the images of the run; if a class of them was trained on, its "
+                "figures are too high")
+TEXTS = "whole numbers or texts, one per class"
 
 
 # ---------------------------------------------------------------------------- judging
@@ -37,33 +39,24 @@ def evaluate(args):
     if args.query:
         return search(args)
     if args.arrays:
-        embedded, ks, names = load_npz(args.file), [1, 2, 4, 8], {}
+        embedded, ks = load_npz(args.file), [1, 2, 4, 8]
     else:
         network, cfg, transforms = open_checkpoint(args.file, args.device, args.data_root)
-        data = images_to_judge(cfg, transforms, args.dataset, not args.no_cache)
-        if data.test.labels is None and not args.export:
-            raise UserError(f"{data.folder} has no classes in sub-folders, so no figures; --export "
-                            "writes its embeddings, --query searches it")
+        data, ks = images_to_judge(cfg, transforms, args.dataset, not args.no_cache), cfg.ks
         embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery", "train_plain")
-        ks, names = cfg.ks, names_of(data)
-    for split, (x, labels) in embedded.items():
-        x = x.to(device(args))
-        if args.l2norm:
-            x = F.normalize(x)
-        embedded[split] = x, labels
+    embedded = {split: (x.to(device(args)), labels) for split, (x, labels) in embedded.items()}
+    if args.l2norm:
+        embedded = protocol.normalized(embedded)
+    try:
+        result = protocol.judge(embedded, args.ks or ks)
+    except ValueError as error:
+        raise UserError(f"{args.file}: {error}")
     x, labels = embedded["test"]
-    if labels is None:
-        print(f"{args.file}: {len(x):,} embeddings without classes, d = {x.shape[1]}")
-    else:
-        try:
-            result = protocol.judge(embedded, args.ks or ks)
-        except ValueError as error:
-            raise UserError(f"{args.file}: {error}")
-        classes = len(labels.unique())
-        print(f"{args.file}: {len(x):,} embeddings of {classes:,} classes, d = {x.shape[1]}")
-        show({"test": result}, args.ks or ks)
+    print(f"{args.file}: {len(x):,} embeddings of {len(labels.unique()):,} classes, "
+          f"d = {x.shape[1]}")
+    show({"test": result}, args.ks or ks)
     if args.export:
-        save_npz(args.export, embedded, names)
+        save_npz(args.export, embedded, data)
 
 
 def open_checkpoint(path, device="auto", data_root=None):
@@ -85,7 +78,7 @@ def images_to_judge(cfg, transforms, dataset=None, cache=True):
     if dataset == "glyphs" or of_papers(dataset):
         if (of_papers(dataset) or dataset) == (of_papers(cfg.dataset) or cfg.dataset):
             return load(cfg.val)
-        say_other_images()
+        print(OTHER_IMAGES)
         data = load(None)
         return common.Data(None, None, data.test, data.gallery, folder=data.folder)
     folder = common.own_folder(dataset)
@@ -95,23 +88,17 @@ def images_to_judge(cfg, transforms, dataset=None, cache=True):
     folder.say_left_out(splits)
     splits["test"] = that_did_not_train(splits["test"], cfg.classes)
     kinds = {kind for rows in splits.values() for _, kind in rows}
-    judged = {}
     for part, rows in splits.items():
         images = ImageFiles([path for path, _ in rows], test, decode)
-        judged[part] = common.split_of(rows, kinds, images, folder.path)
-    return common.Data(None, None, folder=folder.path, **judged)
-
-
-def say_other_images():
-    print("note: these are not the images of the run; if a class of them was trained on, its "
-          "figures are too high")
+        splits[part] = common.split_of(rows, kinds, images, folder.path)
+    return common.Data(None, None, folder=folder.path, **splits)
 
 
 def has_images_of(folder, cfg):
     """Whether a folder has the images of a run: their paths, sizes, first bytes."""
     try:
-        return identity(folder.path, folder.splits()) == cfg.images
-    except (AttributeError, UserError):     # a run before there were identities, an album
+        return identity(folder.path, folder.splits(), False) == cfg.images
+    except (AttributeError, UserError):     # a run before there were identities; too few classes
         return False
 
 
@@ -120,28 +107,16 @@ def that_did_not_train(rows, trained):
     a line says which.  trained: names of classes, None if they are not known."""
     kinds = {kind for _, kind in rows}
     if trained is None:
-        say_other_images()
+        print(OTHER_IMAGES)
         return rows
     known = sorted(kinds & set(trained))
-    if known and len(known) == len(kinds):
-        print(f"note: each of these {len(kinds):,} classes trained, by its name: all are judged, "
-              "and their figures say nothing about new classes")
+    told = f"note: other images than the run's; of their {len(kinds):,} classes {len(known):,}"
+    if len(known) == len(kinds):
+        print(f"{told} trained, by name; all are judged: these figures say nothing about new "
+              "classes")
         return rows
-    print(f"note: other images than the run's; {len(known):,} of their {len(kinds):,} classes "
-          f"trained, by name, and are left out{': ' if known else ''}{listed(known)}")
+    print(f"{told} trained, by name, and are left out", *known[:4], sep=" · ")
     return [row for row in rows if row[1] not in known]
-
-
-def names_of(data):
-    """What --export writes beside embeddings and labels: names of classes, paths."""
-    names = {}
-    for split, part in (("test", ""), ("gallery", "gallery_"), ("train_plain", "seen_")):
-        own = getattr(data, split)
-        if own is not None and own.classes:
-            names[f"{part}classes"] = np.array(own.classes)
-        if own is not None and own.files:
-            names[f"{part}paths"] = np.array(own.files)
-    return names
 
 
 # ---------------------------------------------------------------------------- .npz
@@ -155,53 +130,44 @@ def load_npz(path):
             arrays = dict(content)
     except Exception as error:                  # np.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot read {path}: {reason(error)}")
-    keys = {"test": ("embeddings", "labels")}
+    keys = [("embeddings", "iuf", "numbers"), ("labels", "iuU", TEXTS)]
     if "gallery" in arrays or "gallery_labels" in arrays:
-        keys["gallery"] = "gallery", "gallery_labels"
-    missing = [key for pair in keys.values() for key in pair if key not in arrays]
+        keys += [("gallery", "iuf", "numbers"), ("gallery_labels", "iuU", TEXTS)]
+    missing = [key for key, *_ in keys if key not in arrays]
     if missing:
         raise UserError(f"{path} lacks the arrays {', '.join(missing)}")
-    for x, labels in keys.values():
-        for key, kinds, wanted in ((x, "iuf", "numbers"),
-                                   (labels, "iuU", "whole numbers or texts, one per class")):
-            if arrays[key].dtype.kind not in kinds:
-                raise UserError(f"{path}: {key} must be {wanted}, not {arrays[key].dtype}")
-    number_texts(arrays, [labels for _, labels in keys.values()])
+    for key, kinds, wanted in keys:
+        if arrays[key].dtype.kind not in kinds:
+            raise UserError(f"{path}: {key} must be {wanted}, not {arrays[key].dtype}")
+    labels = [arrays[key] for key, *_ in keys[1::2]]
+    both = np.concatenate([own.ravel() for own in labels])
+    if both.dtype.kind == "U":
+        both = np.array([normalize("NFC", text) for text in both])
+    numbers = torch.from_numpy(np.unique(both, return_inverse=True)[1])
+    numbers = numbers.split([own.size for own in labels])
     embedded = {}
-    for split, (x, labels) in keys.items():
-        dtype = np.float64
-        if np.can_cast(arrays[x].dtype, np.float32):
-            dtype = np.float32
-        embedded[split] = (torch.from_numpy(arrays[x].astype(dtype)),
-                           torch.from_numpy(arrays[labels].astype(np.int64)))
+    for split, (key, *_), own in zip(("test", "gallery"), keys[::2], numbers):
+        x = arrays[key]
+        x = x.astype(np.float32 if np.can_cast(x.dtype, np.float32) else np.float64)
+        embedded[split] = torch.from_numpy(x), own
     return embedded
 
 
-def number_texts(arrays, keys):
-    """Labels that are texts become numbers, the same in test and gallery."""
-    if all(arrays[key].dtype.kind != "U" for key in keys):
-        return
-    composed = np.vectorize(partial(normalize, "NFC"), ["U"])
-    for key in keys:
-        arrays[key] = composed(arrays[key].astype(str))
-    names = np.unique(np.concatenate([arrays[key].ravel() for key in keys]))
-    for key in keys:
-        arrays[key] = np.searchsorted(names, arrays[key])
-
-
-def save_npz(path, embedded, names):
-    """--export: {split: (x, labels or None)}, and the names of classes and files."""
-    arrays = {}
+def save_npz(path, embedded, data):
+    """--export: embeddings and labels, the names of their classes and files."""
+    arrays, names = {}, {}
     for split, part in (("test", ""), ("gallery", "gallery_"), ("train_plain", "seen_")):
         if split in embedded:
             x, labels = embedded[split]
             arrays[part.rstrip("_") or "embeddings"] = x.cpu().numpy()
-            if labels is not None:
-                arrays[f"{part}labels"] = labels.numpy()
-    arrays |= names
+            arrays[f"{part}labels"] = labels.numpy()
+            own = getattr(data, split)
+            names[f"{part}classes"] = np.array(own.classes)
+            if own.files:
+                names[f"{part}paths"] = np.array(own.files)
     with atomic(path, "wb") as file:
-        np.savez(file, **arrays)
-    print(f"wrote {path}: {', '.join(arrays)}")
+        np.savez(file, **arrays, **names)
+    print(f"wrote {path}: {', '.join([*arrays, *names])}")
 
 
 # ---------------------------------------------------------------------------- --query
@@ -212,23 +178,23 @@ def search(args):
         if not Path(path).exists():                     # said before the work
             raise UserError(f"cannot read the image {path}: there is none")
     network, cfg, transforms = open_checkpoint(args.file, args.device, args.data_root)
+    asked = [(path, UNKNOWN, path) for path in args.query]
     photos = ImageFiles(args.query, transforms[2], decode)
     if args.gallery:
-        folder = Folder(args.gallery)
-        folder.say_left_out({"all": [(path, None) for path in folder.images]})
-        entries = []
+        folder, entries = Folder(args.gallery), []
+        folder.say_left_out({"searched": [(path, None) for path in folder.images]})
         for path, (_, kind) in folder.images.items():
             entries.append((str(path), kind or UNKNOWN, path))
         searched = [(ImageFiles([*folder.images], transforms[2], decode), entries)]
-        told = f"{len(entries):,} images of {args.gallery}"
+        told = f"images of {args.gallery}"
     else:
         data = images_to_judge(cfg, transforms, args.dataset, not args.no_cache)
-        searched = []
-        for split in (data.test, data.gallery):
-            if split is not None:
-                searched.append((split.images, entries_of(split, data.folder)))
-        told = told_of([entry for _, entries in searched for entry in entries], data)
-    x, asked = embed_readable(network, cfg, photos, [(path, UNKNOWN, path) for path in args.query])
+        searched = [(data.test.images, entries_of(data.test, data.folder))]
+        if data.gallery is not None:
+            searched.append((data.gallery.images, entries_of(data.gallery, data.folder)))
+        told = (f"test images of {len(data.test.classes)} classes ({listed(data.test.classes)}); "
+                "--gallery FOLDER searches others")
+    x, asked = embed_readable(network, cfg, photos, asked)
     y, entries = [], []
     for images, own in searched:
         embedded, readable = embed_readable(network, cfg, images, own)
@@ -238,30 +204,24 @@ def search(args):
     if args.l2norm:
         x, y = F.normalize(x), F.normalize(y)
     answers = list(zip(asked, nearest_entries(x, y, entries, args.top or 5)))
-    print(f"{args.file} searches {told}")
+    print(f"{args.file} searches {len(entries):,} {told}")
     print_answers(answers)
     if args.to:
         draw_sheet(args.to, answers)
         print(f"\nwrote {args.to}")
 
 
-def told_of(entries, data):
-    """What is searched where there is no --gallery, in words."""
-    classes = sorted({kind for _, kind, _ in entries})
-    told = f"{len(entries):,} test images of {len(classes)} classes ({listed(classes)})"
-    if data.train is not None and not data.shared():
-        told += "; the training classes are not among them"
-    return f"{told}; --gallery FOLDER searches others"
-
-
 def entries_of(split, folder):
     """A common.Split and the folder of its dataset -> entries"""
-    kinds = [UNKNOWN] * len(split.images)
-    if split.labels is not None:
-        kinds = [split.classes[label] for label in split.labels.tolist()]
-    if folder is None:
-        return [(f"image {i}", kind, split.images[i]) for i, kind in enumerate(kinds)]
-    return [(str(folder / file), kind, folder / file) for file, kind in zip(split.files, kinds)]
+    entries = []
+    for i, label in enumerate(split.labels.tolist()):
+        if folder is None:
+            name, source = f"image {i}", split.images[i]
+        else:
+            source = folder / split.files[i]
+            name = str(source)
+        entries.append((name, split.classes[label], source))
+    return entries
 
 
 def embed_readable(network, cfg, images, entries):

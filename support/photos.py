@@ -123,75 +123,81 @@ class Folder:
         images, self.others = files_below(self.path)
         if not images:
             raise UserError(f"{path} has no images")
-        self.parts = self._find_parts(images)           # {name at the top: its part}
+        at_top, with_folders = set(), set()
+        for image in images:
+            names = self._names(image)
+            at_top.update(names[:1])
+            if len(names) > 1:
+                with_folders.add(names[0])
+        if at_top <= {name for name in at_top if name.lower() in PARTS}:
+            with_folders = at_top
+        self.parts = {}                                 # {name at the top: its part}
+        for name in with_folders:
+            if name.lower() in PARTS:
+                self.parts[name] = PARTS[name.lower()]
         self.images = {image: self._place(image) for image in images}
 
     def _names(self, path):
         """The folders between this one and a file."""
         return [normalize("NFC", name) for name in path.relative_to(self.path).parts[:-1]]
 
-    def _find_parts(self, images):
-        has_folders = {}                                # {name at the top: whether it has}
-        for image in images:
-            names = self._names(image)
-            if names:
-                has_folders[names[0]] = has_folders.get(names[0], False) or len(names) > 1
-        nothing_else = all(name.lower() in PARTS for name in has_folders)
-        parts = {}
-        for name, deep in has_folders.items():
-            if name.lower() in PARTS and (deep or nothing_else):
-                parts[name] = PARTS[name.lower()]
-        return parts
-
     def _place(self, path):
-        part, names = "", self._names(path)
-        if names and names[0] in self.parts:
+        part, *names = "", *self._names(path), None
+        if names[0] in self.parts:
             part = self.parts[names.pop(0)]
-        if not names:
-            return part, None
         return part, names[0]
 
-    def rows(self, part):
-        """[(path, class)] of a part's images that have a class, by class."""
-        same = [name for name, own in self.parts.items() if own == part]
-        if len(same) > 1:
-            raise UserError(f"{self.path} has {' and '.join(same)}, which are one part: what is "
-                            "searched by the test images is named gallery")
+    def _rows(self, *parts):
+        """[(path, class)] of the images of these parts that have a class, by class."""
         rows = []
-        for path, (own, kind) in self.images.items():
-            if own == part and kind is not None:
+        for path, (part, kind) in self.images.items():
+            if part in parts and kind is not None:
                 rows.append((path, kind))
         return sorted(rows, key=lambda row: row[1])
+
+    def _splits(self, *parts):
+        """{part: its rows} of those of these parts that there are."""
+        splits = {}
+        for name, part in sorted(self.parts.items()):
+            if part in splits:
+                raise UserError(f"{self.path} has {name} and another folder that is its {part}: "
+                                "what test images are searched in is named gallery")
+            if part in parts:
+                splits[part] = self._rows(part)
+        return splits
 
     def splits(self):
         """What trains and what tests, {"train", "test", perhaps "gallery": [(path, class)]}: those
         parts or, where there are none, the first and the second half of the classes, as in the
         papers.  UserError: nothing can be trained or tested on it."""
         self._refuse_lost()
-        if not self.parts:
-            rows = self.rows("")
-            self._need(rows, "", 4)
-            classes = sorted({kind for _, kind in rows})
-            first = set(classes[:len(classes) // 2])
+        if self.parts:
+            splits = {"train": [], "test": []} | self._splits("train", "test", "gallery")
+            for part, rows in splits.items():
+                self._need(2 if part == "train" else 1, rows, part)
+        else:
+            rows = self._rows("")
+            classes = self._need(4, rows, "")
+            first = classes[:len(classes) // 2]
             splits = {"train": [row for row in rows if row[1] in first],
                       "test": [row for row in rows if row[1] not in first]}
-        else:
-            splits = {"train": self.rows("train"), "test": self.rows("test")}
-            self._need(splits["train"], "train", 2)
-            self._need(splits["test"], "test", 1)
-            if "gallery" in self.parts.values():
-                splits["gallery"] = self.rows("gallery")
-                self._need(splits["gallery"], "gallery", 1)
         count = collections.Counter(kind for _, kind in splits["test"])
-        if "gallery" not in splits:
-            lone = [kind for kind in count if count[kind] < 2]
-            if lone:
-                raise UserError(f"{self.path}: {len(lone)} of {len(count)} test classes have one "
-                                f"image, {listed(lone)}: each needs two, or a gallery/ to be "
-                                "found in")
-        elif not any(kind in count for _, kind in splits["gallery"]):
+        lone = [kind for kind in count if count[kind] < 2]
+        if lone and "gallery" not in splits:
+            raise UserError(f"{self.path}: {len(lone)} of {len(count)} test classes have one "
+                            f"image, {listed(lone)}: each needs two, or a gallery/ to be found in")
+        if "gallery" in splits and not any(kind in count for _, kind in splits["gallery"]):
             raise UserError(f"{self.path}/gallery has no class of {self.path}/test to find")
         return splits
+
+    def _need(self, least, rows, part):
+        """The names of the classes.  UserError: fewer than needed."""
+        classes = sorted({kind for _, kind in rows})
+        if len(classes) < least:
+            raise UserError(f"{self.path / part} has {len(classes) or 'no'} sub-folders with "
+                            f"images: it needs one per class and at least {least}; half of the "
+                            "classes train, unless there are train/ and test/")
+        return classes
 
     def _refuse_lost(self):
         """UserError: images that are links to nowhere, a class of which no image can be read."""
@@ -209,62 +215,41 @@ class Folder:
                             f"here, but {listed([*lost.values()])}: save as JPEG or PNG, or move "
                             "them away")
 
-    def _need(self, rows, part, least):
-        n = len({kind for _, kind in rows})
-        if n < least:
-            raise UserError(f"{self.path / part} has {n or 'no'} sub-folders with images: it needs "
-                            f"one per class and at least {least}; half of the classes train, "
-                            "unless there are train/ and test/ (and perhaps gallery/)")
-
     def judged(self):
         """What a trained network is judged by, {"test", perhaps "gallery": [(path, class)]}: its
-        test/, in its gallery/, or without a test/ all images that have a class.  Where none has,
-        each class is None: they can be searched and written, and have no figures."""
-        if "test" in self.parts.values():
-            splits = {"test": self.rows("test")}
-            if "gallery" in self.parts.values():
-                splits["gallery"] = self.rows("gallery")
-        else:
-            splits = {"test": []}
-            for part in sorted({part for part, _ in self.images.values()}):
-                splits["test"] += self.rows(part)
+        test/, in its gallery/, or without a test/ all images.  UserError: none has a class."""
+        splits = self._splits("test", "gallery")
+        if "test" not in splits:
+            splits = {"test": self._rows("", "train", "val", "gallery")}
         if not splits["test"]:
-            splits = {"test": [(path, None) for path in self.images]}
+            raise UserError(f"{self.path} has no classes in sub-folders, so no figures; --query "
+                            "PHOTO --gallery FOLDER searches it")
         return splits
 
     def say_left_out(self, splits):
         """Print what lies beside the images of these splits, folders first, and what below."""
         used = {path for rows in splits.values() for path, _ in rows}
         used_at_top = {path.relative_to(self.path).parts[0] for path in used}
-        folders, files = collections.Counter(), []
+        folders, files, deeper = collections.Counter(), [], set()
         for path in sorted([*self.images, *self.others]):
-            names = path.relative_to(self.path).parts
-            if path not in used and len(names) > 1 and names[0] not in used_at_top:
-                folders[names[0]] += 1
-            elif path not in used:
-                files.append("/".join(names))
-        left_out = []
-        if folders:
-            left_out.append(listed([f"{name}/ ({n:,} files)" for name, n in folders.items()]))
+            name = path.relative_to(self.path)
+            top = name.parts[0]
+            if path in used:
+                if len(name.parts) > 2 + bool(self.images[path][0]):
+                    deeper.add(name.parent.as_posix())
+            elif path.parent == self.path or top in used_at_top:
+                files.append(name.as_posix())
+            else:
+                folders[f"{top}/"] += 1
+        left_out = [f"{name} ({n:,} files)" for name, n in folders.items()]
         if files:
-            left_out.append(f"{len(files):,} files, {listed(files)}")
+            left_out.append(f"{len(files):,} files: {listed(files)}")
         if left_out:
             print(f"note: left out of {self.path}: {'; '.join(left_out)}")
-        self._say_deeper(used)
-
-    def _say_deeper(self, used):
-        deeper, classes = set(), set()
-        for path in used:
-            names = self._names(path)
-            part, kind = self.images[path]
-            if len(names) > (2 if part else 1):
-                deeper.add(path.parent)
-                classes.add(kind)
         if deeper:
-            example = min(deeper).relative_to(self.path).as_posix()
-            print(f"note: {len(deeper):,} folders of images lie below the classes, as {example} "
-                  f"does; an image's class is the folder above, here {listed(sorted(classes))}; to "
-                  "have a class for each: docs/running.md, \"A folder per class, deeper\"")
+            print(f"note: {len(deeper):,} folders of images lie below the classes, as "
+                  f"{min(deeper)} does; an image's class is the folder above them.  To have a "
+                  "class for each: docs/running.md, \"A folder per class, deeper\"")
 
 
 # ---------------------------------------------------------------------------- what a photo is
@@ -275,12 +260,15 @@ def fingerprint(path):
         return f"{os.fstat(file.fileno()).st_size} {start}"
 
 
-def identity(folder, splits):
-    """{split: digest of its images}, of their paths in the folder and their fingerprints"""
+def identity(folder, splits, of_papers):
+    """{split: digest of its images}: of their paths in the folder and, where they are no papers',
+    their fingerprints.  A look at each of the papers' 120,000 files may take minutes."""
     digests = {}
     with ThreadPoolExecutor(16) as pool:                # network disks answer late
         for part, rows in splits.items():
             paths = [path for path, _ in rows]
-            names = [path.relative_to(folder).as_posix() for path in paths]
-            digests[part] = digest(*names, *pool.map(fingerprint, paths))[:12]
+            words = [path.relative_to(folder).as_posix() for path in paths]
+            if not of_papers:
+                words += pool.map(fingerprint, paths)
+            digests[part] = digest(*words)[:12]
     return digests

@@ -287,15 +287,15 @@ def test_the_cache_holds_what_the_files_give_and_decodes_once(files, tmp_path, c
     assert_same(pickle.loads(copied), stored)
 
 
-@pytest.mark.parametrize("change", [lambda path: os.utime(path, (1, 1)), lambda path: Image.new(
-    "RGB", (30, 20)).save(path)], ids=["time", "image"])
-def test_the_cache_of_other_images_is_replaced(change, tmp_path):
+def test_the_cache_of_other_images_is_replaced(tmp_path):
     def load(cache=True):
         return common.load_dataset(str(folder), tmp_path, test=HALVE, cache=cache).test.images
     folder = make_folder(tmp_path / "[my] photos", [2] * 4)
     before = load()
     old, names = before.whole.clone(), {*(tmp_path / ".cache").iterdir()}
-    change(folder / "class03" / "1.png")
+    os.utime(folder / "class03" / "1.png", (1, 1))
+    assert load().path == before.path               # another time is no other image
+    Image.new("RGB", (30, 20)).save(folder / "class03" / "1.png")
     assert_same(load(), load(cache=False))
     assert torch.equal(before.whole, old)           # a run that goes on reads what it began with
     now = {*(tmp_path / ".cache").iterdir()}

@@ -53,8 +53,8 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkey
 
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
     ({"train": [2, 2, 2], "val": [2, 2, 2]}, "photos/test has no sub-folders .* train/ and test/"),
-    ({"train": [2, 2], "test": [2], "Query": [2]}, "photos has Query and test, which are one part"),
-    ({".": [2, 2, 2]}, "has 3 sub-.* at least 4; half .* train/ and test/"),
+    ({"train": [2, 2], "test": [2], "Query": [2]}, "photos has test and another folder that is its test"),
+    ({".": [2, 2, 2]}, "has 3 sub-.* at least 4; half .* train/ and test/$"),
     ({"train": [2], "test": [2, 2, 2]}, "photos/train has 1 sub-folders .* at least 2"),
     ({"train": [2, 2], "test": []}, "photos/test has no sub-folders with images"),
     ({"train": [2, 2], "test": [2, 1, 1]},
@@ -103,9 +103,9 @@ def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
     whole.say_left_out(whole.judged())
     told = capsys.readouterr().out
     assert told.count(
-        f"note: left out of {folder}: valid/ (9 files); 6 files, test/class01/IMG_1.HEIC, "
+        f"note: left out of {folder}: valid/ (9 files); 6 files: test/class01/IMG_1.HEIC, "
         "test/class01/a.eps, test/class01/a.fits, test/class01/clip.mpg and 2 more\n") == 2
-    assert f"note: left out of {folder / 'test'}: 6 files, class01/IMG_1.HEIC" in told
+    assert f"note: left out of {folder / 'test'}: 6 files: class01/IMG_1.HEIC" in told
     assert "train 9 images of 3 classes, class00, class01, class02 · test 9 images of 3" in told
 
 
@@ -150,7 +150,7 @@ def test_links_to_folders_are_followed_once(tmp_path, capsys):
     assert data.test.files == [f"class0{c}/{i}.png" for c in (2, 3, "4/more") for i in (0, 1)]
     assert data.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
     left_out, deeper = capsys.readouterr().out.splitlines()
-    assert left_out == f"note: left out of {folder}: 2 files, class04/loop, class09"
+    assert left_out == f"note: left out of {folder}: 2 files: class04/loop, class09"
     assert deeper.startswith("note: 1 folders of images lie below the classes, as class04/more ")
     assert len(Folder(folder).images) == 10
 

@@ -108,7 +108,7 @@ def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path,
     assert status == 0 and "note:" not in out
     (moved / "class00").rename(moved / "zebra")
     _, out, _ = typed(*words)
-    assert "2 of their 6 classes trained, by name, and are left out: class01, class02\n" in out
+    assert "of their 6 classes 2 trained, by name, and are left out · class01 · class02\n" in out
     assert "12 embeddings of 4 classes" in out and "seen" not in out
 
 
