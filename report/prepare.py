@@ -78,22 +78,20 @@ def check(name, root):
     if of_papers(name):
         folder, splits = read_dataset(name, root)
         paths = [path for rows in splits.values() for path, _ in rows]
-        refuse_faults(folder, paths, decode_as_stored, ": unpack it again")
-        return
-    photos, untrainable = common.own_folder(name), ""
+        return refuse_faults(folder, paths, decode_as_stored, "unpack it again")
+    folder, untrainable = common.own_folder(name), None
     try:
-        splits = photos.splits()
-        photos.say_left_out(splits)
+        splits = folder.splits()
+        folder.say_left_out(splits)
     except UserError as error:
         untrainable = f"it cannot be trained on: {error}"
-    refuse_faults(photos.path, [*photos.images], decode, untrainable and f"; and {untrainable}")
+    refuse_faults(folder.path, [*folder.images], decode, untrainable or "mend or remove them")
     if untrainable:
         raise UserError(untrainable)
     told = []
     for part, rows in splits.items():
-        classes = collections.Counter(kind for _, kind in rows)
-        told.append(f"{part} {len(rows):,} images of {len(classes):,} classes, "
-                    f"{listed([*classes])}")
+        count = collections.Counter(kind for _, kind in rows)
+        told.append(f"{part} {len(rows):,} images of {len(count):,} classes, {listed([*count])}")
     print(" · ".join(told))
     count = collections.Counter(kind for _, kind in splits["train"])
     single = [kind for kind in count if count[kind] == 1]
@@ -115,7 +113,7 @@ def refuse_faults(folder, paths, decode, advice):
     faults = [line for line in found if line]
     if faults:
         print("\n".join(faults), flush=True)
-        raise UserError(f"{len(faults):,} of {len(paths):,} images in {folder} cannot be read"
+        raise UserError(f"{len(faults):,} of {len(paths):,} images in {folder} cannot be read: "
                         + advice)
     print(f"{folder}: {len(paths):,} images, all can be read")
 

@@ -169,7 +169,7 @@ def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
         f"{folder}/test/class02/copy.png is {folder}/test/class00/0.png")
     (folder / "test" / "class00" / "0.png").write_bytes(b"")
     assert typed("common.py", "check", folder)[2] == (                  # none to unpack again
-        f"common.py: 1 of 18 images in {folder} cannot be read\n")
+        f"common.py: 1 of 18 images in {folder} cannot be read: mend or remove them\n")
 
 
 # ---------------------------------------------------------------------------- what a viewer shows
