@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 from support import glyphs
-from support.command_line import cores, data_root, device, main
+from support.command_line import cores, data_root, main, settle
 from support.files import NonFiniteLoss, UserError, digest, listed, load_torch, reason, sha256
 from support.images import ImageFiles, cache_images, to_tensor
 from support.layouts import COUNTS, SMALLER, read_dataset
@@ -162,7 +162,7 @@ def _loader_args(cfg, images):
     """Arguments of torch's loader; a generator of its own leaves the global one alone."""
     default = 0 if torch.is_tensor(images) else min(16, cores())
     return dict(num_workers=default if cfg.workers is None else cfg.workers,
-                pin_memory=device(cfg).type == "cuda", generator=torch.Generator())
+                pin_memory=cfg.device.startswith("cuda"), generator=torch.Generator())
 
 
 def train_loader(split, augment, batches, cfg):
@@ -192,13 +192,13 @@ def train_loader(split, augment, batches, cfg):
 @torch.inference_mode()
 def embed(function, split, cfg):
     """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
-    images, to = split.images, device(cfg)
-    batch = 200 if to.type == "cuda" else 25            # 25 fit into a CPU's cache
+    images = split.images
+    batch = 200 if cfg.device.startswith("cuda") else 25            # 25 fit into a CPU's cache
     whole = images if torch.is_tensor(images) else getattr(images, "whole", None)
     batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
         images, batch, **_loader_args(cfg, images))
     bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
-    x = torch.cat([function(part.to(to, non_blocking=True)).float() for part in bar])
+    x = torch.cat([function(part.to(cfg.device, non_blocking=True)).float() for part in bar])
     if not torch.isfinite(x).all():
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
                             "of the run holds the last good epoch")
@@ -218,11 +218,11 @@ def embed_splits(function, data, cfg, *names):
 def to_device(network, cfg):
     """Move a network to --device, and set what --precision allows.  TF32 is for convolutions alone:
     the losses have none, so they stay in float32."""
-    to = device(cfg)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
     torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
-    return network.to(to, memory_format=memory_format(to, cfg.precision))
+    layout = memory_format(torch.device(cfg.device), cfg.precision)
+    return network.to(cfg.device, memory_format=layout)
 
 
 def memory_format(device, precision):
@@ -384,6 +384,7 @@ def load(checkpoint, device="cpu"):
     saved = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**saved["config"])
     cfg.device, cfg.paper = device, saved["paper"]
+    settle(cfg)
     try:
         network = script(cfg.paper).Network(cfg, cfg.splits["train"][1])
         network.load_state_dict(saved["network"])
