@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 from support import glyphs
-from support.command_line import cores, data_root, device
+from support.command_line import cores, data_root, settle
 from support.files import NonFiniteLoss, UserError, digest, listed, load_torch, reason, sha256
 from support.images import ImageFiles, cache_images, decode_as_stored, read_ahead, to_tensor
 from support.layouts import COUNTS, SMALLER, of_papers, read_dataset
@@ -201,7 +201,7 @@ def _loader_args(cfg, images):
     """Arguments of torch's loader; a generator of its own leaves the global one alone."""
     default = 0 if torch.is_tensor(images) else min(16, cores())
     return dict(num_workers=default if cfg.workers is None else cfg.workers,
-                pin_memory=device(cfg).type == "cuda", generator=torch.Generator())
+                pin_memory=cfg.device.startswith("cuda"), generator=torch.Generator())
 
 
 def train_loader(split, augment, batches, cfg):
@@ -232,8 +232,8 @@ def train_loader(split, augment, batches, cfg):
 def embed(function, split, cfg):
     """function(uint8 images on the device) for every image of a split, or of images without labels
     -> (n, d) float32.  UserError: no image, or none that can be read."""
-    images, to = getattr(split, "images", split), device(cfg)
-    size = 200 if to.type == "cuda" else 25             # 25 fit into a CPU's cache
+    images = getattr(split, "images", split)
+    size = 200 if cfg.device.startswith("cuda") else 25             # 25 fit into a CPU's cache
     whole = images if torch.is_tensor(images) else getattr(images, "whole", None)
     if whole is not None:
         parts = whole.split(size)
@@ -241,7 +241,7 @@ def embed(function, split, cfg):
         threads = min(8, cores()) if cfg.workers is None else min(8, cfg.workers)
         parts = read_ahead(images, size, threads)
     bar = tqdm(parts, "embedding", -(-len(images) // size), unit="batch", leave=False, disable=None)
-    x = [function(part.to(to, non_blocking=True)).float() for part in bar]
+    x = [function(part.to(cfg.device, non_blocking=True)).float() for part in bar]
     if not x:
         raise UserError("no images to embed")
     x = torch.cat(x)
@@ -266,11 +266,11 @@ def embed_splits(function, data, cfg, *names):
 def to_device(network, cfg):
     """Move a network to --device, and set what --precision allows.  TF32 is for convolutions alone:
     the losses have none, so they stay in float32."""
-    to = device(cfg)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
     torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
-    return network.to(to, memory_format=memory_format(to, cfg.precision))
+    layout = memory_format(torch.device(cfg.device), cfg.precision)
+    return network.to(cfg.device, memory_format=layout)
 
 
 def memory_format(device, precision):
@@ -435,6 +435,7 @@ def load(checkpoint, Network, device="auto"):
     saved = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**saved["config"])
     cfg.device, cfg.classes = device, saved.get("classes")
+    settle(cfg)
     try:
         network = Network(cfg, cfg.splits["train"][1])
         network.load_state_dict(saved["network"])

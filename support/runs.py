@@ -18,7 +18,7 @@ import torch
 import torchvision
 from tqdm import tqdm
 
-from support.command_line import RUNTIME_ONLY, device, plain
+from support.command_line import RUNTIME_ONLY, plain
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, listed, load_torch,
                            reason, write_json)
 
@@ -161,7 +161,7 @@ class Run:
         self.config = {"paper": paper, **vars(cfg), "weights_sha256": weights,
                        "splits": data.counts(), "images": data.identity, "code": code_of(paper),
                        "versions": versions(), "commit": commit(),
-                       "processor": processor(device(cfg))}
+                       "processor": processor(torch.device(cfg.device))}
         self.classes = data.train.present()
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
         if not cfg.again and (why := why_other(self.folder, self.config)):
@@ -172,7 +172,7 @@ class Run:
     def _header(self, data, weights):
         cfg, shared = self.cfg, data.shared()
         changed = ", ".join(f"{k} {plain(v)}" for k, v in cfg.changed.items())
-        print(f"{self.paper} on {Path(cfg.dataset).resolve().name} · {device(cfg)} "
+        print(f"{self.paper} on {Path(cfg.dataset).resolve().name} · {cfg.device} "
               f"({self.config['processor']}, {torch.get_num_threads()} threads) · torch "
               f"{torch.__version__}")
         closed = f"{shared} of them in train (closed-set retrieval)"
