@@ -4,9 +4,9 @@
     train_loader, embed_splits       batches of one epoch; the embeddings of the splits
     backbone, load_weights           pretrained networks, from a file or downloaded
     to_device, features              --precision and channels_last
-    load(checkpoint)                 a trained network, ready to embed
+    load(checkpoint, Network)        a trained network, ready to embed
     Run                              header, progress, log, atomic checkpoint, automatic resume
-    python common.py check cub, prepare cub     support/prepare.py
+    python common.py check cub, prepare cub     report/prepare.py
 
 Images are uint8 RGB (3, h, w) until `Preprocess` turns a batch into what its backbone knows.
 """
@@ -23,13 +23,13 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 from support import glyphs
-from support.command_line import cores, data_root, device, main
+from support.command_line import cores, data_root, settle
 from support.files import NonFiniteLoss, UserError, digest, listed, load_torch, reason, sha256
-from support.images import ImageFiles, cache_images, to_tensor
-from support.layouts import COUNTS, SMALLER, read_dataset
+from support.images import ImageFiles, cache_images, decode_as_stored, read_ahead, to_tensor
+from support.layouts import COUNTS, SMALLER, of_papers, read_dataset
 from support.networks import BNInception, GoogLeNet
-from support.prepare import parse_args
-from support.runs import Run, read_checkpoint, script    # noqa: F401  the scripts' common.Run
+from support.photos import Folder, decode, identity
+from support.runs import Run, read_checkpoint           # noqa: F401  the scripts' common.Run
 
 
 # ---------------------------------------------------------------------------- datasets
@@ -66,8 +66,12 @@ class Data:
         return len({*self.train.present()} & {*self.test.present()})
 
     def counts(self):
-        return {part: [len(own), len(own.present())] for part in ("train", "test", "gallery", "val")
-                if (own := getattr(self, part))}
+        counts = {}
+        for part in ("train", "test", "gallery", "val"):
+            split = getattr(self, part)
+            if split is not None:
+                counts[part] = [len(split), len(split.present())]
+        return counts
 
 
 def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
@@ -77,47 +81,82 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     the transforms, None for none.  cache: keep what that part makes.  val: the share of the
     training classes to hold out.
     """
-    papers, root = SMALLER.get(name, name) in COUNTS, Path(root or data_root())
+    root, papers = Path(root or data_root()), of_papers(name)
     if name == "glyphs":
-        folder, splits = None, {part: [
-            (v2.functional.to_pil_image(image), f"glyph {glyphs.GLYPHS[part][0][label]}")
-            for image, label in zip(*glyphs.glyphs(part))] for part in ("train", "test")}
+        folder, splits, ids = None, _glyphs(), {}
     else:
-        folder, splits = read_dataset(name, root)
-
-    def line(path):             # os.stat of the papers' 120,000 files may take minutes
-        stat = () if papers else (path.stat().st_size, path.stat().st_mtime_ns)
-        return " ".join(map(str, [path.relative_to(folder).as_posix(), *stat]))
-
-    def digest_of(rows):
-        return digest(*(line(path) for path, _ in rows))
-    identity = {part: digest_of(rows)[:12] for part, rows in splits.items() if folder}
+        if papers:
+            folder, splits = read_dataset(name, root)
+        else:
+            photos = own_folder(name)
+            folder, splits = photos.path, photos.splits()
+            photos.say_left_out(splits)
+        ids = identity(folder, splits, papers)
     if val:
-        classes = sorted({c for _, c in splits["train"]})
-        first = round(len(classes) * (1 - val))
-        if not 2 <= first <= len(classes) - 2:
-            raise UserError(f"--val {val:g} of {len(classes)} training classes leaves fewer than "
-                            f"two to train or to hold out: try {2 / len(classes):.2g}")
-        splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
-        splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
+        _hold_out(splits, val)
 
     def split(part, prefix):
-        rows, other = splits[part], {"test": "gallery", "gallery": "test"}.get(part)
-        classes = sorted({c for _, c in [*rows, *splits.get(other, ())]})
-        number_of = {c: i for i, c in enumerate(classes)}
-        labels, classes = torch.tensor([number_of[c] for _, c in rows]), [*map(str, classes)]
-        if not folder:
-            return Split(torch.stack([to_tensor(prefix, x) for x, _ in rows]), labels, classes)
-        images = ImageFiles([path for path, _ in rows], prefix, as_stored=papers)
+        kinds = {c for _, c in splits[part]}
+        if part in ("test", "gallery"):                 # which number the classes of both
+            kinds |= {c for other in ("test", "gallery") for _, c in splits.get(other, ())}
+        sources = [source for source, _ in splits[part]]
+        if folder is None:
+            images = torch.stack([to_tensor(prefix, image) for image in sources])
+            return split_of(splits[part], kinds, images)
+        images = ImageFiles(sources, prefix, decode_as_stored if papers else decode)
         if cache and prefix:
-            place = folder.resolve()
-            own = f"{place.name}-{digest(place)[:8]}"
-            words = [SMALLER.get(name, name) if papers else own, part]
-            words += [f"{val:g}"] if val and part in ("train", "val") else []
-            images = cache_images(images, root / ".cache" / "-".join(words), digest_of(rows))
-        return Split(images, labels, classes, [p.relative_to(folder).as_posix() for p, _ in rows])
+            words = [papers or _cache_name(folder), part]
+            if val and part in ("train", "val"):
+                words.append(f"{val:g}")
+            whole = "train" if part == "val" else part
+            images = cache_images(images, root / ".cache" / "-".join(words), ids[whole])
+        return split_of(splits[part], kinds, images, folder)
     parts = {part: split(part, train if part == "train" else test) for part in splits}
-    return Data(train_plain=split("train", test), identity=identity, folder=folder, **parts)
+    return Data(train_plain=split("train", test), identity=ids, folder=folder, **parts)
+
+
+def own_folder(name):
+    """A folder of one's own by --dataset -> Folder.  UserError: no folder, no images."""
+    if not name or not Path(name).is_dir():
+        raise UserError(f"unknown dataset '{name}': no folder of images (moved? --dataset says "
+                        f"where to), and none of {', '.join([*COUNTS, *SMALLER])} (and glyphs, "
+                        "which has no files)")
+    return Folder(name)
+
+
+def _glyphs():
+    splits = {"train": [], "test": []}
+    for part, rows in splits.items():
+        for image, label in zip(*glyphs.glyphs(part)):
+            kind = f"glyph {glyphs.GLYPHS[part][0][label]}"
+            rows.append((v2.functional.to_pil_image(image), kind))
+    return splits
+
+
+def _hold_out(splits, share):
+    """Move the last classes of splits["train"], by name, to splits["val"]."""
+    classes = sorted({c for _, c in splits["train"]})
+    first = round(len(classes) * (1 - share))
+    if not 2 <= first <= len(classes) - 2:
+        raise UserError(f"--val {share:g} of {len(classes)} training classes leaves fewer than two "
+                        f"to train or to hold out: try {2 / len(classes):.2g}")
+    splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
+    splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
+
+
+def _cache_name(folder):
+    place = folder.resolve()
+    return f"{place.name[:30]}-{digest(place)[:8]}"     # a file's name has 255 bytes
+
+
+def split_of(rows, kinds, images, folder=None):
+    """[(path, class)], all classes that are numbered, the images, the paths' folder -> Split"""
+    files, classes = None, sorted(kinds)
+    if folder is not None:
+        files = [path.relative_to(folder).as_posix() for path, _ in rows]
+    number_of = {c: i for i, c in enumerate(classes)}
+    labels = torch.tensor([number_of[c] for _, c in rows])
+    return Split(images, labels, [str(c) for c in classes], files)
 
 
 def need_pairs(split, cfg):
@@ -162,7 +201,7 @@ def _loader_args(cfg, images):
     """Arguments of torch's loader; a generator of its own leaves the global one alone."""
     default = 0 if torch.is_tensor(images) else min(16, cores())
     return dict(num_workers=default if cfg.workers is None else cfg.workers,
-                pin_memory=device(cfg).type == "cuda", generator=torch.Generator())
+                pin_memory=cfg.device.startswith("cuda"), generator=torch.Generator())
 
 
 def train_loader(split, augment, batches, cfg):
@@ -191,14 +230,21 @@ def train_loader(split, augment, batches, cfg):
 
 @torch.inference_mode()
 def embed(function, split, cfg):
-    """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
-    images, to = split.images, device(cfg)
-    batch = 200 if to.type == "cuda" else 25            # 25 fit into a CPU's cache
+    """function(uint8 images on the device) for every image of a split, or of images without labels
+    -> (n, d) float32.  UserError: no image, or none that can be read."""
+    images = getattr(split, "images", split)
+    size = 200 if cfg.device.startswith("cuda") else 25             # 25 fit into a CPU's cache
     whole = images if torch.is_tensor(images) else getattr(images, "whole", None)
-    batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
-        images, batch, **_loader_args(cfg, images))
-    bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
-    x = torch.cat([function(part.to(to, non_blocking=True)).float() for part in bar])
+    if whole is not None:
+        parts = whole.split(size)
+    else:                                               # 8 photos of 50 megapixels take 1.2 GB
+        threads = min(8, cores()) if cfg.workers is None else min(8, cfg.workers)
+        parts = read_ahead(images, size, threads)
+    bar = tqdm(parts, "embedding", -(-len(images) // size), unit="batch", leave=False, disable=None)
+    x = [function(part.to(cfg.device, non_blocking=True)).float() for part in bar]
+    if not x:
+        raise UserError("no images to embed")
+    x = torch.cat(x)
     if not torch.isfinite(x).all():
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
                             "of the run holds the last good epoch")
@@ -208,21 +254,23 @@ def embed(function, split, cfg):
 def embed_splits(function, data, cfg, *names):
     """{split: (function's embeddings (n, d), labels (n,))}, as eval's recalls and judge take it, of
     those of test, gallery, train_plain and val that there are, or of the named ones alone."""
-    splits = {name: getattr(data, name) for name in names or ("test", "gallery", "train_plain",
-                                                              "val")}
-    return {name: (embed(function, split, cfg), split.labels) for name, split in splits.items()
-            if split}
+    embedded = {}
+    for name in names or ("test", "gallery", "train_plain", "val"):
+        split = getattr(data, name)
+        if split is not None:
+            embedded[name] = embed(function, split, cfg), split.labels
+    return embedded
 
 
 # ---------------------------------------------------------------------------- backbones
 def to_device(network, cfg):
     """Move a network to --device, and set what --precision allows.  TF32 is for convolutions alone:
     the losses have none, so they stay in float32."""
-    to = device(cfg)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
     torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
-    return network.to(to, memory_format=memory_format(to, cfg.precision))
+    layout = memory_format(torch.device(cfg.device), cfg.precision)
+    return network.to(cfg.device, memory_format=layout)
 
 
 def memory_format(device, precision):
@@ -377,21 +425,27 @@ def unwrapped(state, name):
     return {key[len(prefix):]: value for key, value in state.items() if key.startswith(prefix)}
 
 
-def load(checkpoint, device="cpu"):
-    """A run's last.pt -> its network in eval mode on a device, and its settings.
+def load(checkpoint, Network, device="auto"):
+    """A run's last.pt and its script's Network -> the network in eval mode on a device, and its
+    settings, with `classes`: the names of those it trained on, None in an old checkpoint.
+
     network.embed(uint8 images (B, 3, h, w) on that device) -> embeddings (B, d).  UserError: no
-    checkpoint, or one that does not fit this code."""
+    checkpoint, or one that does not fit this code.
+    """
     saved = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**saved["config"])
-    cfg.device, cfg.paper = device, saved["paper"]
+    cfg.device, cfg.classes = device, saved.get("classes")
+    settle(cfg)
     try:
-        network = script(cfg.paper).Network(cfg, cfg.splits["train"][1])
+        network = Network(cfg, cfg.splits["train"][1])
         network.load_state_dict(saved["network"])
     except (AttributeError, KeyError, RuntimeError) as error:
-        raise UserError(f"{checkpoint} does not fit this {cfg.paper}.py (it was made at commit "
-                        f"{saved['config'].get('commit')}): {reason(error)}")
+        commit = saved["config"].get("commit")
+        raise UserError(f"{checkpoint} does not fit this {Network.__module__}.py (it is a run of "
+                        f"{saved['paper']}.py at commit {commit}): {reason(error)}")
     return to_device(network, cfg).eval(), cfg
 
 
 if __name__ == "__main__":
-    main(lambda args: args.run(args), parse_args)
+    from report import prepare as command               # the top floor
+    command.main(command.run, command.parse_args)

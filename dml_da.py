@@ -33,8 +33,8 @@ from torchvision.transforms import v2
 
 import common
 from eval import judge, kmeans, nmi, normalized, recalls
-from support.command_line import (Parser, add_shared_arguments, main, number, precision,
-                                  refuse_idle, settings)
+from support.command_line import (Parser, add_shared_arguments, main, number, refuse_idle,
+                                  settings)
 from support.glyphs import SMALL_TRANSFORMS
 
 # Section IV-A.  U12: its maximum of 30,000 iterations is 30 × 1,000 here; the last is reported.
@@ -320,7 +320,7 @@ def evaluate(network, data, cfg):
 
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
-    device, cfg.precision = common.device(cfg), precision(cfg)
+    device = common.settle(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)

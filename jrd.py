@@ -39,8 +39,8 @@ from torchvision.transforms import v2
 import common
 from eval import (confidence_interval, generalization_bound, judge, normalized, recall_at_k,
                   recalls, stratified_parts)
-from support.command_line import (Parser, add_shared_arguments, main, number, precision,
-                                  refuse_idle, settings)
+from support.command_line import (Parser, add_shared_arguments, main, number, refuse_idle,
+                                  settings)
 from support.glyphs import SMALL_TRANSFORMS
 
 # Section 5.1; variant, p, ks: Tables 2, 4, 1.  The paper chose α, m and batch by 10-fold cross-
@@ -315,7 +315,7 @@ def print_tables_2_and_3(result):
 
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
-    device, cfg.precision = common.device(cfg), precision(cfg)
+    device = common.settle(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)

@@ -30,8 +30,8 @@ from torchvision.transforms import v2
 
 import common
 from eval import judge, normalized, recalls
-from support.command_line import (Parser, add_shared_arguments, main, number, precision,
-                                  refuse_idle, settings)
+from support.command_line import (Parser, add_shared_arguments, main, number, refuse_idle,
+                                  settings)
 from support.glyphs import SMALL_TRANSFORMS
 
 # "Implementation Details"; by the authors' code: length (U1), images per class (U2), ν (U5).
@@ -322,7 +322,7 @@ def evaluate(network, data, cfg):
 
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
-    device, cfg.precision = common.device(cfg), precision(cfg)
+    device = common.settle(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)

@@ -211,14 +211,22 @@ def device(cfg):
                     "--device cpu")
 
 
-def precision(cfg):
-    """What --precision auto means here: bf16 where the hardware multiplies bfloat16 (a GPU since
-    Ampere, a CPU with AVX-512 BF16), else fp32, because emulation is several times slower."""
-    if cfg.precision != "auto":
-        return cfg.precision
-    here = (torch.cuda.is_bf16_supported(including_emulation=False)
-            if device(cfg).type == "cuda" else torch.cpu._is_avx512_bf16_supported())
-    return "bf16" if here else "fp32"
+def settle(cfg):
+    """Resolve --device and --precision, once per run -> the torch.device.
+
+    Afterwards cfg.device is "cpu", "cuda:0", ..., and cfg.precision fp32, tf32 or bf16.  Precision
+    auto is bf16 where the hardware multiplies bfloat16 (a GPU since Ampere, a CPU with AVX-512
+    BF16), else fp32, because emulation is several times slower.
+    """
+    here = device(cfg)
+    cfg.device = str(here)
+    if cfg.precision == "auto":
+        if here.type == "cuda":
+            fast = torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            fast = torch.cpu._is_avx512_bf16_supported()
+        cfg.precision = "bf16" if fast else "fp32"
+    return here
 
 
 def cores():

@@ -2,7 +2,6 @@
 import ast
 import errno
 import functools
-import importlib
 import io
 import json
 import re
@@ -16,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 from support import machine
-from support.command_line import RUNTIME_ONLY, device, plain
+from support.command_line import RUNTIME_ONLY, plain
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, listed, load_torch, lock,
                            reason, write_json)
 
@@ -24,12 +23,6 @@ PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
 NOT_COMPARED = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "images", "dataset",
                 "changed"}
-
-
-def script(paper):
-    """jrd, mdr or dml_da -> the script as a module, and by its `common` what all three share.  The
-    one way up, for what begins with a paper's name: a checkpoint, `common.py prepare`."""
-    return importlib.import_module(paper)
 
 
 # ---------------------------------------------------------------------------- what a run is
@@ -40,7 +33,8 @@ def code_of(paper):
     texts with a blank, outside the script.  What command lines decide are settings."""
     script = ROOT / f"{paper}.py"
     files = [script, ROOT / "common.py", ROOT / "eval.py"]
-    for name in ("files", "glyphs", "images", "layouts", "networks", "ranks", "runs"):
+    for name in ("files", "glyphs", "images", "layouts", "networks", "photos", "ranks",
+                 "runs"):
         files.append(ROOT / "support" / f"{name}.py")
 
     def as_text(node, messages):
@@ -189,7 +183,7 @@ class Run:
             "paper": paper, **vars(cfg), "weights_sha256": weights, "splits": data.counts(),
             "images": data.identity, "code": code_of(paper),
             "versions": machine.versions(), "commit": commit,
-            "processor": machine.processor(device(cfg))}
+            "processor": machine.processor(torch.device(cfg.device))}
         if not cfg.again:
             try:
                 why = why_other(self.folder, self.config)
@@ -212,7 +206,7 @@ class Run:
 
     def _print_header(self, data, weights):
         cfg = self.cfg
-        print(f"{self.paper} on {_dataset_name(cfg)} · {device(cfg)} "
+        print(f"{self.paper} on {_dataset_name(cfg)} · {cfg.device} "
               f"({self.config['processor']}, {torch.get_num_threads()} threads) · torch "
               f"{torch.__version__}")
         shared = "none of them in train"

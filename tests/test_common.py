@@ -201,6 +201,7 @@ def test_what_a_killed_process_was_writing_goes_when_it_is_a_day_old(tmp_path):
 
 def run_of(tmp_path, *arguments):
     cfg = jrd.parse_args([*arguments, "--out", str(tmp_path)])
+    common.settle(cfg)
     split = common.Split(torch.zeros(4, 3, 36, 36, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]),
                          ["a", "b"])
     return common.Run("jrd", cfg, common.Data(split, split, split, identity={}), "random")
