@@ -243,7 +243,7 @@ def embed(function, split, cfg):
     bar = tqdm(parts, "embedding", -(-len(images) // size), unit="batch", leave=False, disable=None)
     x = [function(part.to(cfg.device, non_blocking=True)).float() for part in bar]
     if not x:
-        raise UserError("no images to embed")
+        raise UserError("no images to embed that can be read")
     x = torch.cat(x)
     if not torch.isfinite(x).all():
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
