@@ -118,8 +118,10 @@ class Folder:
 
     def __init__(self, path):
         self.path = Path(path)
-        if not self.path.is_dir():
-            raise UserError(f"no folder {path}")
+        if not path or not self.path.is_dir():
+            raise UserError(f"unknown dataset '{path}': no folder of images (moved? "
+                            "--dataset says where to), and none of cub, cub128, cars, sop, inshop, "
+                            "glyphs")
         images, self.others = files_below(self.path)
         if not images:
             raise UserError(f"{path} has no images")
