@@ -26,7 +26,7 @@ from support import glyphs
 from support.command_line import cores, data_root, settle
 from support.files import NonFiniteLoss, UserError, digest, listed, load_torch, reason, sha256
 from support.images import ImageFiles, cache_images, decode_as_stored, read_ahead, to_tensor
-from support.layouts import COUNTS, SMALLER, of_papers, read_dataset
+from support.layouts import COUNTS, of_papers, read_dataset
 from support.networks import BNInception, GoogLeNet
 from support.photos import Folder, decode, identity
 from support.runs import Run, read_checkpoint           # noqa: F401  the scripts' common.Run
@@ -88,7 +88,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         if papers:
             folder, splits = read_dataset(name, root)
         else:
-            photos = own_folder(name)
+            photos = Folder(name)
             folder, splits = photos.path, photos.splits()
             photos.say_left_out(splits)
         ids = identity(folder, splits, papers)
@@ -113,15 +113,6 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         return split_of(splits[part], kinds, images, folder)
     parts = {part: split(part, train if part == "train" else test) for part in splits}
     return Data(train_plain=split("train", test), identity=ids, folder=folder, **parts)
-
-
-def own_folder(name):
-    """A folder of one's own by --dataset -> Folder.  UserError: no folder, no images."""
-    if not name or not Path(name).is_dir():
-        raise UserError(f"unknown dataset '{name}': no folder of images (moved? --dataset says "
-                        f"where to), and none of {', '.join([*COUNTS, *SMALLER])} (and glyphs, "
-                        "which has no files)")
-    return Folder(name)
 
 
 def _glyphs():
@@ -238,12 +229,12 @@ def embed(function, split, cfg):
     if whole is not None:
         parts = whole.split(size)
     else:                                               # 8 photos of 50 megapixels take 1.2 GB
-        threads = min(8, cores()) if cfg.workers is None else min(8, cfg.workers)
-        parts = read_ahead(images, size, threads)
+        threads = cores() if cfg.workers is None else cfg.workers
+        parts = read_ahead(images, size, min(8, threads))
     bar = tqdm(parts, "embedding", -(-len(images) // size), unit="batch", leave=False, disable=None)
     x = [function(part.to(cfg.device, non_blocking=True)).float() for part in bar]
     if not x:
-        raise UserError("no images to embed")
+        raise UserError("no images to embed that can be read")
     x = torch.cat(x)
     if not torch.isfinite(x).all():
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
@@ -435,6 +426,7 @@ def load(checkpoint, Network, device="auto"):
     saved = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**saved["config"])
     cfg.device, cfg.classes = device, saved.get("classes")
+    cfg.images = saved["config"].get("images")
     settle(cfg)
     try:
         network = Network(cfg, cfg.splits["train"][1])

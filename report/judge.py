@@ -73,17 +73,17 @@ def images_to_judge(cfg, transforms, dataset=None, cache=True):
     dataset = dataset or cfg.dataset
     prefix, _, test = transforms
 
-    def load(val):
-        return common.load_dataset(dataset, cfg.data_root, prefix, test, cache, val)
+    def load():
+        return common.load_dataset(dataset, cfg.data_root, prefix, test, cache, cfg.val)
     if dataset == "glyphs" or of_papers(dataset):
-        if (of_papers(dataset) or dataset) == (of_papers(cfg.dataset) or cfg.dataset):
-            return load(cfg.val)
+        data = load()
+        if data.identity == cfg.images:
+            return data
         print(OTHER_IMAGES)
-        data = load(None)
         return common.Data(None, None, data.test, data.gallery, folder=data.folder)
-    folder = common.own_folder(dataset)
+    folder = Folder(dataset)
     if has_images_of(folder, cfg):
-        return load(cfg.val)
+        return load()
     splits = folder.judged()
     folder.say_left_out(splits)
     splits["test"] = that_did_not_train(splits["test"], cfg.classes)
@@ -98,7 +98,7 @@ def has_images_of(folder, cfg):
     """Whether a folder has the images of a run: their paths, sizes, first bytes."""
     try:
         return identity(folder.path, folder.splits(), False) == cfg.images
-    except (AttributeError, UserError):     # a run before there were identities; too few classes
+    except UserError:                       # too few classes to train on
         return False
 
 

@@ -17,7 +17,7 @@ from support.command_line import Parser, cores, data_root, main, number, refuse_
 from support.files import UserError, listed, reason, sha256
 from support.images import decode_as_stored
 from support.layouts import ARCHIVES, COUNTS, FOLDERS, of_papers, read_dataset
-from support.photos import decode
+from support.photos import Folder, decode
 
 
 def download(dataset, root):
@@ -79,7 +79,7 @@ def check(name, root):
         folder, splits = read_dataset(name, root)
         paths = [path for rows in splits.values() for path, _ in rows]
         return refuse_faults(folder, paths, decode_as_stored, "unpack it again")
-    folder, untrainable = common.own_folder(name), None
+    folder, untrainable = Folder(name), None
     try:
         splits = folder.splits()
         folder.say_left_out(splits)

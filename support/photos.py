@@ -118,8 +118,10 @@ class Folder:
 
     def __init__(self, path):
         self.path = Path(path)
-        if not self.path.is_dir():
-            raise UserError(f"no folder {path}")
+        if not path or not self.path.is_dir():
+            raise UserError(f"unknown dataset '{path}': no folder of images (moved? "
+                            "--dataset says where to), and none of cub, cub128, cars, sop, inshop, "
+                            "glyphs")
         images, self.others = files_below(self.path)
         if not images:
             raise UserError(f"{path} has no images")
@@ -158,11 +160,12 @@ class Folder:
     def _splits(self, *parts):
         """{part: its rows} of those of these parts that there are."""
         splits = {}
-        for name, part in sorted(self.parts.items()):
-            if part in splits:
-                raise UserError(f"{self.path} has {name} and another folder that is its {part}: "
-                                "what test images are searched in is named gallery")
-            if part in parts:
+        for part in parts:
+            names = sorted(name for name, own in self.parts.items() if own == part)
+            if len(names) > 1:
+                raise UserError(f"{self.path} has {' and '.join(names)}, which mean one part; what "
+                                "test images are searched in is named gallery")
+            if names:
                 splits[part] = self._rows(part)
         return splits
 
