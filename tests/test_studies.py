@@ -183,7 +183,8 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
     both.config |= dict.fromkeys(("versions", "processor"), "another")  # at seed 3, in both arms
     rows = decided.decided("networks", out)
     assert all(row["Holm-adjusted p"] for row in rows)
-    assert jrd["paired"].startswith(jrd["each arm's best epoch"])       # both arms' is 0.05 higher
+    gain, _, _ = jrd["paired"].partition(" (")
+    assert jrd["each arm's best epoch"] == f"{gain} at 2, 2"            # both are 0.05 higher
 
 
 def test_the_commands_and_the_page_of_the_committed_runs(monkeypatch, typed):
