@@ -9,7 +9,7 @@ from report.records import (PERCENT, Record, folders_of, gains, pivot, read_line
                             seeds_of)
 from support.files import UserError
 from support.layouts import SMALLER
-from support.runs import other_images, other_settings
+from support.runs import differences
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
@@ -213,24 +213,22 @@ def table(runs):
 
 def settings_that_differ(one, other):
     """Two runs -> {setting: its values in both}.  UserError: they were tested on other images."""
-    tested = []
-    for run in (one, other):
-        images = run.config.get("images") or {}
-        tested.append({"dataset": Path(run.config["dataset"]).name, "test": images.get("test"),
-                       "gallery": images.get("gallery")})
-    others = other_images(*tested)
-    if others:
+    differ = differences({"code": None} | one.config, {"code": None} | other.config)
+    images, told = [], {}
+    if Path(one.config["dataset"]).name != Path(other.config["dataset"]).name:
+        images.append("dataset")
+    for name in sorted(differ):
+        if name in ("images of test", "images of gallery"):
+            images.append(name.removeprefix("images of "))
+        elif name not in ("name", "seed", "splits", "code", "images of train", "images of val"):
+            told[name] = differ[name]
+    if images:
         raise UserError(f"{one.folder.name} and {other.folder.name} were tested on different "
-                        f"images ({others} differ): their figures have no difference to speak of")
-    differ = {}
-    for name, values in other_settings(one.config, other.config).items():
-        in_both = name in one.config and name in other.config
-        if in_both and name not in ("name", "seed", "splits"):
-            differ[name] = values
-    codes = one.config.get("code"), other.config.get("code")
-    if codes[0] != codes[1] and "paper" not in differ:
-        differ["code"] = codes
-    return differ
+                        f"images ({', '.join(images)} differ): their figures have no difference to "
+                        "speak of")
+    if "code" in differ and "paper" not in differ:
+        told["code"] = differ["code"]
+    return told
 
 
 def compare(runs, *names):

@@ -16,7 +16,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 from support.files import Unsplit, UserError, atomic, listed, reason
 from support.images import ImageFiles, decode, to_tensor
 from support.layouts import COUNTS, SMALLER, files_below, say_left_out
-from support.runs import other_images, read_checkpoint, script
+from support.runs import differences, read_checkpoint, script
 
 UNKNOWN = "–"                                           # the class of an image in no sub-folder
 SIDE, GAP, TEXT, LINE = 128, 10, 14, 17                 # of a sheet, in pixels
@@ -85,7 +85,8 @@ def rebuild(args):
     dataset, own, common = args.dataset or cfg.dataset, getattr(cfg, "images", {}), paper.common
     try:
         data = load(None if args.dataset else cfg.val)
-        same = data.identity.keys() == own.keys() and not other_images(own, data.identity)
+        same = data.identity.keys() == own.keys() and not differences({"images": own},
+                                                                       {"images": data.identity})
     except Unsplit:
         if not args.dataset:
             raise

@@ -425,9 +425,10 @@ def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all, tmp_path):
 
 
 def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all, tmp_path):
-    stdout, _, status = ends(run_all("--paper", "jrd", PLAN="1"))
+    stdout, _, status = ends(run_all("--paper", "jrd", PLAN="3"))
     assert "the report" in stdout and status == 1
-    assert ends(run_all("--paper", "jrd", PLAN="2")) == ("", "plan: 3 runs\n", 2)
+    for wrong in ("1", "2"):                    # a traceback, an argument
+        assert ends(run_all(PLAN=wrong)) == ("", "plan: 3 runs\n", int(wrong))
     stdout, stderr, status = ends(run_all("--jobs", "0"))
     assert (stdout, stderr.count("\n"), status) == ("", 1, 2)
     assert ends(run_all("--list")) == (f"{tmp_path}/my\\ python listed\n", "", 0)
