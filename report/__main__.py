@@ -78,7 +78,10 @@ def write_report(rows, dataset, folder):
         heading, picture = f"{number}: {experiment.title}", f"{paper}-{name}.png"
         lines += [f"## {heading}", ""]
         if experiment.picture and any(row.finished for row in of_key):
-            if figures.drawn(folder / picture, figures.draw_experiment, of_key, number):
+            note, _ = NOTES.get((dataset, paper), ("", ""))
+            curves = figures.CURVES[experiment.picture](of_key, experiment.columns)
+            bars = experiment.picture != "epochs"
+            if figures.drawn(folder / picture, figures.draw_curves, curves, number + note, bars):
                 written.append(picture)
                 lines += [f"![{heading}]({picture})", ""]
         for on, on_dataset in itertools.groupby(of_key, lambda row: row.dataset):
@@ -101,12 +104,13 @@ def write_quick(rows, folder, seeds):
     """The end of --quick: a table of the pairs, their curves and a sheet, the next command."""
     print(*tables.pair_table(rows), "", "R@1 in % on classes that never trained, last epoch.  "
           + GAIN, sep="\n")
-    curves = figures.epochs(rows, ["R@1"], of_paper=True)
-    if figures.drawn(folder / "curves.png", figures.draw_curves, curves, "R@1 by epoch"):
-        print(f"wrote {folder / 'curves.png'}")
-    methods = [run for row in rows if row.baseline for run in row.finished]
+    picture = folder / "curves.png"
+    if figures.drawn(picture, figures.draw_curves, figures.epochs(rows, ["R@1"]), "R@1 by epoch"):
+        print(f"wrote {picture}")
+    methods = [row for row in rows if row.baseline and row.finished]
     if methods:
-        figures.drawn(folder / "sheet.png", figures.draw_nearest, methods[0].folder / "last.pt")
+        checkpoint = methods[0].finished[0].folder / "last.pt"
+        figures.drawn(folder / "sheet.png", figures.draw_nearest, checkpoint)
     baseline, method = [row.runs[0].folder.name.removesuffix("-s0") for row in rows[:2]]
     if seeds:
         print(f"next, every figure of a pair: python -m report --compare {method} {baseline}")
@@ -115,91 +119,61 @@ def write_quick(rows, folder, seeds):
               shlex.join(["bash", "run_all.sh", "--seeds", "3", *sys.argv[1:]]))
 
 
-# ---------------------------------------------------------------------------- modes
-def rows_in(folder, code, dataset, paper, table, quick, seeds, weights, precision):
-    """The rows that the flags of a list select, with their runs in a folder.  code: whether runs
-    of other code are other runs"""
-    def train(paper, dataset, flags, seed):
-        return experiments.training(paper, dataset, flags, seed, folder, weights, precision, code)
-    return experiments.selected(dataset, paper, table, quick, seeds, train)
-
-
-def rows_to_train(runs, **listed):
-    if Path(runs[0]).suffix == ".xz" or len(runs) > 1:
-        raise UserError(f"--runs {runs[0]}: an archive is read; runs are trained in a folder")
-    return rows_in(runs[0], True, **listed)
-
-
-def list_commands(runs, **listed):
-    for run in all_runs(rows_to_train(runs, **listed)):
-        print(run.command)
-
-
-def plan(runs, weights, **listed):
-    if weights not in (None, "random") and not Path(weights).is_file():
-        raise UserError(f"--weights {weights}: no such file")
-    sys.exit(experiments.plan(rows_to_train(runs, weights=weights, **listed)))
-
-
-def report(runs, out, dataset, paper, table, quick, **listed):
-    """What came out of the list, or of --quick's pairs."""
-    first, what = Path(runs[0]), ["report", "quick" if quick else dataset, paper, table]
-    archive = first.suffix == ".xz"
-    beside = first.parent if archive else first
-    folder = Path(out or beside / "-".join(filter(None, what)))
-    with unpacked(runs) as unpacked_runs:
-        rows = rows_in(unpacked_runs, not archive, dataset, paper, table, quick, **listed)
-        all_of_list = all_runs(rows)
-        stale = [run for run in all_of_list if run.state == "stale"]
-        if stale:
-            print(f"{len(stale)} folders hold other runs: see --plan", file=sys.stderr)
-        if not any(run.result for run in all_of_list):
-            raise UserError("no run of the list is finished; bash run_all.sh trains them")
-        folder.mkdir(parents=True, exist_ok=True)
-        if quick:
-            write_quick(rows, folder, listed["seeds"])
-            return
-        text, written = write_report(rows, dataset, folder)
-    if paper or table:
-        print(re.sub(r"!\[.*?\)\s*", "", text))          # without its pictures
-    print(f"wrote {folder}/{', '.join(written)}")
-
-
-def everything(runs):
-    with unpacked(runs) as folder:
-        print(tables.table(folder))
-
-
-def compare(runs, compare):
-    with unpacked(runs) as folder:
-        print(tables.compare(folder, *compare))
-
-
-def curves(runs, curves, out):
-    with unpacked(runs) as folder:
-        figures.draw_runs(Path(out or "curves.png"), folder, curves)
-
-
-def sheet(sheet, out):
-    figures.draw_nearest(Path(out or Path(sheet).with_name("sheet.png")), sheet)
-
-
-def annotate(out):
-    figures.needed("report.annotate").annotate(Path(out or "annotated"))
+def checked(rows):
+    """The rows of a report.  UserError if nothing has run."""
+    runs = all_runs(rows)
+    stale = sum(run.state == "stale" for run in runs)
+    if stale:
+        print(f"{stale} folders hold other runs: see --plan", file=sys.stderr)
+    if not any(run.result for run in runs):
+        raise UserError("no run of the list is finished; bash run_all.sh trains them")
+    return rows
 
 
 # ---------------------------------------------------------------------------- command line
-LISTED = ("runs", "dataset", "paper", "table", "quick", "seeds", "weights", "precision")
-MODES = {           # what each does, and the flags that it takes
-    "list": (list_commands, LISTED), "plan": (plan, LISTED), "report": (report, (*LISTED, "out")),
-    "compare": (compare, ("runs", "compare")), "curves": (curves, ("runs", "curves", "out")),
-    "sheet": (sheet, ("sheet", "out")), "annotate": (annotate, ("out",)),
-    "everything": (everything, ("runs",))}
+LISTED = ("dataset", "paper", "table", "quick", "seeds", "weights", "precision")    # runs by flags
+TAKEN = {       # the flags of each mode
+    "list": (*LISTED, "runs"), "plan": (*LISTED, "runs"), "report": (*LISTED, "runs", "out"),
+    "compare": ("runs",), "curves": ("runs", "out"), "sheet": ("out",), "annotate": ("out",),
+    "everything": ("runs",)}
 
 
 def main(args):
-    function, flags = MODES[args.mode]
-    function(**{name: getattr(args, name) for name in flags})
+    first, out = Path(args.runs[0]), args.out and Path(args.out)
+    archive = first.suffix == ".xz"
+    if archive and args.mode in ("list", "plan"):
+        raise UserError(f"--runs {first}: an archive is read; runs are trained in a folder")
+    with unpacked(args.runs) as runs:
+        if args.mode in ("list", "plan", "report"):
+            rows = experiments.selected(runs, not archive, *(getattr(args, k) for k in LISTED))
+        if args.list:
+            for run in all_runs(rows):
+                print(run.command)
+        elif args.plan:
+            if args.weights not in (None, "random") and not Path(args.weights).is_file():
+                raise UserError(f"--weights {args.weights}: no such file")
+            sys.exit(experiments.plan(rows))
+        elif args.compare:
+            print(tables.compare(runs, *args.compare))
+        elif args.curves:
+            figures.draw_runs(out or Path("curves.png"), runs, args.curves)
+        elif args.sheet:
+            figures.draw_nearest(out or Path(args.sheet).with_name("sheet.png"), args.sheet)
+        elif args.annotate:
+            figures.needed("report.annotate").annotate(out or Path("annotated"))
+        elif args.mode == "everything":
+            print(tables.table(runs))
+        else:
+            words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
+            folder = out or (first.parent if archive else first) / "-".join(filter(None, words))
+            rows = checked(rows)
+            folder.mkdir(parents=True, exist_ok=True)
+            if args.quick:
+                return write_quick(rows, folder, args.seeds)
+            text, written = write_report(rows, args.dataset, folder)
+            if args.paper or args.table:
+                print(re.sub(r"!\[.*?\)\s*", "", text))          # without its pictures
+            print(f"wrote {folder}/{', '.join(written)}")
 
 
 def parse_args(argv=None):
@@ -228,25 +202,18 @@ def parse_args(argv=None):
     add("--out", help="what to write (default: a report-... in --runs; the sheet beside the run; "
         "curves.png; the folder annotated)")
     args = parser.parse_args(argv)
-    args.mode = mode_of(args)
+    named = [mode for mode in TAKEN if getattr(args, mode, None)]
+    listed = args.dataset or args.paper or args.table or args.quick
+    args.mode = named[0] if named else "report" if listed else "everything"
     where = f"with --{args.mode}"
     if args.mode == "everything":
         where = "without --dataset, --paper, --table or --quick"
-    for name in (*LISTED, "out"):
-        if getattr(args, name) is not None and name not in MODES[args.mode][1]:
+    for name in (*LISTED, "runs", "out"):
+        if getattr(args, name) is not None and name not in TAKEN[args.mode]:
             parser.error(f"--{name} does nothing {where}")
     args.runs = args.runs or ["runs"]
-    if args.mode != "everything":
-        args.dataset = args.dataset or ("glyphs" if args.quick else "real")
+    args.dataset = args.dataset or ("glyphs" if args.quick else "real")
     return args
-
-
-def mode_of(args):
-    for mode in ("list", "plan", "compare", "curves", "sheet", "annotate"):
-        if getattr(args, mode):
-            return mode
-    listed = args.dataset or args.paper or args.table or args.quick
-    return "report" if listed else "everything"
 
 
 if __name__ == "__main__":

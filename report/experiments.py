@@ -194,9 +194,9 @@ CUB128_FLAGS = {("mdr", ""): "--iterations 25", ("mdr", "--l2norm"): "--lr 1e-4"
                 ("dml_da", "--loss npair"): "--lr 1e-5"}
 # What the title of a picture and a line above a table say of the runs
 NOTES = {("cub128", "mdr"): (
-    "\nexploring, 25 iterations per epoch", "Exploring runs: 25 iterations per epoch, from seed 0 "
+    ", exploring at 25 iterations per epoch", "Exploring runs: 25 iterations per epoch, from seed 0 "
     "on.  The deciding ones have 50, and seeds 3 to 10: results/cub128/decided.md.")}
-STAND_INS = ("glyphs", "cub128")
+STAND_INS = {"glyphs": None, "cub128": 3}           # how many seeds, None: the experiment's
 
 
 class Row(NamedTuple):
@@ -219,51 +219,41 @@ def label(name):
     return name if isinstance(name, str) else "{}, {} = {:g}".format(*name)
 
 
-def narrowed(name):
-    """A row of a sweep over widths -> its name on glyphs, where widths are an eighth"""
-    if isinstance(name, tuple) and name[1] == "d":
-        return name[0], "d", name[2] // 8
-    return name
-
-
 def row_on(dataset, key, name, seeds):
     """A row of an experiment on a dataset"""
     flags, baseline = EXPERIMENTS[key].rows[name], EXPERIMENTS[key].baselines.get(name)
-    if dataset == "glyphs":
-        name, baseline = narrowed(name), narrowed(baseline)
-        flags = re.sub(r"--dim \d+", f"--dim {name[2]}", flags)
-    elif dataset == "cub128":
-        for (paper, words), more in CUB128_FLAGS.items():
-            if paper == key[0] and words in flags:
-                flags += f" {more}"
+    if dataset == "glyphs" and "--dim" in flags:                        # widths are an eighth
+        series, symbol, width = name
+        name, baseline = (series, symbol, width // 8), baseline and ("Triplet", symbol, width // 8)
+        flags = flags.replace(f"--dim {width}", f"--dim {width // 8}")
+    for (paper, words), more in CUB128_FLAGS.items():
+        if dataset == "cub128" and paper == key[0] and words in flags:
+            flags += f" {more}"
     return Row(key, name, dataset, flags, seeds, baseline)
 
 
 def rows_of(key, dataset, quick, seeds):
-    """The rows of an experiment on all of its datasets that `dataset` stands for"""
+    """The rows of an experiment on each of its datasets that `dataset` stands for"""
     experiment, rows = EXPERIMENTS[key], []
     names, datasets = list(experiment.rows), experiment.datasets.split()
     if quick:
         names = [experiment.baselines[HEADLINES[key]], HEADLINES[key]]
-    if dataset in STAND_INS:
-        on_a_stand_in = "cub" in datasets or "cars" in datasets
-        datasets = [dataset] if on_a_stand_in else []
-    elif dataset != "real":
-        datasets = [dataset] if dataset in datasets else []
-    for where in datasets:
-        usual = {"glyphs": experiment.seeds, "cub128": 3}.get(where, 5)
-        if quick:               # which ends on two cores in ten minutes, the installation too
-            usual = 1
+    if dataset in STAND_INS and ("cub" in datasets or "cars" in datasets):
+        names = [n for n in names if not re.search("--(backbone|size)", experiment.rows[n])]
+        datasets, usual = [dataset], STAND_INS[dataset] or experiment.seeds
+    else:
+        datasets, usual = [d for d in datasets if dataset in (d, "real")], 5
+    if quick:                   # which ends on two cores in ten minutes, the installation too
+        usual = 1
+    for on in datasets:
         for name in names:
-            elsewhere = re.search("--(backbone|size)", experiment.rows[name])
-            if where not in STAND_INS or not elsewhere:
-                rows.append(row_on(where, key, name, seeds or usual))
+            rows.append(row_on(on, key, name, seeds or usual))
     return rows
 
 
-def selected(dataset, paper, table, quick, seeds, train):
-    """The rows that the flags select, with their trainings.  UserError if there are none.
-    train: what makes a Training of a paper, dataset, flags and seed"""
+def selected(folder, code, dataset, paper, table, quick, seeds, weights, precision):
+    """The rows that the flags select, with their runs in a folder.  code: whether runs of other
+    code are other runs.  UserError if there are none."""
     rows, tables = [], []
     for key in HEADLINES if quick else EXPERIMENTS:
         if paper in (None, key[0]):
@@ -273,9 +263,12 @@ def selected(dataset, paper, table, quick, seeds, train):
     if not rows:
         which = f" for --table {table}: there are {', '.join(tables)}" if table else ""
         raise UserError(f"nothing to run on {NAMES[dataset]}{which}")
-    most = range(max(row.seeds for row in rows))
-    return [row._replace(runs=[train(row.key[0], row.dataset, row.flags, seed) for seed in most])
-            for row in rows]
+    most = max(row.seeds for row in rows)
+    for i, row in enumerate(rows):
+        runs = [training(row.key[0], row.dataset, row.flags, seed, folder, weights, precision, code)
+                for seed in range(most)]
+        rows[i] = row._replace(runs=runs)
+    return rows
 
 
 # ---------------------------------------------------------------------------- a run
@@ -283,29 +276,19 @@ class Training(Folder):
     """One run of the list: its command, settings and folder.  code: whether a run of other code is
     another run; in an archive it is not, and reports name the commits."""
 
-    def __init__(self, paper, dataset, flags, seed, runs="runs", weights=None, precision=None,
-                 code=True):
+    def __init__(self, paper, dataset, flags, seed, runs, weights, precision, code):
         self.paper, self.code = paper, code
         words, more = ["--dataset", dataset, *flags.split()], []
         for flag, value in (("--weights", weights), ("--precision", precision)):
             if value and flag not in words:
                 more += [flag, value]
-        self.setting = shlex.join(["python", f"{paper}.py", *words, *more])     # its command
-        self.words = words + ["--seed", str(seed)] + more
+        self.setting = shlex.join(["python", f"{paper}.py", *words, *more])     # of any seed
+        words += ["--seed", str(seed), *more]
         if runs != "runs":
-            self.words += ["--out", runs]
-
-    @property
-    def command(self):
-        return shlex.join(["python", f"{self.paper}.py", *self.words])
-
-    @functools.cached_property
-    def cfg(self):
-        return SCRIPTS[self.paper].parse_args(self.words)
-
-    @functools.cached_property
-    def folder(self):
-        return run_folder(self.paper, self.cfg)
+            words += ["--out", runs]
+        self.command = shlex.join(["python", f"{paper}.py", *words])
+        self.cfg = SCRIPTS[paper].parse_args(words)
+        self.folder = run_folder(paper, self.cfg)
 
     @functools.cached_property
     def why_other(self):

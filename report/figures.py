@@ -9,7 +9,7 @@ import numpy as np
 
 import common
 from eval import confidence_interval, parse_args
-from report.experiments import EXPERIMENTS, NAMES, NOTES, label
+from report.experiments import NAMES, label
 from report.records import PERCENT, pivot, seeds_of
 from report.tables import records_of
 from support.files import UserError, reason
@@ -19,7 +19,7 @@ from support.search import draw_sheet, nearest_entries, rebuild, split_entries
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKS = "os^Dv*PX<>hpd8"
 LINES = "-", "--", "-.", ":", (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3))
-AXES = {"loss": "training loss", "R@1": "R@1 on test classes (%)",
+AXES = {"R@1": "R@1 on test classes (%)",
         "seen R@1": "R@1 on training classes (%)", "NMI": "NMI (%)", "lambda": "λ",
         "norm mean": "mean of ‖e‖", "norm cv": "coefficient of variation of ‖e‖"}
 
@@ -60,43 +60,42 @@ def save(figure, path):
 
 def draw_curves(path, curves, title, bars=False):
     """curves: (panel, series, points) of a curve or of a part of it; panel: (title, x label, y
-    label); points: [(x, values of the seeds)].  A panel each with the means and, as bands, their
-    95% intervals; with bars the seeds' standard deviations."""
-    curves_in = {}
+    label); points: [(x, {seed: value})].  A panel each with the means and, as bands, their 95%
+    intervals; with bars the seeds' standard deviations.  The title names the seeds."""
+    curves_in, order, seeds = {}, [], set()
     for panel, name, points in curves:
         curves_in.setdefault(panel, {}).setdefault(name, []).extend(points)
+        if name not in order:
+            order.append(name)
     if not curves_in:
         raise UserError("nothing to draw: not every value has run, or no epoch")
     figure, axes = panels(len(curves_in))
-    order, most = [], 0
-    for axis, ((of_panel, x_label, y_label), series) in zip(axes, curves_in.items()):
+    for axis, (panel, series) in zip(axes, curves_in.items()):
         for name, points in series.items():
-            if name not in order:
-                order.append(name)
             i = order.index(name)               # lines thinner one by one: none hides another
             style = dict(color=COLOURS[i % 7], ls=LINES[i % 7], lw=max(3 - 0.4 * i, 1.4), ms=5)
-            x, seeds = zip(*points)
-            mean = np.array([np.mean(values) for values in seeds])
-            most = max(most, *map(len, seeds))
+            x, mean, half = [], [], []
+            for at, by_seed in points:
+                values = list(by_seed.values())
+                seeds |= by_seed.keys()
+                x.append(at)
+                mean.append(np.mean(values))
+                if bars:
+                    half.append(np.std(values, ddof=min(1, len(values) - 1)))
+                else:
+                    half.append(confidence_interval(values)[1] if len(values) > 2 else np.nan)
             if bars:
-                std = [np.std(values, ddof=min(1, len(values) - 1)) for values in seeds]
-                axis.errorbar(x, mean, std, marker=MARKS[i], elinewidth=0.8, capsize=2, label=name,
-                              **style)
-                continue
-            half = np.full(len(x), np.nan)
-            for n, values in enumerate(seeds):
-                if len(values) > 2:
-                    half[n] = confidence_interval(values)[1]
-            axis.plot(x, mean, marker="o" if len(x) == 1 else None, label=name, **style)
-            axis.fill_between(x, mean - half, mean + half, color=COLOURS[i % 7], alpha=0.18, lw=0)
-        axis.set(title=of_panel, xlabel=x_label, ylabel=y_label)
-        if x_label == "epoch":
+                axis.errorbar(x, mean, half, marker=MARKS[i], elinewidth=0.8, capsize=2,
+                              label=name, **style)
+            else:
+                axis.plot(x, mean, marker="o" if len(x) == 1 else None, label=name, **style)
+                axis.fill_between(x, np.subtract(mean, half), np.add(mean, half),
+                                  color=COLOURS[i % 7], alpha=0.18, lw=0)
+        axis.set(title=panel[0], xlabel=panel[1], ylabel=panel[2])
+        if panel[1] == "epoch":
             axis.xaxis.get_major_locator().set_params(integer=True)
-    if bars and most > 1:
-        title += "\nbars: standard deviations over seeds"
-    elif most > 2:
-        title += "\nbands: 95% intervals over seeds"
-    figure.suptitle(title)
+    spread = "bars: standard deviations" if bars else "bands: 95% intervals, from three seeds on"
+    figure.suptitle(f"{title}\nseeds {', '.join(map(str, sorted(seeds)))}; {spread}")
     save(figure, path)
 
 
@@ -110,116 +109,86 @@ def drawn(path, draw, *args):
         print(f"skipped {path.name}: {error}", file=sys.stderr)
 
 
-def told_seeds(seeds):
-    """'seed 3', 'seeds 0 to 2', 'seeds 0, 2'"""
-    seeds = sorted(set(seeds))
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    if seeds == list(range(seeds[0], seeds[-1] + 1)):
-        return f"seeds {seeds[0]} to {seeds[-1]}"
-    return "seeds " + ", ".join(map(str, seeds))
-
-
 # ---------------------------------------------------------------------------- of an experiment
-def shared_seeds(rows):
-    """The seeds that each row has finished"""
-    return set.intersection(*({run.cfg.seed for run in row.finished} for row in rows))
+def title_of(row):
+    """... of a panel"""
+    return f"{NAMES[row.key[0]]} on {NAMES[row.dataset]}, {row.runs[0].cfg.backbone}"
 
 
 def sweep(rows, metrics):
     """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
-    for dataset, on_dataset in itertools.groupby(rows, lambda row: row.dataset):
+    for _, on_dataset in itertools.groupby(rows, lambda row: row.dataset):
         on_dataset = list(on_dataset)
-        table, seeds = pivot(records_of(on_dataset)), shared_seeds(on_dataset)
+        table, seeds = pivot(records_of(on_dataset)), []
+        for run in on_dataset[0].finished:
+            if all(run.cfg.seed in table[row.name, "last epoch", metrics[0]] for row in on_dataset):
+                seeds.append(run.cfg.seed)
         for metric, row in itertools.product(metrics, on_dataset if seeds else ()):
             series, symbol, x = row.name
             by_seed = table[row.name, "last epoch", metric]
-            values = [by_seed[seed] for seed in by_seed if seed in seeds]
-            yield (NAMES[dataset], symbol, AXES.get(metric, metric)), series, [(x, values)]
+            values = {seed: by_seed[seed] for seed in seeds}
+            yield (title_of(row), symbol, AXES.get(metric, metric)), series, [(x, values)]
 
 
-def epochs(rows, metrics, of_paper=False):
-    """A panel per dataset or paper and metric, a curve per row over the epochs of its logs."""
+def epochs(rows, metrics):
+    """A panel per paper, dataset and metric, a curve per row over the epochs of its logs."""
     for row, metric in itertools.product(rows, metrics):
-        points = by_epoch([run.log for run in row.finished], metric)
+        points = by_epoch({run.cfg.seed: run.log for run in row.finished}, metric)
         if points:
-            title = NAMES[row.key[0] if of_paper else row.dataset]
-            yield (title, "epoch", AXES[metric]), label(row.name), points
+            yield (title_of(row), "epoch", AXES[metric]), label(row.name), points
 
 
 def levels(rows, metrics):
     """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch."""
     for row in rows:
-        panel = (NAMES[row.dataset], "level (learned value, in σ* from μ*)",
-                 "share of the pairs (%)")
-        logs = [run.log[-1] for run in row.finished]
+        panel = title_of(row), "level (learned value, in σ* from μ*)", "share of the pairs (%)"
+        table = pivot(records_of([row]))
         for kind in ("positive pairs", "negative pairs"):
-            shares = 100 * np.array([log[f"{kind} by level"] for log in logs])
-            yield panel, kind, list(zip(np.mean([log["levels"] for log in logs], 0), shares.T))
+            for i in range(1, len(row.finished[0].log[-1]["levels"]) + 1):
+                at = table[row.name, "last epoch", f"levels, {i}"].values()
+                shares = table[row.name, "last epoch", f"{kind} by level, {i}"]
+                yield panel, kind, [(np.mean(list(at)), shares)]
 
 
 CURVES = {"sweep": sweep, "epochs": epochs, "levels": levels}          # Experiment.picture
 
 
-def draw_experiment(path, rows, title):
-    """The picture of an experiment.  title: its paper's and its number"""
-    experiment, runs = EXPERIMENTS[rows[0].key], []
-    for row in rows:
-        runs += row.finished
-    networks = ", ".join(dict.fromkeys(run.cfg.backbone for run in runs))
-    note = NOTES.get((rows[0].dataset, rows[0].key[0]), ("", ""))[0]
-    seeds = {run.cfg.seed for run in runs}
-    if experiment.picture == "sweep":
-        seeds = shared_seeds(rows) or seeds
-    title += f": backbone {networks}, {told_seeds(seeds)}{note}"
-    curves = CURVES[experiment.picture](rows, experiment.columns)
-    draw_curves(path, curves, title, experiment.picture != "epochs")
-
-
 # ---------------------------------------------------------------------------- of any runs
 def by_epoch(logs, metric):
-    """The logs of runs -> [(epoch, values of the seeds)] of the epochs that were evaluated."""
+    """{seed: log} -> [(epoch, {seed: value})] of the epochs that were evaluated."""
     unit, points = 100 if PERCENT.fullmatch(metric) else 1, {}
-    for log in logs:
+    for seed, log in logs.items():
         for row in log:
             if metric in row:
-                points.setdefault(row["epoch"], []).append(unit * row[metric])
+                points.setdefault(row["epoch"], {})[seed] = unit * row[metric]
     return sorted(points.items())
-
-
-def loss_of(logs):
-    """The logs of several settings -> what their losses share, its axis.  A log's row has the loss,
-    the paper's loss without a regularizer, the regularizers."""
-    terms = {list(row)[2] for log in logs for row in log if len(row) > 2}
-    if len(terms) == 1:
-        (term,) = terms
-        return term, f"{term} loss, without regularizer"
-    return "loss", "training loss (objectives differ)"
 
 
 def draw_runs(path, runs, names):
     """--curves: loss, unseen and seen R@1 against the epoch.  A setting's name is a curve over its
-    seeds, a run's a curve of its own."""
+    seeds, a run's a curve of its own.  Of several the loss is what they share: the paper's, which
+    a row of the log has after the whole."""
     if path.suffix not in (".png", ".svg"):
         raise UserError(f"--out {path} must end in .png or .svg")
-    logs, seeds = {}, []
+    logs, terms, curves = {}, set(), []
     for name in names:
+        logs[name] = {}
         folders = seeds_of(runs, name, "log.jsonl")
-        for seed, run in folders.items():
-            if run.folder.name == Path(name).name:
-                folders = {seed: run}
-        logs[name] = [run.log for run in folders.values()]
-        seeds += folders
-    loss, axis = "loss", AXES["loss"]
+        alone = [seed for seed in folders if folders[seed].folder.name == Path(name).name]
+        for seed in alone or folders:
+            logs[name][seed] = folders[seed].log
+            terms |= {list(row)[2] for row in folders[seed].log[:1]}
+    loss = "loss", "training loss"
     if len(names) > 1:
-        loss, axis = loss_of(itertools.chain(*logs.values()))
-    curves = []
-    for metric, y_label in ((loss, axis), ("R@1", AXES["R@1"]), ("seen R@1", AXES["seen R@1"])):
+        loss = "loss", "training loss (objectives differ)"
+        if len(terms) == 1:
+            loss = *terms, f"{min(terms)} loss, without regularizer"
+    for metric, axis in (loss, ("R@1", AXES["R@1"]), ("seen R@1", AXES["seen R@1"])):
         for name in names:
             points = by_epoch(logs[name], metric)
             if points:
-                curves.append((("", "epoch", y_label), name, points))
-    draw_curves(path, curves, told_seeds(seeds))
+                curves.append((("", "epoch", axis), name, points))
+    draw_curves(path, curves, "")
     print(f"wrote {path}")
 
 

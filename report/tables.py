@@ -12,6 +12,10 @@ from support.layouts import SMALLER
 from support.runs import differences
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
+COLUMNS = ["run", "seeds", "unseen R@1, last epoch", "best on test*", "pretrained", "seen R@1",
+           "MAP@R", "NMI", "code"]
+SHOWN = (("last epoch", "R@1"), ("best on test", "R@1"), ("pretrained backbone", "R@1"),
+         ("last epoch", "seen R@1"), ("last epoch", "MAP@R"), ("last epoch", "NMI"))
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
 
 
@@ -100,48 +104,33 @@ def printed(entry):
     return str(value)
 
 
-class Figures:
-    """What a table has of a row and metric: {seed: value} by part, gains within a seed"""
-
-    def __init__(self, row, metric, table):
-        self.row, self.metric = row, metric
-        self.last = table[row.name, "last epoch", metric]
-        self.best = table[row.name, "best on test", metric]
-        self.before = table[row.name, "pretrained backbone", metric]
-        self.gains = gains(self.last, table[row.baseline, "last epoch", metric])
-        entry = table[row.name, SMALLER.get(row.dataset, row.dataset), metric]
-        self.papers = entry.get(None, {}).get("value")
-
-    def texts(self):
-        """{what stands before a line of the table: its cell}"""
-        digits = 1 if PERCENT.fullmatch(self.metric) else 3
-        n = len(self.row.finished)
-        texts = {"not run": "–"}
-        if n:
-            last = spread(self.last.values(), digits)
-            texts = {f"**ours**, last epoch, n = {n}": f"**{last}**"}
-        if self.gains:
-            head = f"gain over {label(self.row.baseline)}, n = {len(self.gains)}"
-            texts[head] = difference(self.gains, digits + 1)
-        if self.best:
-            texts["best on test*"] = spread(self.best.values(), digits)
-        return texts
-
-    def csv_row(self):
-        row, first = self.row, self.row.runs[0]
-        mean, std = mean_and_std(self.last.values())
-        best, best_std = mean_and_std(self.best.values())
-        before, _ = mean_and_std(self.before.values())
-        gain, half = confidence_interval(self.gains) if self.gains else (None, None)
-        return {
-            "paper": row.key[0], "table": row.key[1], "row": label(row.name),
-            "dataset": row.dataset, "metric": self.metric, "paper's figure": self.papers,
-            "ours": mean if row.finished else "not run",    # None: DML-DA's α without DML-DA
-            "our std": std, "seeds": len(self.last), "best on test, not to report": best,
-            "best on test's std": best_std, "before training": before, "command": first.setting,
-            "rate": first.cfg.lr, "baseline": row.baseline and label(row.baseline), "gain": gain,
-            "gain's half-width": half if len(self.gains) > 2 else None,
-            "gain's seeds": len(self.gains)}
+def cells(row, metric, table):
+    """A row's figures of one metric -> {what stands before a line of its table: the cell}, a row of
+    tables.csv"""
+    last, best, before = (table[row.name, part, metric].values() for part in (
+        "last epoch", "best on test", "pretrained backbone"))
+    gain = gains(table[row.name, "last epoch", metric], table[row.baseline, "last epoch", metric])
+    papers = table[row.name, SMALLER.get(row.dataset, row.dataset), metric].get(None, {})
+    digits, n = 1 if PERCENT.fullmatch(metric) else 3, len(row.finished)
+    baseline = row.baseline and label(row.baseline)
+    texts, ours, gained, half = {"not run": "–"}, "not run", None, None
+    if n:
+        ours = mean_and_std(last)[0]                        # None: DML-DA's α without DML-DA
+        texts = {f"**ours**, last epoch, n = {n}": f"**{spread(last, digits)}**"}
+    if gain:
+        gained, half = confidence_interval(gain)
+        texts[f"gain over {baseline}, n = {len(gain)}"] = difference(gain, digits + 1)
+    if best:
+        texts["best on test*"] = spread(best, digits)
+    return texts, {
+        "paper": row.key[0], "table": row.key[1], "row": label(row.name), "dataset": row.dataset,
+        "metric": metric, "paper's figure": papers.get("value"), "ours": ours,
+        "our std": mean_and_std(last)[1], "seeds": len(last),
+        "best on test, not to report": mean_and_std(best)[0],
+        "best on test's std": mean_and_std(best)[1], "before training": mean_and_std(before)[0],
+        "command": row.runs[0].setting, "rate": row.runs[0].cfg.lr, "baseline": baseline,
+        "gain": gained, "gain's half-width": half if len(gain) > 2 else None,
+        "gain's seeds": len(gain)}
 
 
 def paper_table(rows):
@@ -158,9 +147,9 @@ def paper_table(rows):
                 head = f"paper, {NAMES[entry.part]}"
                 texts.setdefault(head, {})[entry.metric] = printed(entry.value)
         for metric in metrics:
-            figures = Figures(row, metric, table)
-            csv_rows.append(figures.csv_row())
-            for head, text in figures.texts().items():
+            of_metric, csv_row = cells(row, metric, table)
+            csv_rows.append(csv_row)
+            for head, text in of_metric.items():
                 texts.setdefault(head, {})[metric] = text
         name = f"**{label(row.name)}**"
         for head, by_metric in texts.items():
@@ -171,25 +160,18 @@ def paper_table(rows):
 
 def pair_table(rows):
     """R@1 of some rows and of their baselines, seed by seed, and the gain -> Markdown lines"""
-    table = pivot(records_of(rows))
+    table, part = pivot(records_of(rows)), ("last epoch", "R@1")
     lines = [["method", "R@1", "baseline", "R@1", "gain", "seeds"]]
     for row in rows:
         if row.baseline:
-            ours, theirs = (table[name, "last epoch", "R@1"] for name in (row.name, row.baseline))
-            seeds = ", ".join(map(str, ours))
+            ours, theirs = table[row.name, *part], table[row.baseline, *part]
             lines.append([row.name, each(ours.values()) or "not run", row.baseline,
                           each(theirs.values()) or "not run", difference(gains(ours, theirs)),
-                          seeds or "–"])
+                          ", ".join(map(str, ours)) or "–"])
     return markdown(lines)
 
 
 # ---------------------------------------------------------------------------- whatever was run
-COLUMNS = {"unseen R@1, last epoch": ("last epoch", "R@1"),
-           "best on test*": ("best on test", "R@1"),
-           "pretrained": ("pretrained backbone", "R@1"), "seen R@1": ("last epoch", "seen R@1"),
-           "MAP@R": ("last epoch", "MAP@R"), "NMI": ("last epoch", "NMI")}
-
-
 def records_in(settings):
     """{setting: {seed: Folder}} -> the records of all"""
     for setting, runs in settings.items():
@@ -202,13 +184,14 @@ def table(runs):
     settings = folders_of(runs)
     if not settings:
         raise UserError(f"no finished run under {runs}")
-    figures = pivot(records_in(settings))
-    lines = [["run", "seeds", *COLUMNS, "code"]]
+    lines, figures = [COLUMNS], pivot(records_in(settings))
     for name, folders in settings.items():
         codes = dict.fromkeys(str(run.config.get("code")) for run in folders.values())
-        cells = [spread(figures[name, *column].values()) for column in COLUMNS.values()]
+        cells = [spread(figures[name, *column].values()) for column in SHOWN]
         lines.append([name, str(len(folders)), *cells, ", ".join(codes)])
-    return "\n".join([*markdown(lines), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}"])
+    return "\n".join([*markdown(lines), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}  "
+                      "Pretrained: before training; jrd.py, mdr.py and dml_da.py resize images "
+                      "differently, so compare it within a script alone."])
 
 
 def settings_that_differ(one, other):
@@ -241,22 +224,20 @@ def compare(runs, *names):
     measured, differ = [], {}
     for seed in seeds:
         differ |= settings_that_differ(one[seed], other[seed])
-        for side, run in enumerate((one[seed], other[seed])):
-            measured += records(side, seed, run.figures)
+        measured += [*records(0, seed, one[seed].figures), *records(1, seed, other[seed].figures)]
     heads = [side[seeds[0]].folder.name.rpartition("-s")[0] for side in (one, other)]
     lines, figures = [["last epoch", *heads, "difference"]], pivot(measured)
     for metric in one[seeds[0]].figures["last epoch"]:
-        a, b = (figures[side, "last epoch", metric] for side in range(2))
+        a, b = figures[0, "last epoch", metric], figures[1, "last epoch", metric]
         if len(a) == len(b) == len(seeds):
             digits = 2 if PERCENT.fullmatch(metric) else 4
             lines.append([metric, each(a.values(), digits), each(b.values(), digits),
                           difference(gains(a, b), digits)])
-    told = "Seeds " + ", ".join(map(str, seeds))
+    told = ", ".join(map(str, seeds))
     if alone:
         told += f" (one side has {', '.join(map(str, alone))} too)"
-    lines = [*markdown(lines), "", f"{told}; recalls, MAP@R and NMI in %, others as in the log; "
-             "differences within a seed, their mean, from three seeds on with its 95% interval."]
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
-    if words:
-        lines.append(f"The settings differ in {words}.")
-    return "\n".join(lines)
+    return "\n".join([
+        *markdown(lines), "", f"Seeds {told}; recalls, MAP@R and NMI in %, others as in the log; "
+        "differences within a seed, their mean, from three seeds on with its 95% interval.",
+        words and f"The settings differ in {words}."]).rstrip("\n")

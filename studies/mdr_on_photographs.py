@@ -136,11 +136,11 @@ def draw(runs):
             continue
         panel = (at_best, length), (f"{length} iterations per epoch" + ", best rates" * at_best,
                                     "images seen (1,000)", "R@1, held-out classes (%)")
-        panels.setdefault(panel, {}).setdefault(arm(config), []).append(
+        panels.setdefault(panel, {}).setdefault(arm(config), {})[config["seed"]] = (
             [row | {"epoch": row["epoch"] * length * config["batch"] / 1000} for row in run.log])
     draw_curves(Path(__file__).with_suffix(".png"), [
         (panel, name, by_epoch(logs, "R@1")) for (_, panel), curves in sorted(panels.items())
-        for name, logs in curves.items()], "cub128: backbone squeezenet1_1, held-out training classes")
+        for name, logs in curves.items()], "MDR on cub128, squeezenet1_1, held-out training classes")
 
 
 if __name__ == "__main__":

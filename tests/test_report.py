@@ -25,8 +25,8 @@ from support.runs import code_of, run_folder
 def rows_of(*words):
     """The rows of a list, with their runs in --runs, as report has them"""
     args = command.parse_args([str(word) for word in words])
-    listed = {name: getattr(args, name) for name in command.LISTED if name != "runs"}
-    return command.rows_in(args.runs[0], True, **listed)
+    listed = [getattr(args, name) for name in command.LISTED]
+    return experiments.selected(args.runs[0], True, *listed)
 
 
 def runs_of(*words):
