@@ -11,7 +11,8 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import dml_da  # noqa: E402
 from report.figures import by_epoch, draw_curves  # noqa: E402
-from report.tables import difference, finished, markdown, reading, spread  # noqa: E402
+from report.records import finished, reading  # noqa: E402
+from report.tables import difference, markdown, spread  # noqa: E402
 from studies.jrs_bandwidths import mean_distance, penalty  # noqa: E402
 from support.command_line import main  # noqa: E402
 
@@ -63,9 +64,16 @@ def table(runs):
             SHOWN[m] + 1) for m in SHOWN)])
     print(*markdown(rows), "", *markdown(gains), sep="\n")
     if own:
-        draw_curves(Path(__file__).with_name(f"composed-{run.config['dataset']}.png"), [
-            (("", "epoch", m), name, by_epoch([row["log"] for row in arms[name].values()], m))
-            for m in ("contrastive", "R@1", "D_avg mean") for name in own])
+        dataset, curves = run.config["dataset"], []
+        for metric, y_label in (("contrastive", "contrastive loss"), ("R@1", "R@1 (%)"),
+                                ("D_avg mean", "spread within classes, mean D_avg")):
+            for name in own:
+                points = by_epoch({seed: row["log"] for seed, row in arms[name].items()}, metric)
+                arm, _, alpha = name.rpartition("-")
+                text = arm if alpha == "0" else f"{arm}, α = {alpha}"
+                curves.append((("", "epoch", y_label), text, points))
+        draw_curves(Path(__file__).with_name(f"composed-{dataset}.png"), curves,
+                    f"dml_da.py + α JRS on {dataset}, {run.config['backbone']}")
 
 
 if __name__ == "__main__":

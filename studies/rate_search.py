@@ -19,7 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
 from report.experiments import SCRIPTS  # noqa: E402
-from report.tables import finished, markdown, reading, spread  # noqa: E402
+from report.records import finished, in_paper_units  # noqa: E402
+from report.tables import markdown, spread  # noqa: E402
 from support import command_line  # noqa: E402
 from support.runs import differences  # noqa: E402
 
@@ -96,9 +97,10 @@ def finished_runs(dataset, runs):
     for run in finished(runs):
         for name in SETTINGS_ON[dataset]:
             if run.config["seed"] < SEEDS[dataset] and is_run_of(run.config, name, dataset):
-                by_rate.setdefault(run.config["lr"], {}).setdefault(name, []).append((
-                    *(reading(run, metric) for metric in ("R@1", "seen R@1", "MAP@R")),
-                    run.result["best on test"]["epoch"] / run.config["epochs"]))
+                last = in_paper_units(run.result["last epoch"])
+                best_after = run.result["best on test"]["epoch"] / run.config["epochs"]
+                by_rate.setdefault(run.config["lr"], {}).setdefault(name, []).append(
+                    (last["R@1"], last["seen R@1"], last["MAP@R"], best_after))
     return dict(sorted(by_rate.items()))
 
 
