@@ -70,8 +70,8 @@ def figures(*sides):
     row = {"over classes": over_classes(*hits), "mean": np.mean(a - b),
            "paired": difference(a - b), "p": stats.ttest_rel(a, b).pvalue if len(a) > 2 else None}
     row["paired"] += f" ({', '.join(f'{x:+.2f}' for x in a - b)})" if 1 < len(a) < 4 else ""
-    best, epochs = ([[reading(run, metric, part="best on test") for run in side] for side in sides]
-                    for metric in ("R@1", "epoch"))
+    best = [[run.figures["best on test"]["R@1"] for run in side] for side in sides]
+    epochs = [[run.result["best on test"]["epoch"] for run in side] for side in sides]
     row[BEST] = difference(np.subtract(*best)) + " at {:.0f}, {:.0f}".format(*np.mean(epochs, 1))
     for head, pair in both.items():
         if None not in sum(pair, []):

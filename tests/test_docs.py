@@ -74,7 +74,7 @@ def test_formulas_survive_markdown(page):
 # ---------------------------------------------------------------------------- commands
 EXAMPLE = ["python", "dml_da.py", "--regularizer", "anisotropy"]     # docs/extending.md adds it
 OTHERS = "bash pip git source sed sbatch scontrol".split()
-SCRIPTS = ("jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py")
+PARSERS = {"jrd.py": jrd, "mdr.py": mdr, "dml_da.py": dml_da, "eval.py": judge, "common.py": prepare}
 
 
 def commands(page):
@@ -101,8 +101,8 @@ def accepted(words):
     elif program == "python" and script == "-m":
         assert rest[0] == "report"
         report.parse_args(rest[1:])
-    elif program == "python" and script in SCRIPTS:
-        importlib.import_module(script.removesuffix(".py")).parse_args(rest)
+    elif program == "python" and script in PARSERS:
+        PARSERS[script].parse_args(rest)
     elif program == "python":
         source = (ROOT / script).read_text(encoding="utf-8")
         source += "".join(f'"--{name.replace("_", "-")}"' for name in common.SHARED | jrd.SETTINGS)
