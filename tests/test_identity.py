@@ -273,13 +273,8 @@ def test_what_cannot_be_found_out_is_said_once(train, monkeypatch):
 def test_a_name_that_is_too_long(train, tmp_path):
     long = make_folder(tmp_path / ("long" * 60), [3] * 4, side=20)
     for again in ((), ("--again",)):
-        with pytest.raises(common.UserError, match="too long: shorten the folder long.*, or ch"):
+        with pytest.raises(common.UserError, match="too long: .* dataset's name, long.*; shorten"):
             train(jrd, "--no-cache", *again, dataset=long)
-    short = make_folder(tmp_path / ("d" * 60), [3] * 4, side=20)
-    with pytest.raises(common.UserError, match="too long: shorten --name nnn.*, or change fewer"):
-        train(jrd, "--no-cache", "--name", "n" * 61, *"--alpha 0.12345 --s 20.1234 --m 0.12345 "
-              "--lr 0.000123456 --lr-proxies 0.0123456 --drop-every 7 --eval-every 3 --precision fp32 "
-              "--weights random --dim 17 --batch 9".split(), dataset=short)
 
 
 def test_a_finished_run_without_its_checkpoint_is_finished(train):
@@ -324,7 +319,7 @@ def test_nobody_reads_to_the_end():
 
 @pytest.mark.parametrize("shell", [
     {"CDPATH": "{tmp}/elsewhere"}, {"TMPDIR": "/scratch/not/here"},
-    {"CONDA_PREFIX": "{tmp}/env", "CONDA_DEFAULT_ENV": "dml", "PATH": "{tmp}/env/bin:/usr/bin:/bin"}])
+    {"CONDA_PREFIX": "{tmp}/env", "CONDA_DEFAULT_ENV": "dml", "PATH": "{tmp}/env/bin:/usr/bin"}])
 def test_run_all_in_the_shells_of_others(shell, tmp_path):
     """It runs where it stands, with the environment that is active, without their TMPDIR."""
     for name in ("work/code/run_all.sh", "elsewhere/code/run_all.sh"):
