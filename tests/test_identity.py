@@ -85,9 +85,9 @@ class C(A, metaclass=M):
 
 def test_every_python_tells_the_same_code_by_the_same_digest(tmp_path):
     """... for all the syntax that ours might have, on each Python at hand, without its packages."""
-    for name in ("jrd.py", "common.py", "eval.py", *TRAINING):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(SYNTAX)
+    shutil.copytree(ROOT / "support", tmp_path / "support")
+    for path in ("jrd.py", "common.py", "eval.py", *tmp_path.rglob("*.py")):
+        (tmp_path / path).write_text(SYNTAX)
     program = f"""if True:
         import pathlib, sys
         from unittest.mock import MagicMock
@@ -226,15 +226,18 @@ def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_pat
 
 
 # ---------------------------------------------------------------------------- its folder
-def test_best_is_by_the_held_out_classes(train, monkeypatch):
-    """... of val, never of test, and of the first of equal epochs."""
-    rows = {1: (0.5, 0.9), 2: (0.8, 0.1), 3: (0.8, 0.2)}                # epoch: R@1 on val, on test
+@pytest.fixture
+def at_epochs(monkeypatch):
+    """at_epochs(function of the epoch): called at each one's end, for what it puts into the log"""
     real = runs.Run.end_epoch
+    return lambda function: monkeypatch.setattr(runs.Run, "end_epoch", lambda run, epoch, **row: (
+        real(run, epoch, **row | (function(epoch) or {}))))
 
-    def end_epoch(run, epoch, **row):
-        val, test = rows[epoch + 1]
-        real(run, epoch, **row | {"val R@1": val, "R@1": test})
-    monkeypatch.setattr(runs.Run, "end_epoch", end_epoch)
+
+def test_best_is_by_the_held_out_classes(train, at_epochs):
+    """... of val, never of test, and of the first of equal epochs."""
+    val, test = (0.5, 0.8, 0.8), (0.9, 0.1, 0.2)
+    at_epochs(lambda epoch: {"val R@1": val[epoch], "R@1": test[epoch]})
     folder, out = train(jrd, "--epochs", "3", "--val", "0.2")
     result = left_in(folder)[1]
     assert result["best on held-out classes"]["epoch"] == 2
@@ -286,13 +289,8 @@ def test_a_finished_run_without_its_checkpoint_is_finished(train):
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_photos_that_vanish_while_it_trains(workers, train, photos, monkeypatch):
-    real = runs.Run.end_epoch
-
-    def end_epoch(*args, **row):
-        real(*args, **row)
-        (photos / "class01" / "0.png").unlink(missing_ok=True)
-    monkeypatch.setattr(runs.Run, "end_epoch", end_epoch)
+def test_photos_that_vanish_while_it_trains(workers, train, photos, at_epochs):
+    at_epochs(lambda epoch: (photos / "class01" / "0.png").unlink(missing_ok=True))
     says = "cannot read the image .*0.png.*; .* keeps its last whole epoch; the same command cont"
     with pytest.raises(common.UserError, match=f"^{says}") as stop:
         train(jrd, "--epochs", "2", "--workers", workers, "--no-cache", dataset=photos)
