@@ -26,7 +26,7 @@ from support import glyphs
 from support.command_line import cores, data_root, settle
 from support.files import NonFiniteLoss, UserError, digest, listed, load_torch, reason, sha256
 from support.images import ImageFiles, cache_images, decode_as_stored, read_ahead, to_tensor
-from support.layouts import COUNTS, SMALLER, of_papers, read_dataset
+from support.layouts import COUNTS, of_papers, read_dataset
 from support.networks import BNInception, GoogLeNet
 from support.photos import Folder, decode, identity
 from support.runs import Run, read_checkpoint           # noqa: F401  the scripts' common.Run
@@ -88,7 +88,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         if papers:
             folder, splits = read_dataset(name, root)
         else:
-            photos = own_folder(name)
+            photos = Folder(name)
             folder, splits = photos.path, photos.splits()
             photos.say_left_out(splits)
         ids = identity(folder, splits, papers)
@@ -96,32 +96,20 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         _hold_out(splits, val)
 
     def split(part, prefix):
-        kinds = {c for _, c in splits[part]}
-        if part in ("test", "gallery"):                 # which number the classes of both
-            kinds |= {c for other in ("test", "gallery") for _, c in splits.get(other, ())}
         sources = [source for source, _ in splits[part]]
         if folder is None:
             images = torch.stack([to_tensor(prefix, image) for image in sources])
-            return split_of(splits[part], kinds, images)
-        images = ImageFiles(sources, prefix, decode_as_stored if papers else decode)
-        if cache and prefix:
-            words = [papers or _cache_name(folder), part]
+        else:
+            images = ImageFiles(sources, prefix, decode_as_stored if papers else decode)
+        if cache and prefix and folder is not None:
+            words = [papers or f"{folder.resolve().name[:30]}-{digest(folder.resolve())[:8]}", part]
             if val and part in ("train", "val"):
                 words.append(f"{val:g}")
             whole = "train" if part == "val" else part
             images = cache_images(images, root / ".cache" / "-".join(words), ids[whole])
-        return split_of(splits[part], kinds, images, folder)
+        return split_of(splits, part, images, folder)
     parts = {part: split(part, train if part == "train" else test) for part in splits}
     return Data(train_plain=split("train", test), identity=ids, folder=folder, **parts)
-
-
-def own_folder(name):
-    """A folder of one's own by --dataset -> Folder.  UserError: no folder, no images."""
-    if not name or not Path(name).is_dir():
-        raise UserError(f"unknown dataset '{name}': no folder of images (moved? --dataset says "
-                        f"where to), and none of {', '.join([*COUNTS, *SMALLER])} (and glyphs, "
-                        "which has no files)")
-    return Folder(name)
 
 
 def _glyphs():
@@ -144,18 +132,16 @@ def _hold_out(splits, share):
     splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
 
 
-def _cache_name(folder):
-    place = folder.resolve()
-    return f"{place.name[:30]}-{digest(place)[:8]}"     # a file's name has 255 bytes
-
-
-def split_of(rows, kinds, images, folder=None):
-    """[(path, class)], all classes that are numbered, the images, the paths' folder -> Split"""
-    files, classes = None, sorted(kinds)
-    if folder is not None:
-        files = [path.relative_to(folder).as_posix() for path, _ in rows]
+def split_of(splits, part, images, folder=None):
+    """One of {split: [(path, class)]} with its images -> Split.  test and gallery number the
+    classes of both.  folder: of the paths, None where there are none."""
+    together = ("test", "gallery") if part in ("test", "gallery") else (part,)
+    classes = sorted({c for other in together for _, c in splits.get(other, ())})
     number_of = {c: i for i, c in enumerate(classes)}
-    labels = torch.tensor([number_of[c] for _, c in rows])
+    labels = torch.tensor([number_of[c] for _, c in splits[part]])
+    files = None
+    if folder is not None:
+        files = [path.relative_to(folder).as_posix() for path, _ in splits[part]]
     return Split(images, labels, [str(c) for c in classes], files)
 
 
@@ -238,12 +224,12 @@ def embed(function, split, cfg):
     if whole is not None:
         parts = whole.split(size)
     else:                                               # 8 photos of 50 megapixels take 1.2 GB
-        threads = min(8, cores()) if cfg.workers is None else min(8, cfg.workers)
-        parts = read_ahead(images, size, threads)
+        threads = cores() if cfg.workers is None else cfg.workers
+        parts = read_ahead(images, size, min(8, threads))
     bar = tqdm(parts, "embedding", -(-len(images) // size), unit="batch", leave=False, disable=None)
     x = [function(part.to(cfg.device, non_blocking=True)).float() for part in bar]
     if not x:
-        raise UserError("no images to embed")
+        raise UserError("no images to embed that can be read")
     x = torch.cat(x)
     if not torch.isfinite(x).all():
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
@@ -435,6 +421,7 @@ def load(checkpoint, Network, device="auto"):
     saved = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**saved["config"])
     cfg.device, cfg.classes = device, saved.get("classes")
+    cfg.images = saved["config"].get("images")
     settle(cfg)
     try:
         network = Network(cfg, cfg.splits["train"][1])

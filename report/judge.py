@@ -73,32 +73,32 @@ def images_to_judge(cfg, transforms, dataset=None, cache=True):
     dataset = dataset or cfg.dataset
     prefix, _, test = transforms
 
-    def load(val):
-        return common.load_dataset(dataset, cfg.data_root, prefix, test, cache, val)
+    def load():
+        return common.load_dataset(dataset, cfg.data_root, prefix, test, cache, cfg.val)
     if dataset == "glyphs" or of_papers(dataset):
-        if (of_papers(dataset) or dataset) == (of_papers(cfg.dataset) or cfg.dataset):
-            return load(cfg.val)
+        data = load()
+        if data.identity == cfg.images:
+            return data
         print(OTHER_IMAGES)
-        data = load(None)
         return common.Data(None, None, data.test, data.gallery, folder=data.folder)
-    folder = common.own_folder(dataset)
+    folder = Folder(dataset)
     if has_images_of(folder, cfg):
-        return load(cfg.val)
+        return load()
     splits = folder.judged()
     folder.say_left_out(splits)
     splits["test"] = that_did_not_train(splits["test"], cfg.classes)
-    kinds = {kind for rows in splits.values() for _, kind in rows}
+    data = common.Data(None, None, None, folder=folder.path)
     for part, rows in splits.items():
         images = ImageFiles([path for path, _ in rows], test, decode)
-        splits[part] = common.split_of(rows, kinds, images, folder.path)
-    return common.Data(None, None, folder=folder.path, **splits)
+        setattr(data, part, common.split_of(splits, part, images, folder.path))
+    return data
 
 
 def has_images_of(folder, cfg):
     """Whether a folder has the images of a run: their paths, sizes, first bytes."""
     try:
         return identity(folder.path, folder.splits(), False) == cfg.images
-    except (AttributeError, UserError):     # a run before there were identities; too few classes
+    except UserError:                       # too few classes to train on
         return False
 
 

@@ -17,12 +17,12 @@ from support.command_line import Parser, cores, data_root, main, number, refuse_
 from support.files import UserError, listed, reason, sha256
 from support.images import decode_as_stored
 from support.layouts import ARCHIVES, COUNTS, FOLDERS, of_papers, read_dataset
-from support.photos import decode
+from support.photos import Folder, decode
 
 
 def download(dataset, root):
     """Fetch and unpack cub or sop where it is missing.  Its folder appears whole or not at all.
-    Tested with archives of this machine; the real addresses were not tried."""
+    Tested with file:// addresses; the real ones were not tried."""
     name = of_papers(dataset)
     if name not in ARCHIVES:
         return
@@ -79,7 +79,7 @@ def check(name, root):
         folder, splits = read_dataset(name, root)
         paths = [path for rows in splits.values() for path, _ in rows]
         return refuse_faults(folder, paths, decode_as_stored, "unpack it again")
-    folder, untrainable = common.own_folder(name), None
+    folder, untrainable = Folder(name), None
     try:
         splits = folder.splits()
         folder.say_left_out(splits)

@@ -53,23 +53,14 @@ class ImageFiles:
 def read_ahead(images, size, threads):
     """Tensors of up to `size` of the images in order, without those that are None.  Threads decode
     a batch ahead: unlike processes, they may start anywhere."""
+    n, batch = len(images), []
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        ahead = []                                      # of one batch or two
-        for start in range(0, len(images), size):
-            indices = range(start, min(start + size, len(images)))
-            ahead.append([pool.submit(images.__getitem__, i) for i in indices])
-            if len(ahead) > 1:
-                yield from _stacked(ahead.pop(0))
-        for futures in ahead:
-            yield from _stacked(futures)
-
-
-def _stacked(futures):
-    """The tensors of a batch as one, if there are any."""
-    tensors = [future.result() for future in futures]
-    tensors = [tensor for tensor in tensors if tensor is not None]
-    if tensors:
-        yield torch.stack(tensors)
+        for start in range(0, n + size, size):          # one more, which has none
+            coming = pool.map(images.__getitem__, range(start, min(start + size, n)))
+            tensors = [tensor for tensor in batch if tensor is not None]
+            if tensors:
+                yield torch.stack(tensors)
+            batch = coming
 
 
 # ---------------------------------------------------------------------------- the cache

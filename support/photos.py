@@ -118,8 +118,10 @@ class Folder:
 
     def __init__(self, path):
         self.path = Path(path)
-        if not self.path.is_dir():
-            raise UserError(f"no folder {path}")
+        if not path or not self.path.is_dir():
+            raise UserError(f"unknown dataset '{path}': no folder of images (moved? "
+                            "--dataset says where to), and none of cub, cub128, cars, sop, inshop, "
+                            "glyphs")
         images, self.others = files_below(self.path)
         if not images:
             raise UserError(f"{path} has no images")
@@ -158,11 +160,12 @@ class Folder:
     def _splits(self, *parts):
         """{part: its rows} of those of these parts that there are."""
         splits = {}
-        for name, part in sorted(self.parts.items()):
-            if part in splits:
-                raise UserError(f"{self.path} has {name} and another folder that is its {part}: "
-                                "what test images are searched in is named gallery")
-            if part in parts:
+        for part in parts:
+            names = sorted(name for name, own in self.parts.items() if own == part)
+            if len(names) > 1:
+                raise UserError(f"{self.path} has {' and '.join(names)}, which mean one part; what "
+                                "test images are searched in is named gallery")
+            if names:
                 splits[part] = self._rows(part)
         return splits
 
@@ -194,9 +197,11 @@ class Folder:
         """The names of the classes.  UserError: fewer than needed."""
         classes = sorted({kind for _, kind in rows})
         if len(classes) < least:
+            deeper = self._deeper([path for path, _ in rows])
             raise UserError(f"{self.path / part} has {len(classes) or 'no'} sub-folders with "
                             f"images: it needs one per class and at least {least}; half of the "
-                            "classes train, unless there are train/ and test/")
+                            "classes train, unless there are train/ and test/"
+                            + (deeper and f".  {deeper}"))
         return classes
 
     def _refuse_lost(self):
@@ -230,14 +235,11 @@ class Folder:
         """Print what lies beside the images of these splits, folders first, and what below."""
         used = {path for rows in splits.values() for path, _ in rows}
         used_at_top = {path.relative_to(self.path).parts[0] for path in used}
-        folders, files, deeper = collections.Counter(), [], set()
-        for path in sorted([*self.images, *self.others]):
+        folders, files = collections.Counter(), []
+        for path in sorted({*self.images, *self.others} - used):
             name = path.relative_to(self.path)
             top = name.parts[0]
-            if path in used:
-                if len(name.parts) > 2 + bool(self.images[path][0]):
-                    deeper.add(name.parent.as_posix())
-            elif path.parent == self.path or top in used_at_top:
+            if path.parent == self.path or top in used_at_top:
                 files.append(name.as_posix())
             else:
                 folders[f"{top}/"] += 1
@@ -246,10 +248,22 @@ class Folder:
             left_out.append(f"{len(files):,} files: {listed(files)}")
         if left_out:
             print(f"note: left out of {self.path}: {'; '.join(left_out)}")
+        deeper = self._deeper(used)
         if deeper:
-            print(f"note: {len(deeper):,} folders of images lie below the classes, as "
-                  f"{min(deeper)} does; an image's class is the folder above them.  To have a "
-                  "class for each: docs/running.md, \"A folder per class, deeper\"")
+            print(f"note: {deeper}")
+
+    def _deeper(self, paths):
+        """In words, which folders of images lie below the classes; "" if none do."""
+        deeper = set()
+        for path in paths:
+            part, _ = self.images[path]
+            if len(self._names(path)) > (2 if part else 1):
+                deeper.add(path.parent.relative_to(self.path).as_posix())
+        if not deeper:
+            return ""
+        return (f"{len(deeper):,} folders of images lie below the classes, as {min(deeper)} does; "
+                "an image's class is the folder above them.  To have a class for each: "
+                "docs/running.md, \"A folder per class, deeper\"")
 
 
 # ---------------------------------------------------------------------------- what a photo is

@@ -101,7 +101,8 @@ def accepted(words):
         assert rest[0] == "report"
         report.parse_args(rest[1:])
     elif program == "python" and script in SCRIPTS:
-        importlib.import_module(script.removesuffix(".py")).parse_args(rest)
+        module = {"eval.py": "report.judge", "common.py": "report.prepare"}.get(script)
+        importlib.import_module(module or script.removesuffix(".py")).parse_args(rest)
     elif program == "python":
         source = (ROOT / script).read_text(encoding="utf-8")
         source += (ROOT / "support" / "command_line.py").read_text(encoding="utf-8")

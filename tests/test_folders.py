@@ -53,7 +53,7 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkey
 
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
     ({"train": [2, 2, 2], "val": [2, 2, 2]}, "photos/test has no sub-folders .* train/ and test/"),
-    ({"train": [2, 2], "test": [2], "Query": [2]}, "photos has test and another folder that is its test"),
+    ({"train": [2, 2], "test": [2], "Query": [2]}, "photos has Query and test, which mean one"),
     ({".": [2, 2, 2]}, "has 3 sub-.* at least 4; half .* train/ and test/$"),
     ({"train": [2], "test": [2, 2, 2]}, "photos/train has 1 sub-folders .* at least 2"),
     ({"train": [2, 2], "test": []}, "photos/test has no sub-folders with images"),
@@ -67,6 +67,84 @@ def test_split_folders_by_other_names_or_not_whole(parts, message, tmp_path):
         make_folder(tmp_path / "photos" / part, sizes, side=20)
     with pytest.raises(common.UserError, match=message):
         common.load_dataset(str(tmp_path / "photos"))
+
+
+@pytest.mark.parametrize("parts, left_out", [
+    ("train test", "2 files: cover.png, train/cover.png"),
+    ("Train valid Test", "valid/ (6 files); 2 files: Train/cover.png, cover.png"),
+    ("training validation query gallery",
+     "validation/ (6 files); 2 files: cover.png, training/cover.png")])
+def test_training_check_and_eval_read_a_folder_alike(parts, left_out, tmp_path, capsys):
+    """... by the names that people give its parts.  What belongs to no class is left out."""
+    folder = split_folder(tmp_path / "photos", *parts.split(), images=2)
+    for place in (folder, folder / parts.split()[0]):
+        shutil.copy(next(folder.rglob("*.png")), place / "cover.png")
+    data = common.load_dataset(str(folder))
+    assert [*data.counts()] == ["train", "test", "gallery"][:len(parts.split()) - ("val" in parts)]
+    assert all(counts == [6, 3] for counts in data.counts().values())
+    prepare.check(str(folder), None)
+    assert capsys.readouterr().out.count(f"note: left out of {folder}: {left_out}\n") == 2
+    judged = Folder(folder).judged()
+    assert [path.relative_to(folder).as_posix() for path, _ in judged["test"]] == data.test.files
+    assert [*judged] == [part for part in ("test", "gallery") if part in data.counts()]
+    shutil.rmtree(folder / parts.split()[-1])
+    shutil.rmtree(folder / parts.split()[-2])
+    if len(parts.split()) == 4:                         # train/ and val/ alone are no two classes
+        rows = Folder(folder).judged()["test"]
+        assert {kind for _, kind in rows} == {"class00", "class01", "class02"} and len(rows) == 12
+
+
+def test_folders_below_the_classes_are_said(tmp_path, capsys):
+    folder = tmp_path / "f"
+    told = "6 folders of images lie below the classes, as Dairy/Milk/class00"
+    for kind in ("Fruit/Apple/Gala", "Fruit/Pear", "Dairy/Milk", "Plant/Leek", "Plant/Rice", "Tea"):
+        make_folder(folder / kind, [2])
+    common.load_dataset(str(folder))
+    assert capsys.readouterr().out.startswith(f"note: {told} does; ")
+    (folder / "Tea").rename(folder / "Fruit" / "Tea")
+    with pytest.raises(common.UserError, match=f"f has 3 sub-folders .*  {told}"):
+        common.load_dataset(str(folder))
+
+
+def test_a_folder_without_classes_has_no_figures(tmp_path, typed):
+    """check reads it all the same, lists every broken photo, and says why nothing trains on it."""
+    album = make_folder(tmp_path / "g", [6], side=20) / "class00"
+    with pytest.raises(common.UserError, match="no classes in sub-folders, so no figures"):
+        Folder(album).judged()
+    advice = f"it cannot be trained on: {album} has no sub-folders with images: it needs .*\n"
+    status, out, err = typed("common.py", "check", album)
+    assert (status, out) == (2, f"{album}: 6 images, all can be read\n")
+    assert re.fullmatch(f"common.py: {advice}", err)
+    for name in ("1.png", "4.png"):
+        (album / name).write_bytes((album / name).read_bytes()[:700])
+    status, out, err = typed("common.py", "check", album)
+    assert status == 2
+    assert re.fullmatch(f"common.py: 2 of 6 images .* cannot be read: {advice}", err)
+    assert out.count("cannot read the image") == 2 and "1.png" in out and "4.png" in out
+
+
+def test_a_copy_is_the_same_and_another_photo_is_not(tmp_path):
+    """Whatever its times; also where one photo replaces another of the same name and size."""
+    folder = make_folder(tmp_path / "photos", [2] * 4, side=20)
+    identity = common.load_dataset(str(folder)).identity
+    copy = shutil.copytree(folder, tmp_path / "copy" / "photos", copy_function=shutil.copyfile)
+    assert common.load_dataset(str(copy)).identity == identity
+    photo = copy / "class00" / "0.png"
+    content = photo.read_bytes()
+    photo.write_bytes(content[:-20] + bytes(20))
+    changed = common.load_dataset(str(copy)).identity
+    assert changed["test"] == identity["test"] and changed["train"] != identity["train"]
+
+
+@pytest.mark.parametrize("trained, left, told", [
+    (["a", "x"], ["b"], "of their 2 classes 1 trained, by name, and are left out · a\n"),
+    (["x"], ["a", "b"], "of their 2 classes 0 trained"),
+    (["a", "b"], ["a", "b"], "2 classes 2 trained, by name; all are judged"),
+    (None, ["a", "b"], "if a class of them was trained on, its figures are too high")])
+def test_other_images_are_judged_by_the_classes_that_did_not_train(trained, left, told, capsys):
+    """None: a checkpoint from before it kept their names."""
+    assert judge.that_did_not_train([(c, c) for c in "ab"], trained) == [(c, c) for c in left]
+    assert told in capsys.readouterr().out
 
 
 def test_a_name_has_two_spellings(tmp_path):

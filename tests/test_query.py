@@ -1,12 +1,15 @@
 """A trained network in use: eval.py --query, the sheet, docs/running.md's examples, export."""
 import contextlib
+import multiprocessing
 import re
 import shutil
+import weakref
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import PIL.Image
+import PIL.ImageFont
 import pytest
 import torch
 
@@ -15,7 +18,7 @@ import jrd
 from conftest import ROOT, make_folder
 from report import figures, judge
 from support import glyphs
-from support.images import to_tensor
+from support.images import ImageFiles, to_tensor
 from support.photos import Folder, decode
 
 PAGE = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
@@ -65,6 +68,55 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ty
         assert answers[path][0] == (0.0, path.split("/")[-2], path)
 
 
+def test_photos_that_cannot_be_read_are_named_and_the_others_searched(checkpoint, tmp_path, typed):
+    folder = make_folder(tmp_path / "g", [4, 30])
+    broken = [str(folder / "class00" / "2.png"), str(folder / "class01" / "7.png")]
+    for path in broken:
+        Path(path).write_bytes(Path(path).read_bytes()[:700])
+    asked = [str(folder / "class01" / "6.png"), broken[0], str(folder / "class01" / "29.png")]
+    status, text, _ = typed("eval.py", checkpoint, "--query", *asked, "--gallery", folder)
+    answers = table(text)
+    assert status == 0 and [*answers] == [asked[0], asked[2]] and "searches 32 images" in text
+    assert all(rows[0] == (0.0, "class01", query) for query, rows in answers.items())
+    assert text.count("left out: cannot read the image ") == 3
+    status, _, error = typed("eval.py", checkpoint, "--query", broken[0], "--gallery", folder)
+    assert (status, error) == (2, "eval.py: no images to embed that can be read\n")
+
+
+def test_queries_are_kept_small(checkpoint, tmp_path, typed, monkeypatch):
+    """A photo as it was decoded goes before the next but a few."""
+    def watched(path):
+        photo = decode(path)
+        photos.append(weakref.ref(photo))
+        alive.append(sum(ref() is not None for ref in photos))
+        return photo
+    photos, alive = [], []
+    monkeypatch.setattr(judge, "decode", watched)
+    asked = sorted(make_folder(tmp_path / "g", [40]).rglob("*.png"))
+    typed("eval.py", checkpoint, "--query", *asked, "--gallery", tmp_path / "g")
+    assert len(alive) == 80 and max(alive) <= 12
+
+
+def test_embedding_starts_no_process(checkpoint, tmp_path, monkeypatch):
+    """So it runs in a daemon, and where processes are spawned: paths, open files, PIL images."""
+    def refuse(*args):
+        raise AssertionError("daemonic processes are not allowed to have children")
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", refuse)
+    network, cfg = common.load(checkpoint, jrd.Network, "cpu")
+    transform = jrd.transforms(cfg)[2]
+    paths = sorted(make_folder(tmp_path / "g", [60]).rglob("*.png"))
+
+    def embed(photos):
+        return common.embed(network.embed, ImageFiles(photos, transform, decode), cfg)
+    x = embed(paths)
+    assert len(x) == 60 and cfg.workers is None
+    with open(paths[0], "rb") as file:
+        torch.testing.assert_close(embed([file, PIL.Image.open(paths[1])]), x[:2])
+        assert torch.equal(embed([file]), embed([paths[0]]))            # read a second time
+    with pytest.raises(common.UserError, match="no images to embed"):
+        embed([])
+
+
 def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
     """Test images and gallery of --dataset FOLDER, by their paths, cached or not; --top of more
     than there are shows all; --l2norm changes nothing for a network on the unit sphere."""
@@ -109,7 +161,7 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
                   "lone.JPG": ("", None), "test/class00/0.png": ("test", "class00"),
                   "train/steam.png": ("", "train")}
     (tmp_path / "empty").mkdir()
-    for name, message in (("nowhere", "no folder .*nowhere"), ("empty", "empty has no images")):
+    for name, message in (("nowhere", "no folder of images"), ("empty", "empty has no images")):
         with pytest.raises(common.UserError, match=message):
             Folder(tmp_path / name)
 
@@ -128,6 +180,9 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
         return columns.min(), np.ptp(columns) + 1, np.ptp(rows) + 1
     (left, _, high), (left_of_wrong, *_, high_too) = place((0, 158, 115)), place((213, 94, 0))
     assert place((0, 0, 255))[1:] == (128, 64) and left < left_of_wrong and high == high_too == 134
+    font = PIL.ImageFont.load_default(14)
+    assert judge.cut_to_fit("short\nname", font) == "short name"
+    assert re.fullmatch("a name by.*…", judge.cut_to_fit(wide[1], font))
     assert (sheet[-1] == 255).all() and (sheet[:, -1] == 255).all()     # nothing is cut off
 
 
