@@ -292,7 +292,7 @@ def all_runs(rows, args):
 
 
 def plan(rows, args):
-    """The plan on stderr, the commands that are left on stdout -> status, 1: some cannot start"""
+    """The plan on stderr, the commands that are left on stdout -> status, 3: some cannot start"""
     if args.weights not in (None, "random") and not Path(args.weights).is_file():
         raise UserError(f"--weights {args.weights}: no such file")
     runs, missing = all_runs(rows, args), {}                            # {dataset: why}
@@ -311,4 +311,4 @@ def plan(rows, args):
     for run in runs:
         if run.state != "finished" and run.cfg.dataset not in missing:
             print(run.command)
-    return 1 if missing else 0
+    return 3 if missing else 0

@@ -13,7 +13,7 @@ from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, Folder, read_lines, runs_of
 from support.files import UserError
 from support.layouts import SMALLER
-from support.runs import other_images, other_settings
+from support.runs import differences
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
@@ -265,16 +265,23 @@ def last_figures(run):
 
 def settings_that_differ(*runs):
     """Two runs -> {setting: its values in both}.  UserError: they were tested on other images."""
-    one, other = configs = [run.config for run in runs]
-    if others := other_images(*({"dataset": Path(config["dataset"]).name} | {
-            split: (config.get("images") or {}).get(split) for split in ("test", "gallery")}
-            for config in configs)):
+    one, other = [run.config for run in runs]
+    differ, images = differences({"code": None} | one, {"code": None} | other), []
+    if Path(one["dataset"]).name != Path(other["dataset"]).name:
+        images.append("dataset")
+    for split in ("test", "gallery"):
+        if f"images of {split}" in differ:
+            images.append(split)
+    if images:
         raise UserError(f"{' and '.join(run.folder.name for run in runs)} were tested on different "
-                        f"images ({others} differ): their figures have no difference to speak of")
-    differ = {name: values for name, values in other_settings(one, other).items()
-              if name in one and name in other and name not in ("name", "seed", "splits")}
-    codes = one.get("code"), other.get("code")
-    return differ | ({"code": codes} if len({*codes}) > 1 and "paper" not in differ else {})
+                        f"images ({', '.join(images)} differ): their figures have no difference to "
+                        "speak of")
+    codes = differ.pop("code", None)
+    told = {name: differ[name] for name in sorted(differ)
+            if name not in ("name", "seed", "splits", "images of train", "images of val")}
+    if codes and "paper" not in differ:
+        told["code"] = codes
+    return told
 
 
 def compare(runs, *names):

@@ -21,7 +21,7 @@ import common  # noqa: E402
 from report.experiments import SCRIPTS  # noqa: E402
 from report.tables import finished, markdown, reading, spread  # noqa: E402
 from support import command_line  # noqa: E402
-from support.runs import other_settings  # noqa: E402
+from support.runs import differences  # noqa: E402
 
 load_dataset = common.load_dataset          # of all classes; run puts held_out in its place
 
@@ -84,9 +84,8 @@ def is_run_of(config, name, dataset):
     """Whether a config.json is of a setting of the search on a dataset, at any rate and seed."""
     script, *flags = command(name, dataset, config["lr"]).split()
     own = {"paper": script, **vars(SCRIPTS[script].parse_args(flags))}
-    differ = other_settings(config, own).keys() & own.keys()
-    any_value = {"seed", "eval_every"} | ({"precision"} if own["precision"] == "auto" else set())
-    return config["dataset"] == dataset and differ <= any_value
+    differ = differences(config, own).keys()
+    return config["dataset"] == dataset and differ <= {"seed", "eval_every"}
 
 
 def finished_runs(dataset, runs):

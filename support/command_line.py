@@ -64,9 +64,15 @@ def label(text):
     return text
 
 
+def path(text):
+    """An argparse type: a file or a folder; ~ is the user's, also in --out=~/runs"""
+    return os.path.expanduser(text)
+
+
 def output(*suffixes):
     """An argparse type: a file that can be written, so far as can be seen before the work."""
     def parse(text):
+        text = path(text)
         if not text.lower().endswith(suffixes):
             raise argparse.ArgumentTypeError(f"'{text}' must end in {' or '.join(suffixes)}")
         if Path(text).is_dir() or not Path(text).absolute().parent.is_dir():
@@ -78,7 +84,7 @@ def output(*suffixes):
 
 def data_root():
     """Where the datasets are unless --data-root says otherwise."""
-    return os.environ.get("DML_DATA", "data")
+    return path(os.environ.get("DML_DATA", "data"))
 
 
 SHARED = dict(name=None, again=False, val=None, weights=None, resize=256, size=224,
@@ -97,8 +103,8 @@ def add_shared_arguments(parser, backbone_name):
     add("--lr", type=number(float, above=0), help="learning rate (JRD: of the model)")
     add("--backbone", type=backbone_name, metavar="NAME", help="the paper's own, small, or a "
         "classification model of torchvision: resnet50, squeezenet1_1, ...")
-    add("--weights", metavar="FILE", help="pretrained weights of the backbone, or 'random' "
-        "(default: the published file, checked by SHA-256)")
+    add("--weights", type=path, metavar="FILE", help="pretrained weights of the backbone, or "
+        "'random' (default: the published file, checked by SHA-256)")
     add("--resize", type=number(int, 1), help="what images (JRD: test images) are resized to, of "
         "which the network sees a crop")
     add("--size", type=number(int, 1), help="side of that crop, the network's input")
@@ -112,9 +118,9 @@ def add_shared_arguments(parser, backbone_name):
     add("--name", type=label, help="of an experiment of your own, put into the run folder's name")
     add("--again", action="store_const", const=True, help="train anew in place of the run that the "
         "folder holds")
-    add("--data-root", metavar="DIR", help="folder that holds the datasets (default: $DML_DATA, "
-        "else ./data)")
-    add("--out", metavar="DIR", help="folder that holds the runs")
+    add("--data-root", type=path, metavar="DIR", help="folder that holds the datasets (default: "
+        "$DML_DATA, else ./data)")
+    add("--out", type=path, metavar="DIR", help="folder that holds the runs")
     add("--device", help="auto, cpu, cuda, cuda:1, ...")
     add("--workers", type=number(int, 0), help="processes that load images (default: one per core, "
         "at most 16; none for glyphs, nor to evaluate cached images)")
@@ -152,11 +158,18 @@ def main(function, parse_args):
         if hasattr(stream, "reconfigure"):              # a notebook's has not
             stream.reconfigure(errors="replace")        # a console that has no λ shows a ?
     try:
-        function(parse_args())
+        try:
+            function(parse_args())
+        finally:
+            if sys.stdout:                              # pythonw has none
+                sys.stdout.flush()
+    except BrokenPipeError:                             # nobody reads on: python ... | head
+        _end_by(signal.SIGPIPE)
     except (UserError, NonFiniteLoss, OSError, MemoryError, torch.OutOfMemoryError) as error:
-        # The error of a loader's worker has its traceback before the message.
-        message = str(error).rpartition("files.UserError: ")[2].strip()
-        fail(message or "out of memory", 1 if isinstance(error, NonFiniteLoss) else 2)
+        message = reason(error)
+        if isinstance(error, MemoryError) and not str(error):
+            message = "out of memory"
+        fail(message, 1 if isinstance(error, NonFiniteLoss) else 2)
     except RuntimeError as error:
         last_line = str(error).strip().rpartition("\n")[2]
         if re.search(r"DataLoader worker \(pid|shared memory|</torch_", last_line):
@@ -168,8 +181,13 @@ def main(function, parse_args):
     except KeyboardInterrupt:
         if hasattr(sys, "ps1"):                         # a notebook, which lives on
             raise
-        signal.signal(signal.SIGINT, signal.SIG_DFL)    # a calling shell script stops too
-        os.kill(os.getpid(), signal.SIGINT)
+        _end_by(signal.SIGINT)                          # a calling shell script stops too
+
+
+def _end_by(number):
+    """End as by a signal that nobody handles."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def fail(message, status=2):

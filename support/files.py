@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import time
 import uuid
 from pathlib import Path
@@ -23,8 +24,12 @@ class NonFiniteLoss(Exception):
 
 
 def reason(error):
-    """The first line of an error's message, or its name if it has none."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+    """The first line of an error's message, or its name if it has none.  The error of a loader's
+    process has its traceback before the message."""
+    text = str(error) or type(error).__name__
+    if "Original Traceback" in text:
+        text = re.findall(r"^[\w.]+: (.*)", text, re.MULTILINE)[-1]
+    return text.splitlines()[0]
 
 
 def listed(names, most=4):

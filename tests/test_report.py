@@ -134,7 +134,7 @@ def test_the_plan_has_what_the_list_has_but_what_is_finished(out, typed):
     codes = {row[0]: row[-1] for row in table_rows(typed("report", "--runs", out)[1])}
     assert codes[runs[3].folder.name.removesuffix("-s0")] == "edited"
     status, left, plan = typed("report", "--paper", "mdr", "--table", "2c", "--plan", "--runs", out)
-    assert left == "" and status == 1 and "missing: no cub under" in plan
+    assert left == "" and status == 3 and "missing: no cub under" in plan
 
 
 # ---------------------------------------------------------------------------- gains
@@ -403,9 +403,10 @@ def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all, tmp_path):
 
 
 def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all, tmp_path):
-    stdout, _, status = ends(run_all("--paper", "jrd", PLAN="1"))
+    stdout, _, status = ends(run_all("--paper", "jrd", PLAN="3"))
     assert "the report" in stdout and status == 1
-    assert ends(run_all("--paper", "jrd", PLAN="2")) == ("", "plan: 3 runs\n", 2)
+    for wrong in ("1", "2"):                    # a traceback, an argument
+        assert ends(run_all(PLAN=wrong)) == ("", "plan: 3 runs\n", int(wrong))
     stdout, stderr, status = ends(run_all("--jobs", "0"))
     assert (stdout, stderr.count("\n"), status) == ("", 1, 2)
     assert ends(run_all("--list")) == (f"{tmp_path}/my\\ python listed\n", "", 0)
