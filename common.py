@@ -102,21 +102,18 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         _hold_out(splits, val)
 
     def split(part, prefix):
-        kinds = {c for _, c in splits[part]}
-        if part in ("test", "gallery"):                 # which number the classes of both
-            kinds |= {c for other in ("test", "gallery") for _, c in splits.get(other, ())}
         sources = [source for source, _ in splits[part]]
         if folder is None:
             images = torch.stack([to_tensor(prefix, image) for image in sources])
-            return split_of(splits[part], kinds, images)
-        images = ImageFiles(sources, prefix, decode_as_stored if papers else decode)
-        if cache and prefix:
-            words = [papers or _cache_name(folder), part]
+        else:
+            images = ImageFiles(sources, prefix, decode_as_stored if papers else decode)
+        if cache and prefix and folder is not None:
+            words = [papers or f"{folder.resolve().name[:30]}-{digest(folder.resolve())[:8]}", part]
             if val and part in ("train", "val"):
                 words.append(f"{val:g}")
             whole = "train" if part == "val" else part
             images = cache_images(images, root / ".cache" / "-".join(words), ids[whole])
-        return split_of(splits[part], kinds, images, folder)
+        return split_of(splits, part, images, folder)
     parts = {part: split(part, train if part == "train" else test) for part in splits}
     return Data(train_plain=split("train", test), identity=ids, folder=folder, **parts)
 
@@ -141,18 +138,16 @@ def _hold_out(splits, share):
     splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
 
 
-def _cache_name(folder):
-    place = folder.resolve()
-    return f"{place.name[:30]}-{digest(place)[:8]}"     # a file's name has 255 bytes
-
-
-def split_of(rows, kinds, images, folder=None):
-    """[(path, class)], all classes that are numbered, the images, the paths' folder -> Split"""
-    files, classes = None, sorted(kinds)
-    if folder is not None:
-        files = [path.relative_to(folder).as_posix() for path, _ in rows]
+def split_of(splits, part, images, folder=None):
+    """One of {split: [(path, class)]} with its images -> Split.  test and gallery number the
+    classes of both.  folder: of the paths, None where there are none."""
+    together = ("test", "gallery") if part in ("test", "gallery") else (part,)
+    classes = sorted({c for other in together for _, c in splits.get(other, ())})
     number_of = {c: i for i, c in enumerate(classes)}
-    labels = torch.tensor([number_of[c] for _, c in rows])
+    labels = torch.tensor([number_of[c] for _, c in splits[part]])
+    files = None
+    if folder is not None:
+        files = [path.relative_to(folder).as_posix() for path, _ in splits[part]]
     return Split(images, labels, [str(c) for c in classes], files)
 
 

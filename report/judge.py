@@ -87,11 +87,11 @@ def images_to_judge(cfg, transforms, dataset=None, cache=True):
     splits = folder.judged()
     folder.say_left_out(splits)
     splits["test"] = that_did_not_train(splits["test"], cfg.classes)
-    kinds = {kind for rows in splits.values() for _, kind in rows}
+    data = common.Data(None, None, None, folder=folder.path)
     for part, rows in splits.items():
         images = ImageFiles([path for path, _ in rows], test, decode)
-        splits[part] = common.split_of(rows, kinds, images, folder.path)
-    return common.Data(None, None, folder=folder.path, **splits)
+        setattr(data, part, common.split_of(splits, part, images, folder.path))
+    return data
 
 
 def has_images_of(folder, cfg):

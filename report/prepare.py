@@ -22,7 +22,7 @@ from support.photos import Folder, decode
 
 def download(dataset, root):
     """Fetch and unpack cub or sop where it is missing.  Its folder appears whole or not at all.
-    Tested with archives of this machine; the real addresses were not tried."""
+    Tested with file:// addresses; the real ones were not tried."""
     name = of_papers(dataset)
     if name not in ARCHIVES:
         return

@@ -197,9 +197,11 @@ class Folder:
         """The names of the classes.  UserError: fewer than needed."""
         classes = sorted({kind for _, kind in rows})
         if len(classes) < least:
+            deeper = self._deeper([path for path, _ in rows])
             raise UserError(f"{self.path / part} has {len(classes) or 'no'} sub-folders with "
                             f"images: it needs one per class and at least {least}; half of the "
-                            "classes train, unless there are train/ and test/")
+                            "classes train, unless there are train/ and test/"
+                            + (deeper and f".  {deeper}"))
         return classes
 
     def _refuse_lost(self):
@@ -233,14 +235,11 @@ class Folder:
         """Print what lies beside the images of these splits, folders first, and what below."""
         used = {path for rows in splits.values() for path, _ in rows}
         used_at_top = {path.relative_to(self.path).parts[0] for path in used}
-        folders, files, deeper = collections.Counter(), [], set()
-        for path in sorted([*self.images, *self.others]):
+        folders, files = collections.Counter(), []
+        for path in sorted({*self.images, *self.others} - used):
             name = path.relative_to(self.path)
             top = name.parts[0]
-            if path in used:
-                if len(name.parts) > 2 + bool(self.images[path][0]):
-                    deeper.add(name.parent.as_posix())
-            elif path.parent == self.path or top in used_at_top:
+            if path.parent == self.path or top in used_at_top:
                 files.append(name.as_posix())
             else:
                 folders[f"{top}/"] += 1
@@ -249,10 +248,22 @@ class Folder:
             left_out.append(f"{len(files):,} files: {listed(files)}")
         if left_out:
             print(f"note: left out of {self.path}: {'; '.join(left_out)}")
+        deeper = self._deeper(used)
         if deeper:
-            print(f"note: {len(deeper):,} folders of images lie below the classes, as "
-                  f"{min(deeper)} does; an image's class is the folder above them.  To have a "
-                  "class for each: docs/running.md, \"A folder per class, deeper\"")
+            print(f"note: {deeper}")
+
+    def _deeper(self, paths):
+        """In words, which folders of images lie below the classes; "" if none do."""
+        deeper = set()
+        for path in paths:
+            part, _ = self.images[path]
+            if len(self._names(path)) > (2 if part else 1):
+                deeper.add(path.parent.relative_to(self.path).as_posix())
+        if not deeper:
+            return ""
+        return (f"{len(deeper):,} folders of images lie below the classes, as {min(deeper)} does; "
+                "an image's class is the folder above them.  To have a class for each: "
+                "docs/running.md, \"A folder per class, deeper\"")
 
 
 # ---------------------------------------------------------------------------- what a photo is

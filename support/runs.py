@@ -103,15 +103,14 @@ def differences(old, new):
 
 def _comparable(config):
     """A config as JSON has it, without what is not compared; its images by split."""
-    config = json.loads(json.dumps(config))
-    images = config.get("images")
-    for key in NOT_COMPARED & config.keys():
-        del config[key]
-    if isinstance(images, dict):
-        for split, value in images.items():
-            if isinstance(value, str):                  # old runs have digests of classes
-                config[f"images of {split}"] = value
-    return config
+    compared = {}
+    for key, value in json.loads(json.dumps(config)).items():
+        if key not in NOT_COMPARED:
+            compared[key] = value
+    for split, value in (config.get("images") or {}).items():
+        if isinstance(value, str):                      # old runs have digests of classes
+            compared[f"images of {split}"] = value
+    return compared
 
 
 def why_other(folder, config):
@@ -198,10 +197,8 @@ class Run:
         """A UserError for the OSError of a folder that cannot be read or made."""
         message = f"cannot write {self.folder}: {error.strerror}"
         if error.errno == errno.ENAMETOOLONG:
-            longest = f"the folder {_dataset_name(self.cfg)}"
-            if len(self.cfg.name or "") > len(_dataset_name(self.cfg)):
-                longest = f"--name {self.cfg.name}"
-            message += f": shorten {longest}, or change fewer settings: all of them are in the name"
+            message += (f": it is made of the dataset's name, {_dataset_name(self.cfg)}, of --name "
+                        "and of each setting that is not the preset's; shorten the longest")
         return UserError(message)
 
     def _print_header(self, data, weights):
@@ -212,13 +209,9 @@ class Run:
         shared = "none of them in train"
         if data.shared():
             shared = f"{data.shared()} of them in train (closed-set retrieval)"
-        parts = [f"train {data.train}"]
-        if data.val:
-            parts.append(f"held out {data.val}")
-        parts.append(f"test {data.test}, {shared}")
-        if data.gallery:
-            parts.append(f"gallery {data.gallery}")
-        print(" · ".join(parts))
+        parts = {"train": data.train, "held out": data.val, "test": f"{data.test}, {shared}",
+                 "gallery": data.gallery}
+        print(" · ".join(f"{name} {part}" for name, part in parts.items() if part))
         print(f"backbone {cfg.backbone}, weights {weights[:12]}")
         settings = "the preset"
         if cfg.changed:
@@ -262,10 +255,10 @@ class Run:
                       "continues it")
         if kind is KeyboardInterrupt:
             print(f"\nstopped: {advice}", file=sys.stderr)
-        # A full disk; once a batch has come, photos that vanished.
-        if isinstance(error, OSError) or (isinstance(error, UserError) and self.started):
-            if not isinstance(error, BrokenPipeError):                  # nobody reads: main
-                raise UserError(f"{reason(error)}; {advice}") from error
+        full = isinstance(error, OSError) and not isinstance(error, BrokenPipeError)    # the disk
+        vanished = isinstance(error, UserError) and self.started        # photos, between batches
+        if full or vanished:
+            raise UserError(f"{reason(error)}; {advice}") from error
         if isinstance(error, torch.OutOfMemoryError):
             raise UserError(f"out of GPU memory with --batch {self.cfg.batch}: --precision bf16 "
                             "needs less; so does a smaller --batch, but that is no longer the "
@@ -412,15 +405,12 @@ def show(rows, ks):
     for metric in [*(f"R@{k}" for k in ks), "MAP@R", "NMI", "seen R@1", "val R@1"]:
         if any(metric in row for row in rows.values()):
             metrics.append(metric)
-    width = max(map(len, rows))
-    head = " " * width
-    for metric in metrics:
-        head += f"{metric:>{max(7, len(metric) + 2)}}"
-    print(head)
+    lines = {"": metrics}
     for name, row in rows.items():
-        line = f"{name:<{width}}"
-        for metric in metrics:
-            cell = f"{100 * row[metric]:.1f}" if metric in row else "–"
+        lines[name] = [f"{100 * row[m]:.1f}" if m in row else "–" for m in metrics]
+    for name, cells in lines.items():
+        line = f"{name:<{max(map(len, rows))}}"
+        for metric, cell in zip(metrics, cells):
             line += f"{cell:>{max(7, len(metric) + 2)}}"
         print(line)
     for trap, effect in (("queries without a positive", "count as misses"),

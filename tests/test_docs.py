@@ -10,7 +10,6 @@ from operator import attrgetter
 import pytest
 
 import common
-import jrd
 from conftest import ROOT
 from report import __main__ as report
 
@@ -74,7 +73,7 @@ def test_formulas_survive_markdown(page):
 # ---------------------------------------------------------------------------- commands
 EXAMPLE = ["python", "dml_da.py", "--regularizer", "anisotropy"]     # docs/extending.md adds it
 OTHERS = "bash pip git source sed sbatch scontrol".split()
-PARSERS = {"jrd.py": jrd, "mdr.py": mdr, "dml_da.py": dml_da, "eval.py": judge, "common.py": prepare}
+SCRIPTS = ("jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py")
 
 
 def commands(page):
@@ -101,11 +100,12 @@ def accepted(words):
     elif program == "python" and script == "-m":
         assert rest[0] == "report"
         report.parse_args(rest[1:])
-    elif program == "python" and script in PARSERS:
-        PARSERS[script].parse_args(rest)
+    elif program == "python" and script in SCRIPTS:
+        module = {"eval.py": "report.judge", "common.py": "report.prepare"}.get(script)
+        importlib.import_module(module or script.removesuffix(".py")).parse_args(rest)
     elif program == "python":
         source = (ROOT / script).read_text(encoding="utf-8")
-        source += "".join(f'"--{name.replace("_", "-")}"' for name in common.SHARED | jrd.SETTINGS)
+        source += (ROOT / "support" / "command_line.py").read_text(encoding="utf-8")
         for flag in rest:                               # some hand flags on to a paper's script
             assert not flag.startswith("--") or f'"{flag}"' in source, flag
 
