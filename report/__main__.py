@@ -131,11 +131,11 @@ def checked(rows):
 
 
 # ---------------------------------------------------------------------------- command line
-LISTED = ("dataset", "paper", "table", "quick", "seeds", "weights", "precision")    # runs by flags
+LISTED = ["dataset", "paper", "table", "quick", "seeds", "weights", "precision"]    # runs by flags
 TAKEN = {       # the flags of each mode
-    "list": (*LISTED, "runs"), "plan": (*LISTED, "runs"), "report": (*LISTED, "runs", "out"),
-    "compare": ("runs",), "curves": ("runs", "out"), "sheet": ("out",), "annotate": ("out",),
-    "everything": ("runs",)}
+    "list": ["runs"] + LISTED, "plan": ["runs"] + LISTED, "report": ["runs", "out"] + LISTED,
+    "compare": ["runs"], "curves": ["runs", "out"], "sheet": ["out"], "annotate": ["out"],
+    "everything": ["runs"]}
 
 
 def main(args):
@@ -145,7 +145,9 @@ def main(args):
         raise UserError(f"--runs {first}: an archive is read; runs are trained in a folder")
     with unpacked(args.runs) as runs:
         if args.mode in ("list", "plan", "report"):
-            rows = experiments.selected(runs, not archive, *(getattr(args, k) for k in LISTED))
+            rows = experiments.selected(
+                runs, not archive, args.dataset, args.paper, args.table, args.quick, args.seeds,
+                args.weights, args.precision)
         if args.list:
             for run in all_runs(rows):
                 print(run.command)
@@ -202,13 +204,13 @@ def parse_args(argv=None):
     add("--out", help="what to write (default: a report-... in --runs; the sheet beside the run; "
         "curves.png; the folder annotated)")
     args = parser.parse_args(argv)
-    named = [mode for mode in TAKEN if getattr(args, mode, None)]
-    listed = args.dataset or args.paper or args.table or args.quick
-    args.mode = named[0] if named else "report" if listed else "everything"
-    where = f"with --{args.mode}"
-    if args.mode == "everything":
-        where = "without --dataset, --paper, --table or --quick"
-    for name in (*LISTED, "runs", "out"):
+    args.mode, where = "everything", "without --dataset, --paper, --table or --quick"
+    if args.dataset or args.paper or args.table or args.quick:
+        args.mode = "report"
+    for mode in TAKEN:
+        if getattr(args, mode, None):
+            args.mode, where = mode, f"with --{mode}"
+    for name in TAKEN["report"]:
         if getattr(args, name) is not None and name not in TAKEN[args.mode]:
             parser.error(f"--{name} does nothing {where}")
     args.runs = args.runs or ["runs"]

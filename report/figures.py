@@ -112,7 +112,7 @@ def drawn(path, draw, *args):
 # ---------------------------------------------------------------------------- of an experiment
 def title_of(row):
     """... of a panel"""
-    return f"{NAMES[row.key[0]]} on {NAMES[row.dataset]}, {row.runs[0].cfg.backbone}"
+    return f"{NAMES[row.key[0]]} on {NAMES[row.dataset]}, backbone {row.runs[0].cfg.backbone}"
 
 
 def sweep(rows, metrics):
@@ -147,6 +147,7 @@ def levels(rows, metrics):
             for i in range(1, len(row.finished[0].log[-1]["levels"]) + 1):
                 at = table[row.name, "last epoch", f"levels, {i}"].values()
                 shares = table[row.name, "last epoch", f"{kind} by level, {i}"]
+                shares = {seed: 100 * share for seed, share in shares.items()}
                 yield panel, kind, [(np.mean(list(at)), shares)]
 
 

@@ -22,13 +22,17 @@ CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
 # ---------------------------------------------------------------------------- cells
 def mean_and_std(values):
     """-> mean, standard deviation of the sample (n - 1); None for what there is too little for"""
-    mean = statistics.mean(values) if values else None
-    return mean, statistics.stdev(values) if len(values) > 1 else None
+    if len(values) > 1:
+        return statistics.mean(values), statistics.stdev(values)
+    return (*values, None, None)[:2]
 
 
 def spread(values, digits=1):
     """'mean ± std', the mean alone of a single value, – of none"""
-    return " ± ".join(f"{x:.{digits}f}" for x in mean_and_std(values) if x is not None) or "–"
+    mean, std = mean_and_std(values)
+    if mean is None:
+        return "–"
+    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
 
 
 def each(values, digits=1):
@@ -49,14 +53,20 @@ def difference(values, digits=2):
         return "–"
     mean, half = confidence_interval(values)
     text = f"{round(mean, digits) + 0:+.{digits}f}"                     # + 0: not -0.00
-    return f"{text} {interval(mean - half, mean + half, digits)}" if len(values) > 2 else text
+    if len(values) > 2:
+        text += f" {interval(mean - half, mean + half, digits)}"
+    return text
 
 
 def markdown(rows):
     """Lists of cells, the heads first -> the lines of an aligned table."""
+    lines = []
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [f"| {' | '.join(cell.ljust(w) for cell, w in zip(row, widths))} |" for row in rows]
-    return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]
+    for row in rows:
+        lines.append("| " + " | ".join(map(str.ljust, row, widths)) + " |")
+    rule = "|".join("-" * (width + 2) for width in widths)
+    lines.insert(1, f"|{rule}|")
+    return lines
 
 
 # ---------------------------------------------------------------------------- a paper's table
@@ -89,7 +99,7 @@ def metrics_of(key, dataset, entries):
     for metric in [entry.metric for entry in entries] or EXPERIMENTS[key].columns:
         if metric not in metrics and not (dataset == "glyphs" and re.match(r"R@\d\d", metric)):
             metrics.append(metric)
-    return [*metrics, *EXPERIMENTS[key].beside]
+    return metrics + list(EXPERIMENTS[key].beside)
 
 
 def printed(entry):
@@ -107,16 +117,20 @@ def printed(entry):
 def cells(row, metric, table):
     """A row's figures of one metric -> {what stands before a line of its table: the cell}, a row of
     tables.csv"""
-    last, best, before = (table[row.name, part, metric].values() for part in (
-        "last epoch", "best on test", "pretrained backbone"))
+    last = table[row.name, "last epoch", metric].values()
+    best = table[row.name, "best on test", metric].values()
+    before = table[row.name, "pretrained backbone", metric].values()
     gain = gains(table[row.name, "last epoch", metric], table[row.baseline, "last epoch", metric])
     papers = table[row.name, SMALLER.get(row.dataset, row.dataset), metric].get(None, {})
     digits, n = 1 if PERCENT.fullmatch(metric) else 3, len(row.finished)
     baseline = row.baseline and label(row.baseline)
-    texts, ours, gained, half = {"not run": "–"}, "not run", None, None
-    if n:
-        ours = mean_and_std(last)[0]                        # None: DML-DA's α without DML-DA
+    ours, std = mean_and_std(last)
+    chosen, chosen_std = mean_and_std(best)
+    gained = half = None
+    if n:                                                   # ours None: α without DML-DA
         texts = {f"**ours**, last epoch, n = {n}": f"**{spread(last, digits)}**"}
+    else:
+        texts, ours = {"not run": "–"}, "not run"
     if gain:
         gained, half = confidence_interval(gain)
         texts[f"gain over {baseline}, n = {len(gain)}"] = difference(gain, digits + 1)
@@ -125,9 +139,8 @@ def cells(row, metric, table):
     return texts, {
         "paper": row.key[0], "table": row.key[1], "row": label(row.name), "dataset": row.dataset,
         "metric": metric, "paper's figure": papers.get("value"), "ours": ours,
-        "our std": mean_and_std(last)[1], "seeds": len(last),
-        "best on test, not to report": mean_and_std(best)[0],
-        "best on test's std": mean_and_std(best)[1], "before training": mean_and_std(before)[0],
+        "our std": std, "seeds": len(last), "best on test, not to report": chosen,
+        "best on test's std": chosen_std, "before training": mean_and_std(before)[0],
         "command": row.runs[0].setting, "rate": row.runs[0].cfg.lr, "baseline": baseline,
         "gain": gained, "gain's half-width": half if len(gain) > 2 else None,
         "gain's seeds": len(gain)}
@@ -138,8 +151,8 @@ def paper_table(rows):
     key, dataset = rows[0].key, rows[0].dataset
     entries = list(published(key, dataset))
     metrics = metrics_of(key, dataset, entries)
-    table = pivot([*entries, *records_of(rows)])
-    lines, csv_rows = [["", "", *metrics]], []
+    table = pivot(entries + list(records_of(rows)))
+    lines, csv_rows = [["", ""] + metrics], []
     for row in rows:
         texts = {}                                          # {head: {metric: cell}}
         for entry in entries:
@@ -160,11 +173,12 @@ def paper_table(rows):
 
 def pair_table(rows):
     """R@1 of some rows and of their baselines, seed by seed, and the gain -> Markdown lines"""
-    table, part = pivot(records_of(rows)), ("last epoch", "R@1")
+    table = pivot(records_of(rows))
     lines = [["method", "R@1", "baseline", "R@1", "gain", "seeds"]]
     for row in rows:
         if row.baseline:
-            ours, theirs = table[row.name, *part], table[row.baseline, *part]
+            ours = table[row.name, "last epoch", "R@1"]
+            theirs = table[row.baseline, "last epoch", "R@1"]
             lines.append([row.name, each(ours.values()) or "not run", row.baseline,
                           each(theirs.values()) or "not run", difference(gains(ours, theirs)),
                           ", ".join(map(str, ours)) or "–"])
@@ -186,10 +200,13 @@ def table(runs):
         raise UserError(f"no finished run under {runs}")
     lines, figures = [COLUMNS], pivot(records_in(settings))
     for name, folders in settings.items():
-        codes = dict.fromkeys(str(run.config.get("code")) for run in folders.values())
-        cells = [spread(figures[name, *column].values()) for column in SHOWN]
-        lines.append([name, str(len(folders)), *cells, ", ".join(codes)])
-    return "\n".join([*markdown(lines), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}  "
+        line, codes = [name, str(len(folders))], {}
+        for part, metric in SHOWN:
+            line.append(spread(figures[name, part, metric].values()))
+        for run in folders.values():
+            codes[str(run.config.get("code"))] = True
+        lines.append(line + [", ".join(codes)])
+    return "\n".join(markdown(lines) + ["", f"%, mean ± standard deviation over seeds.  {CHOSEN}  "
                       "Pretrained: before training; jrd.py, mdr.py and dml_da.py resize images "
                       "differently, so compare it within a script alone."])
 
@@ -217,16 +234,17 @@ def settings_that_differ(one, other):
 def compare(runs, *names):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
     differences within a seed; then the settings in which they differ -> Markdown"""
-    one, other = [seeds_of(runs, name) for name in names]
-    seeds, alone = sorted({*one} & {*other}), sorted({*one} ^ {*other})
+    one, other = seeds_of(runs, names[0]), seeds_of(runs, names[1])
+    seeds, alone = sorted(one.keys() & other.keys()), sorted(one.keys() ^ other.keys())
     if not seeds:
         raise UserError(f"{' and '.join(names)} have no seed in common")
     measured, differ = [], {}
     for seed in seeds:
         differ |= settings_that_differ(one[seed], other[seed])
-        measured += [*records(0, seed, one[seed].figures), *records(1, seed, other[seed].figures)]
-    heads = [side[seeds[0]].folder.name.rpartition("-s")[0] for side in (one, other)]
-    lines, figures = [["last epoch", *heads, "difference"]], pivot(measured)
+        for side, run in enumerate((one[seed], other[seed])):
+            measured += records(side, seed, run.figures)
+    heads = [run.folder.name.rpartition("-s")[0] for run in (one[seeds[0]], other[seeds[0]])]
+    lines, figures = [["last epoch"] + heads + ["difference"]], pivot(measured)
     for metric in one[seeds[0]].figures["last epoch"]:
         a, b = figures[0, "last epoch", metric], figures[1, "last epoch", metric]
         if len(a) == len(b) == len(seeds):
@@ -237,7 +255,7 @@ def compare(runs, *names):
     if alone:
         told += f" (one side has {', '.join(map(str, alone))} too)"
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
-    return "\n".join([
-        *markdown(lines), "", f"Seeds {told}; recalls, MAP@R and NMI in %, others as in the log; "
+    return "\n".join(markdown(lines) + [
+        "", f"Seeds {told}; recalls, MAP@R and NMI in %, others as in the log; "
         "differences within a seed, their mean, from three seeds on with its 95% interval.",
         words and f"The settings differ in {words}."]).rstrip("\n")

@@ -73,7 +73,7 @@ def table(runs):
                 text = arm if alpha == "0" else f"{arm}, α = {alpha}"
                 curves.append((("", "epoch", y_label), text, points))
         draw_curves(Path(__file__).with_name(f"composed-{dataset}.png"), curves,
-                    f"dml_da.py + α JRS on {dataset}, {run.config['backbone']}")
+                    f"dml_da.py + α JRS on {dataset}, backbone {run.config['backbone']}")
 
 
 if __name__ == "__main__":

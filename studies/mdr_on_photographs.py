@@ -140,7 +140,7 @@ def draw(runs):
             [row | {"epoch": row["epoch"] * length * config["batch"] / 1000} for row in run.log])
     draw_curves(Path(__file__).with_suffix(".png"), [
         (panel, name, by_epoch(logs, "R@1")) for (_, panel), curves in sorted(panels.items())
-        for name, logs in curves.items()], "MDR on cub128, squeezenet1_1, held-out training classes")
+        for name, logs in curves.items()], "MDR on cub128, squeezenet1_1, on held-out classes")
 
 
 if __name__ == "__main__":

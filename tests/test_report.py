@@ -295,7 +295,8 @@ def test_where_a_figure_is_read(out):
                 cells[table, cell["metric"]] = cell
     assert cells["1", "R@1"]["ours"] == 50 and cells["1", "R@1"]["before training"] == 40
     assert cells["2", "R@1"]["ours"] == pytest.approx(30)
-    assert cells["2", "R@1"]["before training"] is cells["2", "R@1"]["best on test, not to report"] is None
+    assert cells["2", "R@1"]["before training"] is None
+    assert cells["2", "R@1"]["best on test, not to report"] is None
     assert cells["3", "R@1 (fraction)"]["ours"] == pytest.approx(0.3)
     assert cells["3", "H-divergence_NN"]["ours"] == 0.9 and cells["3", "lambda_NN"]["ours"] == 0.5
     rows = rows_of("--dataset", "glyphs", "--table", "fig3", "--runs", out)
@@ -307,7 +308,7 @@ def test_where_a_figure_is_read(out):
 # ---------------------------------------------------------------------------- the figures
 def test_figures_from_logs_and_results(out, tmp_path, monkeypatch, capsys):
     """A sweep without one of its values is skipped, and what was drawn before goes; without
-    matplotlib a line says so."""
+    matplotlib, or with one that does not import, a line says so."""
     pytest.importorskip("matplotlib")
     rows = [row for row in rows_of("--dataset", "glyphs", "--seeds", 2, "--runs", out)
             if row.key in (("jrd", "fig2"), ("mdr", "fig4"), ("mdr", "fig6"))]
@@ -316,24 +317,42 @@ def test_figures_from_logs_and_results(out, tmp_path, monkeypatch, capsys):
     (tmp_path / "jrd-fig2.png").write_bytes(b"from before")
     text, drawn = command.write_report(rows, "glyphs", tmp_path)
     elsewhere = rows[0]._replace(dataset="cub", runs=[first])
-    assert len([*figures.sweep([elsewhere, *rows[:2]], ["R@1"])]) == 1
+    ((panel, series, points),) = figures.sweep([elsewhere, *rows[:2]], ["R@1"])
+    assert panel == ("JRD on CUB, backbone small", "α", figures.AXES["R@1"])
+    assert points == [(0, {0: 40})]
     assert capsys.readouterr().err == (
         "skipped jrd-fig2.png: nothing to draw: not every value has run, or no epoch\n")
     assert not [*tmp_path.glob("*.png")] and ".png" not in text + "".join(drawn)
     for i, run in enumerate(runs):
         pretend(run, 0.4 + 0.001 * i)
+    curves = list(figures.levels([row for row in rows if row.key[1] == "fig6"], ()))
+    assert [(name, round(x, 6), shares) for _, name, ((x, shares),) in curves[:2]] == [
+        ("positive pairs", -2.9, {0: 60, 1: 60}), ("positive pairs", 0.1, {0: 30, 1: 30})]
     text, (_, _, *drawn) = command.write_report(rows, "glyphs", tmp_path)
     assert drawn == ["jrd-fig2.png", "mdr-fig4.png", "mdr-fig6.png"]
     assert all((tmp_path / name).stat().st_size > 10_000 and f"({name})" in text for name in drawn)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    def broken(name):
+        raise ValueError("matplotlib is broken\nhere")
+    monkeypatch.setattr(figures.importlib, "import_module", broken)
     command.write_report(rows, "glyphs", tmp_path)
     for line, name in zip(capsys.readouterr().err.splitlines(), drawn, strict=True):
         assert line.startswith(f"skipped {name}: ") and "matplotlib" in line and "pip" in line
 
 
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "tkagg", "none"])
+def test_a_notebooks_backend_does_no_harm(backend, tmp_path):
+    pytest.importorskip("matplotlib")
+    draw = ("from report.figures import draw_curves; import pathlib, sys; draw_curves("
+            "pathlib.Path(sys.argv[1]), [(('', 'epoch', ''), 'a', [(1, {0: 1.0})])], 'a title')")
+    subprocess.run([sys.executable, "-c", draw, tmp_path / "a.png"], check=True, cwd=ROOT,
+                   env=os.environ | {"MPLBACKEND": backend, "DISPLAY": ""})
+    assert (tmp_path / "a.png").exists()
+
+
 def test_curves_of_any_runs(out, tmp_path, monkeypatch, typed):
     """A setting is the mean of its seeds, a folder itself, finished or not; epochs without R@1 are
-    left out of its panel alone; seeds that stand at different epochs share what both have."""
+    left out of its panel alone; seeds that stand at different epochs share what both have.  Of the
+    losses what the settings share, the paper's; nothing is shared by other losses."""
     def write(name, *rows):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -353,17 +372,19 @@ def test_curves_of_any_runs(out, tmp_path, monkeypatch, typed):
         {(y_label, name): points for (*_, y_label), name, points in curves}))
     typed("report", "--curves", *names, "--runs", out)
     r1, seen = (figures.AXES[metric] for metric in ("R@1", "seen R@1"))
-    assert drawn["triplet loss, without regularizer", "mdr-glyphs"] == [(1, [4.0, 6.0]), (2, [2.0, 4.0]), (3, [1.0])]
-    assert drawn[r1, "mdr-glyphs"] == [(2, [50.0, 25.0]), (3, [50.0])]
-    assert drawn[r1, "mdr-glyphs-s1"] == [(2, [25.0]), (3, [50.0])]
-    assert drawn[r1, "mdr-glyphs-s1-s0"] == [(1, [12.5])]
+    assert drawn["triplet loss, without regularizer", "mdr-glyphs"] == [
+        (1, {0: 4, 1: 6}), (2, {0: 2, 1: 4}), (3, {1: 1})]
+    assert drawn[r1, "mdr-glyphs"] == [(2, {0: 50, 1: 25}), (3, {1: 50})]
+    assert drawn[r1, "mdr-glyphs-s1"] == [(2, {1: 25}), (3, {1: 50})]
+    assert drawn[r1, "mdr-glyphs-s1-s0"] == [(1, {0: 12.5})]
     assert [name for label, name in drawn if label == seen] == ["mdr-glyphs"]
     write("dml_da-glyphs-s0", {"epoch": 1, "loss": 3.0, "npair": 1.0})
     typed("report", "--curves", "mdr-glyphs", "dml_da-glyphs", "--runs", out)
     loss = "training loss (objectives differ)"
-    assert drawn[loss, "dml_da-glyphs"] == [(1, [3.0])] and drawn[loss, "mdr-glyphs"][0][1] == [8, 8]
+    assert drawn[loss, "dml_da-glyphs"] == [(1, {0: 3})]
+    assert drawn[loss, "mdr-glyphs"][0] == (1, {0: 8, 1: 8})
     typed("report", "--curves", "mdr-glyphs-s0", "--runs", out)
-    assert drawn["training loss", "mdr-glyphs-s0"] == [(1, [8.0]), (2, [8.0])]
+    assert drawn["training loss", "mdr-glyphs-s0"] == [(1, {0: 8}), (2, {0: 8})]
 
 
 @pytest.mark.parametrize("file, content", [
