@@ -115,7 +115,7 @@ def test_a_folder_without_classes_has_no_figures(tmp_path, typed):
         (album / name).write_bytes((album / name).read_bytes()[:700])
     status, out, err = typed("common.py", "check", album)
     assert status == 2
-    assert re.fullmatch(f"common.py: 2 of 6 images .* cannot be read: {advice}", err)
+    assert re.fullmatch(f"common.py: 2 of 6 images .* read: mend or .* them; and {advice}", err)
     assert out.count("cannot read the image") == 2 and "1.png" in out and "4.png" in out
 
 
