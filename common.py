@@ -338,8 +338,8 @@ def backbone(name, size=224):
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"{name} cannot take images of {size} × {size} (--size): {reason(error)}")
     if len(shape) != 2:
-        raise UserError(f"{name} gives {tuple(shape)} for one image, not (1, width): it has to pool "
-                        "and flatten")
+        raise UserError(f"{name} gives {tuple(shape)} for one image, not (1, width): it must "
+                        "pool and flatten")
     return network, shape[1]
 
 
