@@ -181,21 +181,19 @@ def confidence_interval(values, level=0.95):
 def _usable(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
     """One or two sets -> of both each x (n, d) float32, or float64 if one needs it, and labels (n,)
     long on the host; the first twice if the second is None.  ValueError if not usable."""
-    sets = [(names[0], torch.as_tensor(a).detach(), a_labels)]
-    if b is not None:
-        sets.append((names[1], torch.as_tensor(b).detach(), b_labels))
-    dtype, width = torch.float32, sets[0][1].shape[-1:]
-    for _, x, _ in sets:
+    sets = [torch.as_tensor(x).detach() for x in (a, b) if x is not None]
+    dtype, usable = torch.float32, []
+    for x in sets:
         if x.dtype in (torch.float64, torch.int64, torch.int32):
             dtype = torch.float64
-    usable = []
-    for name, x, labels in sets:
+    for name, x, labels in zip(names, sets, (a_labels, b_labels)):
         labels = torch.as_tensor([] if labels is None else labels).cpu()
         if x.ndim != 2 or labels.ndim != 1 or len(x) != len(labels) or not x.numel():
             raise ValueError(f"{name} must be (n, d) and its labels (n,), n and d at least 1, "
                              f"not {tuple(x.shape)} and {tuple(labels.shape)}")
-        if x.shape[1:] != width:
-            raise ValueError(f"{' and '.join(names)} differ in dimension: {width[0]}, {x.shape[1]}")
+        if x.shape[1] != sets[0].shape[1]:
+            raise ValueError(f"{' and '.join(names)} differ in dimension: {sets[0].shape[1]}, "
+                             f"{x.shape[1]}")
         if (labels != labels.long()).any():
             raise ValueError(f"labels of {name} must be whole numbers")
         x = x.to(dtype)

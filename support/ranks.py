@@ -64,7 +64,7 @@ def decided_places(x, labels, bank, bank_labels, rows, near):
     order = d.argsort()
     order = order[query[order].argsort(stable=True)]        # by query, within it by distance
     place = torch.arange(1, len(d) + 1, device=d.device) - torch.searchsorted(query, query)
-    return query[right[order]], place[right[order]]
+    return rows[query[right[order]]], place[right[order]]
 
 
 def first_places(x, labels, bank, bank_labels, ks):
@@ -78,14 +78,10 @@ def first_places(x, labels, bank, bank_labels, ks):
     a, b, error = with_norms(x, bank)
 
     nearest = torch.full_like(error, -torch.inf)                        # -‖a - b‖²/2 of a positive
-    end = 0
-    for count in labels.unique(return_counts=True)[1].tolist():
-        rows = slice(end, end + count)
-        end += count
+    for rows in torch.arange(len(a)).split(labels.unique(return_counts=True)[1].tolist()):
+        s = products(a[rows], b[bank_labels == labels[rows[0]]])
         if within_itself:
-            s = products(a[rows], b[rows]).fill_diagonal_(-torch.inf)
-        else:
-            s = products(a[rows], b[bank_labels == labels[rows.start]])
+            s.fill_diagonal_(-torch.inf)
         if s.numel():
             nearest[rows] = s.amax(1)
 
@@ -112,8 +108,7 @@ def first_places(x, labels, bank, bank_labels, ks):
         s = similarities(a, b, rows, within_itself)
         low, high = bounds[:, rows, None]
         query, place = decided_places(x, labels, bank, bank_labels, rows, (s >= low) & (s < high))
-        first = torch.searchsorted(query, torch.arange(len(rows), device=x.device))
-        most[rows] = (s >= high).sum(1) + place[first] - 1.0
+        most[rows] = (s >= high).sum(1) + place[torch.searchsorted(query, rows)] - 1.0
     most[nearest == -torch.inf] = torch.inf
     return torch.empty_like(most).scatter(0, order, 1 + most).cpu()
 
@@ -124,14 +119,13 @@ def positive_places(x, labels, bank, bank_labels, R):
     labels, bank_labels, R = labels.to(x.device), bank_labels.to(x.device), R.to(x.device)
     a, b, error = with_norms(x, bank)
     last = (R - 1).clamp(min=0)
-    queries, places = [], []
+    found = []
     for rows in torch.arange(len(x), device=x.device).split(128):
         s = similarities(a, b, rows, bank is x)
         values = s.topk(int(last.max()) + 1).values
         low = values.gather(1, last[rows, None]) - error[rows, None]
-        query, place = decided_places(x, labels, bank, bank_labels, rows, s >= low)
-        queries.append(rows[query])
-        places.append(place)
+        found.append(decided_places(x, labels, bank, bank_labels, rows, s >= low))
+    queries, places = zip(*found)
     return torch.cat(queries).cpu(), torch.cat(places).cpu()
 
 
@@ -139,9 +133,5 @@ def nearest(points, bank):
     """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and its nearest row of
     the bank (n,), and which row that is (n,) long: of equally near ones any"""
     half = bank.square().sum(1) / 2
-    values, rows = [], []
-    for part in points.split(1024):
-        value, row = (half - products(part, bank)).min(1)
-        values.append(value)
-        rows.append(row)
+    values, rows = zip(*[(half - products(part, bank)).min(1) for part in points.split(1024)])
     return torch.cat(values), torch.cat(rows)

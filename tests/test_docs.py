@@ -80,7 +80,7 @@ SCRIPTS = ("jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py")
 def shell_lines(page):
     """The lines that a page has a person paste into a shell."""
     for language, block in fenced(page.read_text(encoding="utf-8")):
-        if not language and re.match(r"(#|(\w+=\S+ +)*(python|bash|export|for|xargs)\b)", block):
+        if not language:
             yield from block.splitlines()
 
 
@@ -98,7 +98,7 @@ def commands(page):
     lines += re.findall(r"(?<!`)`((?:python|bash) [^`\n]+)`(?!`)", prose(page))
     for line in lines:
         for part in re.split(r"[;|]|\bdo\b", line):
-            words = shlex.split(part)
+            words = shlex.split(re.sub(r"^ *(\w+=\S+ +)+", "", part))
             if ">" in words:
                 words = words[:words.index(">")]
             if words and words[0] in ("python", *OTHERS):
