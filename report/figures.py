@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 import common
-from eval import confidence_interval, parse_args
+from eval import confidence_interval
 from report.experiments import NAMES, label
+from report.judge import draw_sheet, entries_of, images_to_judge, nearest_entries, open_checkpoint
 from report.records import PERCENT, pivot, seeds_of
 from report.tables import records_of
 from support.files import UserError, reason
-from support.search import draw_sheet, nearest_entries, rebuild, split_entries
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -199,11 +199,13 @@ def draw_nearest(path, checkpoint):
     nearest to it."""
     if path.suffix not in (".png", ".jpg"):
         raise UserError(f"--out {path} must end in .png or .jpg")
-    _, network, cfg, data = rebuild(parse_args([str(checkpoint)]))
+    network, cfg, transforms = open_checkpoint(checkpoint)
+    data = images_to_judge(cfg, transforms)
     embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery")
     (queries, labels), (gallery, _) = embedded["test"], embedded.get("gallery", embedded["test"])
-    entries = split_entries(data.test, data.folder)
-    searched = split_entries(data.gallery, data.folder) if data.gallery else entries
+    entries = searched = entries_of(data.test, data.folder)
+    if data.gallery is not None:
+        searched = entries_of(data.gallery, data.folder)
     draw, rows = np.random.RandomState(0), []
     for c in draw.permutation(labels.unique())[:6]:
         i = draw.choice(np.flatnonzero(labels == c))

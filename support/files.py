@@ -19,10 +19,6 @@ class UserError(Exception):
     """A mistake that the user can mend: one line on stderr, exit status 2."""
 
 
-class Unsplit(UserError):
-    """A folder whose images cannot be split into classes that train and classes that test."""
-
-
 class NonFiniteLoss(Exception):
     """The loss became nan or infinite: one line on stderr, exit status 1."""
 

@@ -2,7 +2,6 @@
 import ast
 import errno
 import functools
-import importlib
 import io
 import json
 import re
@@ -16,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 from support import machine
-from support.command_line import RUNTIME_ONLY, device, plain
+from support.command_line import RUNTIME_ONLY, plain
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, listed, load_torch, lock,
                            reason, write_json)
 
@@ -24,12 +23,6 @@ PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
 NOT_COMPARED = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "images", "dataset",
                 "changed"}
-
-
-def script(paper):
-    """jrd, mdr or dml_da -> the script as a module, and by its `common` what all three share.  The
-    one way up, for what begins with a paper's name: a checkpoint, `common.py prepare`."""
-    return importlib.import_module(paper)
 
 
 # ---------------------------------------------------------------------------- what a run is
@@ -40,7 +33,8 @@ def code_of(paper):
     texts with a blank, outside the script.  What command lines decide are settings."""
     script = ROOT / f"{paper}.py"
     files = [script, ROOT / "common.py", ROOT / "eval.py"]
-    for name in ("files", "glyphs", "images", "layouts", "networks", "ranks", "runs"):
+    for name in ("files", "glyphs", "images", "layouts", "networks", "photos", "ranks",
+                 "runs"):
         files.append(ROOT / "support" / f"{name}.py")
 
     def as_text(node, messages):
@@ -109,15 +103,14 @@ def differences(old, new):
 
 def _comparable(config):
     """A config as JSON has it, without what is not compared; its images by split."""
-    config = json.loads(json.dumps(config))
-    images = config.get("images")
-    for key in NOT_COMPARED & config.keys():
-        del config[key]
-    if isinstance(images, dict):
-        for split, value in images.items():
-            if isinstance(value, str):                  # old runs have digests of classes
-                config[f"images of {split}"] = value
-    return config
+    compared = {}
+    for key, value in json.loads(json.dumps(config)).items():
+        if key not in NOT_COMPARED:
+            compared[key] = value
+    for split, value in (config.get("images") or {}).items():
+        if isinstance(value, str):                      # old runs have digests of classes
+            compared[f"images of {split}"] = value
+    return compared
 
 
 def why_other(folder, config):
@@ -189,7 +182,7 @@ class Run:
             "paper": paper, **vars(cfg), "weights_sha256": weights, "splits": data.counts(),
             "images": data.identity, "code": code_of(paper),
             "versions": machine.versions(), "commit": commit,
-            "processor": machine.processor(device(cfg))}
+            "processor": machine.processor(torch.device(cfg.device))}
         if not cfg.again:
             try:
                 why = why_other(self.folder, self.config)
@@ -204,27 +197,21 @@ class Run:
         """A UserError for the OSError of a folder that cannot be read or made."""
         message = f"cannot write {self.folder}: {error.strerror}"
         if error.errno == errno.ENAMETOOLONG:
-            longest = f"the folder {_dataset_name(self.cfg)}"
-            if len(self.cfg.name or "") > len(_dataset_name(self.cfg)):
-                longest = f"--name {self.cfg.name}"
-            message += f": shorten {longest}, or change fewer settings: all of them are in the name"
+            message += (f": it is made of the dataset's name, {_dataset_name(self.cfg)}, of --name "
+                        "and of each setting that is not the preset's; shorten the longest")
         return UserError(message)
 
     def _print_header(self, data, weights):
         cfg = self.cfg
-        print(f"{self.paper} on {_dataset_name(cfg)} · {device(cfg)} "
+        print(f"{self.paper} on {_dataset_name(cfg)} · {cfg.device} "
               f"({self.config['processor']}, {torch.get_num_threads()} threads) · torch "
               f"{torch.__version__}")
         shared = "none of them in train"
         if data.shared():
             shared = f"{data.shared()} of them in train (closed-set retrieval)"
-        parts = [f"train {data.train}"]
-        if data.val:
-            parts.append(f"held out {data.val}")
-        parts.append(f"test {data.test}, {shared}")
-        if data.gallery:
-            parts.append(f"gallery {data.gallery}")
-        print(" · ".join(parts))
+        parts = {"train": data.train, "held out": data.val, "test": f"{data.test}, {shared}",
+                 "gallery": data.gallery}
+        print(" · ".join(f"{name} {part}" for name, part in parts.items() if part))
         print(f"backbone {cfg.backbone}, weights {weights[:12]}")
         settings = "the preset"
         if cfg.changed:
@@ -268,10 +255,10 @@ class Run:
                       "continues it")
         if kind is KeyboardInterrupt:
             print(f"\nstopped: {advice}", file=sys.stderr)
-        # A full disk; once a batch has come, photos that vanished.
-        if isinstance(error, OSError) or (isinstance(error, UserError) and self.started):
-            if not isinstance(error, BrokenPipeError):                  # nobody reads: main
-                raise UserError(f"{reason(error)}; {advice}") from error
+        full = isinstance(error, OSError) and not isinstance(error, BrokenPipeError)    # the disk
+        vanished = isinstance(error, UserError) and self.started        # photos, between batches
+        if full or vanished:
+            raise UserError(f"{reason(error)}; {advice}") from error
         if isinstance(error, torch.OutOfMemoryError):
             raise UserError(f"out of GPU memory with --batch {self.cfg.batch}: --precision bf16 "
                             "needs less; so does a smaller --batch, but that is no longer the "
@@ -418,15 +405,12 @@ def show(rows, ks):
     for metric in [*(f"R@{k}" for k in ks), "MAP@R", "NMI", "seen R@1", "val R@1"]:
         if any(metric in row for row in rows.values()):
             metrics.append(metric)
-    width = max(map(len, rows))
-    head = " " * width
-    for metric in metrics:
-        head += f"{metric:>{max(7, len(metric) + 2)}}"
-    print(head)
+    lines = {"": metrics}
     for name, row in rows.items():
-        line = f"{name:<{width}}"
-        for metric in metrics:
-            cell = f"{100 * row[metric]:.1f}" if metric in row else "–"
+        lines[name] = [f"{100 * row[m]:.1f}" if m in row else "–" for m in metrics]
+    for name, cells in lines.items():
+        line = f"{name:<{max(map(len, rows))}}"
+        for metric, cell in zip(metrics, cells):
             line += f"{cell:>{max(7, len(metric) + 2)}}"
         print(line)
     for trap, effect in (("queries without a positive", "count as misses"),
