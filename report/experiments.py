@@ -318,54 +318,45 @@ training = functools.cache(Training)        # of the same arguments the same one
 
 def all_runs(rows):
     """Each training of the rows once: the headlines', then others'; seed 0 of all, 1, ..."""
-    runs = {}
-    headlines = [row for row in rows if row.key in HEADLINES]
-    for group in headlines, rows:
-        for seed in range(max([row.seeds for row in group], default=0)):
-            for row in group:
-                if seed < row.seeds:
-                    runs.setdefault(row.runs[seed].folder, row.runs[seed])
+    wanted, runs = [], {}
+    for row in rows:
+        for seed, run in enumerate(row.runs[:row.seeds]):
+            wanted.append((row.key not in HEADLINES, seed, len(wanted), run))
+    for _, _, _, run in sorted(wanted):
+        runs.setdefault(run.folder, run)
     return list(runs.values())
-
-
-# ---------------------------------------------------------------------------- the plan
-def missing_datasets(runs):
-    """{dataset: why it cannot be read} of those that runs need"""
-    roots, missing = {run.cfg.dataset: run.cfg.data_root for run in runs}, {}
-    for dataset, root in roots.items():
-        try:
-            if dataset != "glyphs":
-                read_dataset(dataset, root)
-        except UserError as error:
-            missing[dataset] = f"missing: {error}"
-    return missing
-
-
-def told_of_stale(runs):
-    """Lines on the folders that hold other runs: how many, why and what to do"""
-    kinds = {}
-    for run in runs:
-        if run.state == "stale":
-            kinds.setdefault(run.why_other.partition(":")[0], []).append(run)
-    lines = []
-    for kind, stale in kinds.items():
-        lines.append(f"  {len(stale)} stale {kind}, not listed below: {stale[0].folder} holds a "
-                     f"run {stale[0].why_other}")
-    if kinds:
-        lines.append("  Delete stale folders to train them anew, or give --runs another folder.")
-    return lines
 
 
 def plan(rows):
     """The plan on stderr; on stdout the commands that are left and can start -> the exit status,
     3 if a dataset is missing"""
-    runs = all_runs(rows)
-    missing, states = missing_datasets(runs), Counter(run.state for run in runs)
-    tables = {row.key for row in rows}
-    counts = ", ".join(f"{n} {state}" for state, n in states.items())
-    print(f"plan: {len(runs)} runs for {len(tables)} tables and figures, {counts}",
-          *told_of_stale(runs), *missing.values(), sep="\n", file=sys.stderr, flush=True)
+    runs, missing, stale = all_runs(rows), {}, {}
     for run in runs:
-        if run.state in ("begun", "to do") and run.cfg.dataset not in missing:
+        dataset, kind = run.cfg.dataset, run.why_other.partition(":")[0]
+        if kind:
+            stale.setdefault(kind, []).append(run)
+        if dataset != "glyphs" and dataset not in missing:
+            missing[dataset] = why_missing(dataset, run.cfg.data_root)
+    states, tables = Counter(run.state for run in runs), {row.key for row in rows}
+    counts = ", ".join(f"{n} {state}" for state, n in states.items())
+    lines = [f"plan: {len(runs)} runs for {len(tables)} tables and figures, {counts}"]
+    for kind, of_kind in stale.items():
+        lines.append(f"  {len(of_kind)} stale {kind}, not listed below: {of_kind[0].folder} holds "
+                     f"a run {of_kind[0].why_other}")
+    if stale:
+        lines.append("  Delete stale folders to train them anew, or give --runs another folder.")
+    lines += filter(None, missing.values())
+    print("\n".join(lines), file=sys.stderr, flush=True)
+    for run in runs:
+        if run.state in ("begun", "to do") and not missing.get(run.cfg.dataset):
             print(run.command)
-    return 3 if missing else 0
+    return 3 if any(missing.values()) else 0
+
+
+def why_missing(dataset, root):
+    """Why a dataset cannot be read, "" if it can be"""
+    try:
+        read_dataset(dataset, root)
+        return ""
+    except UserError as error:
+        return f"missing: {error}"
