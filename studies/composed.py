@@ -11,7 +11,8 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import dml_da  # noqa: E402
 from report.figures import by_epoch, draw_curves  # noqa: E402
-from report.tables import difference, finished, markdown, reading, spread  # noqa: E402
+from report.records import finished, reading  # noqa: E402
+from report.tables import difference, markdown, spread  # noqa: E402
 from studies.jrs_bandwidths import mean_distance, penalty  # noqa: E402
 from support.command_line import main  # noqa: E402
 
@@ -47,7 +48,7 @@ def figures_of(run):
     if run.config["val"]:
         return {"R@1": reading(run, "val R@1"), "τ of x⁻": reading(run, "τ of x⁻")}
     figures = {metric: reading(run, metric) for metric in SHOWN}
-    figures["best R@1"] = reading(run, "R@1", part="best on test")
+    figures["best R@1"] = run.figures["best on test"]["R@1"]
     for line in run.log:
         if "R@1" in line:
             figures[f"R@1 at {line['epoch']}"] = 100 * line["R@1"]
@@ -81,7 +82,7 @@ def table(runs):
             held_out.setdefault(f"{name}, held out", {})[seed] = figures_of(run)
         else:
             arms.setdefault(name, {})[seed] = figures_of(run)
-            logs.setdefault(name, []).append(run.log)
+            logs.setdefault(name, {})[seed] = run.log
     for shown in (SHOWN, BY_EPOCH):
         rows, gains = [["", "seeds", *shown]], [["gain", *shown]]
         for name, seeds in sorted((arms | held_out).items()):
@@ -97,9 +98,15 @@ def table(runs):
             gains.append(line)
         print(*markdown(rows), "", *markdown(gains), "", sep="\n")
     if arms:
-        draw_curves(Path(__file__).with_name(f"composed-{run.config['dataset']}.png"), [
-            (("", "epoch", m), name, by_epoch(logs[name], m))
-            for m in ("contrastive", "R@1", "D_avg mean") for name in sorted(arms)])
+        dataset, curves = run.config["dataset"], []
+        for metric, y_label in (("contrastive", "contrastive loss"), ("R@1", "R@1 (%)"),
+                                ("D_avg mean", "spread within classes, mean D_avg")):
+            for name in sorted(arms):
+                arm, _, alpha = name.rpartition("-")
+                text = arm if alpha == "0" else f"{arm}, α = {alpha}"
+                curves.append((("", "epoch", y_label), text, by_epoch(logs[name], metric)))
+        draw_curves(Path(__file__).with_name(f"composed-{dataset}.png"), curves,
+                    f"dml_da.py + α JRS on {dataset}, backbone {run.config['backbone']}")
 
 
 if __name__ == "__main__":
