@@ -10,6 +10,7 @@ from operator import attrgetter
 import pytest
 
 import common
+import jrd
 from conftest import ROOT
 from report import __main__ as report
 
@@ -105,7 +106,7 @@ def accepted(words):
         importlib.import_module(module or script.removesuffix(".py")).parse_args(rest)
     elif program == "python":
         source = (ROOT / script).read_text(encoding="utf-8")
-        source += (ROOT / "support" / "command_line.py").read_text(encoding="utf-8")
+        source += "".join(f'"--{name.replace("_", "-")}"' for name in common.SHARED | jrd.SETTINGS)
         for flag in rest:                               # some hand flags on to a paper's script
             assert not flag.startswith("--") or f'"{flag}"' in source, flag
 

@@ -362,7 +362,7 @@ def test_the_length_follows_the_folder(script, most, batch, flags):
     cfg = script.parse_args(flags.split())
     for n, classes in ((45, 3), (600, 15), (1000, 50), (5864, 100), (60_000, 100)):
         split = common.Split(None, torch.arange(n) % classes, [])
-        cfg.iterations = common.iterations_for(split, script.batches, cfg, script.DEFAULTS)
+        cfg.iterations = common.iterations_for(split, script.batches, cfg, script.SETTINGS)
         drawn = sum(map(len, script.batches(split.labels, cfg, 0)))
         wanted, one = most * batch / 5864 * n, drawn / cfg.iterations
         assert cfg.iterations == most or abs(drawn - wanted) < one     # the sampler was tried
