@@ -323,8 +323,8 @@ def backbone_name(text):
         find_backbone(text)
     except KeyError:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is none of {', '.join(BACKBONES)} and no classification model of torchvision "
-            "with IMAGENET1K_V1")
+            f"'{text}' is none of {', '.join(BACKBONES)} and no classification model of "
+            "torchvision with IMAGENET1K_V1")
     return text
 
 
@@ -338,7 +338,8 @@ def backbone(name, size=224):
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"{name} cannot take images of {size} × {size} (--size): {reason(error)}")
     if len(shape) != 2:
-        raise UserError(f"{name} gives {tuple(shape)} for an image, not (1, width): pool and flatten")
+        raise UserError(f"{name} gives {tuple(shape)} for one image, not (1, width): it must "
+                        "pool and flatten")
     return network, shape[1]
 
 

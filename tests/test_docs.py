@@ -88,7 +88,7 @@ def commands(page):
             words = shlex.split(part, comments=True)
             words = words[:words.index(">")] if ">" in words else words
             if words and words[0] in ("python", *OTHERS):
-                yield ["0" if word == "$seed" else word for word in words]
+                yield ["0" if word.startswith("$") else word for word in words]
 
 
 def accepted(words):
