@@ -79,13 +79,14 @@ def check(name, root):
         folder, splits = read_dataset(name, root)
         paths = [path for rows in splits.values() for path, _ in rows]
         return refuse_faults(folder, paths, decode_as_stored, "unpack it again")
-    folder, untrainable = Folder(name), None
+    folder, untrainable, advice = Folder(name), None, "mend or remove them"
     try:
         splits = folder.splits()
         folder.say_left_out(splits)
     except UserError as error:
         untrainable = f"it cannot be trained on: {error}"
-    refuse_faults(folder.path, [*folder.images], decode, untrainable or "mend or remove them")
+        advice += f"; and {untrainable}"
+    refuse_faults(folder.path, [*folder.images], decode, advice)
     if untrainable:
         raise UserError(untrainable)
     told = []

@@ -172,7 +172,7 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
     assert jrd["over classes"] == f"[{low:+.2f}, {high:+.2f}]"
 
     first, other, _ = decided.runs_of("networks", "JRD", out)
-    script, seed = ("code", "commit", "splits"), ("processor", "precision")
+    script, seed = ("code", "commit", "splits"), ("versions", "processor", "precision")
     first.config |= dict.fromkeys((*script, *seed), "another")
     told = ", ".join([f"{what} of JRD's runs differ" for what in script]
                      + [f"{what} of JRD's runs differ at seed 3" for what in seed])
@@ -180,8 +180,11 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
         assert [*row] == ["must be above 0", "Holm-adjusted"] and row["Holm-adjusted"] == told
     first.config |= {what: other.config.get(what) for what in (*script, "precision")}
     (both,) = [run for run in decided.runs_of("networks", "AMSoftmax", out) if run.cfg.seed == 3]
-    both.config["processor"] = "another"            # of another processor at seed 3, in both arms
-    assert all(row["Holm-adjusted p"] for row in decided.decided("networks", out))
+    both.config |= dict.fromkeys(("versions", "processor"), "another")  # at seed 3, in both arms
+    rows = decided.decided("networks", out)
+    assert all(row["Holm-adjusted p"] for row in rows)
+    gain, _, _ = jrd["paired"].partition(" (")
+    assert jrd["each arm's best epoch"] == f"{gain} at 2, 2"            # both are 0.05 higher
 
 
 def test_the_commands_and_the_page_of_the_committed_runs(monkeypatch, typed):
