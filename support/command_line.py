@@ -109,8 +109,8 @@ RUNTIME_ONLY = ("data_root", "out", "device", "workers", "no_cache", "again")
 def add_flag(parser, name, default, kind, text, presets):
     """Add the flag of a setting; its help names the default, and the presets that have their own.
 
-    kind: bool for a switch, a tuple of choices, FILE or DIR, DEVICE for any text, or an argparse
-    type, of which a list takes several.  None: no flag, because presets alone set it.
+    kind: bool for a switch, a tuple of choices, a text in capitals for any text or a path, or an
+    argparse type, of which a list takes several.  None: no flag, because presets alone set it.
     """
     if kind is None:
         return
@@ -129,9 +129,7 @@ def add_flag(parser, name, default, kind, text, presets):
     elif isinstance(kind, tuple):
         options["choices"] = kind
     elif isinstance(kind, str):
-        options["metavar"] = kind
-        if kind in ("FILE", "DIR"):
-            options["type"] = path
+        options |= {"type": path, "metavar": kind}
     else:
         options |= {"type": kind, "metavar": word.replace("-", "_").upper()}
     if isinstance(default, list):

@@ -40,7 +40,7 @@ COUNTS = [      # a place in some file, what stands there instead
 COUNTS_NOT = [
     (r"lerp_\(d.mean", "add_(d.mean"),                                         # another script
     (r'"--compare"', '"--versus"'), (r'"--export"', '"--save"'),               # command lines
-    (r'"--eval-every"', '"--every"'), (r"listed\(across \+ here, 2\)", "listed(across + here, 3)"),
+    (r'FORMATS = \("auto"', 'FORMATS = ("fp8"'), (r"listed\(across \+ here, 2\)", "listed(across + here, 3)"),
     (r"SIDE, GAP, TEXT, LINE = 128", "SIDE, GAP, TEXT, LINE = 256"),
     (r'"""Eq. 10-11: L_JRS', '"""Equations 10 and 11: L_JRS'),                 # a docstring
     (r"    # U1: eps and", "    # U1, eps and"),                               # a comment
@@ -340,6 +340,6 @@ def test_run_all_in_the_shells_of_others(shell, tmp_path):
 
 def test_a_home_folder_that_no_shell_expands(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    cfg = jrd.parse_args(["--out=~/runs", "--data-root=~/data", "--weights=~/w.pth"])
-    assert [cfg.out, cfg.data_root, cfg.weights] == ["/home/me/runs", "/home/me/data",
-                                                     "/home/me/w.pth"]
+    flags = ["dataset", "data_root", "out", "weights"]
+    cfg = jrd.parse_args([f"--{flag.replace('_', '-')}=~/{flag}" for flag in flags])
+    assert all(getattr(cfg, flag) == f"/home/me/{flag}" for flag in flags)

@@ -35,7 +35,8 @@ def floor_of(name):
 
 @pytest.mark.parametrize("file", SOURCE)
 def test_imports_run_one_way(file):
-    module, source = file.removesuffix(".py").replace("/", "."), SOURCE[file]
+    module = file.removesuffix(".py").replace("/", ".")
+    source = SOURCE[file]
     if file in TOP:
         source, command_line = source.split('if __name__ == "__main__":\n')
         assert command_line.startswith("    from report import") and command_line.count("\n") == 2
