@@ -9,7 +9,8 @@ from pygments import formatters, highlight, lexers
 from report.experiments import NAMES, SCRIPTS
 from support.files import ROOT, atomic
 
-MARKS = {"&": "&amp;", "<": "&lt;", r"(?<![\w-])(--[a-z][\w-]*)": r'<span class="flag">\1</span>',
+MARKS = {"&": "&amp;", "<": "&lt;",
+         r"(?<![\w-])(--[a-z][\w-]*)": r'<span class="flag">\1</span>',
          r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
          r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
 MATHML = {"<mo>&#x02016;": '<mo stretchy="false">&#x02016;',

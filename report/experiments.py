@@ -194,8 +194,8 @@ CUB128_FLAGS = {("mdr", ""): "--iterations 25", ("mdr", "--l2norm"): "--lr 1e-4"
                 ("dml_da", "--loss npair"): "--lr 1e-5"}
 # What the title of a picture and a line above a table say of the runs
 NOTES = {("cub128", "mdr"): (
-    ", exploring at 25 iterations per epoch", "Exploring runs: 25 iterations per epoch, from seed 0 "
-    "on.  The deciding ones have 50, and seeds 3 to 10: results/cub128/decided.md.")}
+    ", exploring at 25 iterations per epoch", "Exploring runs: 25 iterations per epoch, from "
+    "seed 0 on.  The deciding ones have 50, and seeds 3 to 10: results/cub128/decided.md.")}
 STAND_INS = {"glyphs": None, "cub128": 3}           # how many seeds, None: the experiment's
 
 
