@@ -174,7 +174,7 @@ def annotate(folder):
         title = inline(next(parts_of(paper))[1].split("\n")[0])
         links += (f'<p><a href="{paper}.html">{paper}.py beside its paper</a>: {title} '
                   f'<a href="{docs}/lectures/{paper}.md">Its lecture</a> explains the method; '
-                  f'<a href="{docs}/equations.md">equations.md</a> has all equations and notes.</p>')
+                  f'<a href="{docs}/equations.md">equations.md</a> has all equations.</p>')
     pages["index"] = document("Three papers beside their code", links)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():
