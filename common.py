@@ -4,16 +4,20 @@
     train_loader, embed_splits       batches of one epoch; the embeddings of the splits
     backbone, load_weights           pretrained networks, from a file or downloaded
     to_device, features              --precision and channels_last
-    load(checkpoint)                 a trained network, ready to embed
+    load(checkpoint, Network)        a trained network, ready to embed
     Run                              header, progress, log, atomic checkpoint, automatic resume
-    python common.py check cub, prepare cub     support/prepare.py
+    python common.py check cub, prepare cub     report/prepare.py
 
 Images are uint8 RGB (3, h, w) until `Preprocess` turns a batch into what its backbone knows.
 """
 import argparse
+import contextlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,13 +27,15 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 from support import glyphs
-from support.command_line import cores, data_root, device, main
+from support.command_line import (SHARED, Parser, cores, data_root, main, number,     # noqa: F401
+                                  refuse_idle, settings, settle)
 from support.files import NonFiniteLoss, UserError, digest, listed, load_torch, reason, sha256
-from support.images import ImageFiles, cache_images, to_tensor
-from support.layouts import COUNTS, SMALLER, read_dataset
+from support.glyphs import SMALL_TRANSFORMS             # noqa: F401
+from support.images import ImageFiles, cache_images, decode_as_stored, read_ahead, to_tensor
+from support.layouts import COUNTS, of_papers, read_dataset
 from support.networks import BNInception, GoogLeNet
-from support.prepare import parse_args
-from support.runs import Run, read_checkpoint, script    # noqa: F401  the scripts' common.Run
+from support.photos import Folder, decode, identity
+from support.runs import Run, read_checkpoint           # noqa: F401  the scripts' common.Run
 
 
 # ---------------------------------------------------------------------------- datasets
@@ -66,8 +72,12 @@ class Data:
         return len({*self.train.present()} & {*self.test.present()})
 
     def counts(self):
-        return {part: [len(own), len(own.present())] for part in ("train", "test", "gallery", "val")
-                if (own := getattr(self, part))}
+        counts = {}
+        for part in ("train", "test", "gallery", "val"):
+            split = getattr(self, part)
+            if split is not None:
+                counts[part] = [len(split), len(split.present())]
+        return counts
 
 
 def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
@@ -77,47 +87,68 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     the transforms, None for none.  cache: keep what that part makes.  val: the share of the
     training classes to hold out.
     """
-    papers, root = SMALLER.get(name, name) in COUNTS, Path(root or data_root())
+    root, papers = Path(root or data_root()), of_papers(name)
     if name == "glyphs":
-        folder, splits = None, {part: [
-            (v2.functional.to_pil_image(image), f"glyph {glyphs.GLYPHS[part][0][label]}")
-            for image, label in zip(*glyphs.glyphs(part))] for part in ("train", "test")}
+        folder, splits, ids = None, _glyphs(), {}
     else:
-        folder, splits = read_dataset(name, root)
-
-    def line(path):             # os.stat of the papers' 120,000 files may take minutes
-        stat = () if papers else (path.stat().st_size, path.stat().st_mtime_ns)
-        return " ".join(map(str, [path.relative_to(folder).as_posix(), *stat]))
-
-    def digest_of(rows):
-        return digest(*(line(path) for path, _ in rows))
-    identity = {part: digest_of(rows)[:12] for part, rows in splits.items() if folder}
+        if papers:
+            folder, splits = read_dataset(name, root)
+        else:
+            photos = Folder(name)
+            folder, splits = photos.path, photos.splits()
+            photos.say_left_out(splits)
+        ids = identity(folder, splits, papers)
     if val:
-        classes = sorted({c for _, c in splits["train"]})
-        first = round(len(classes) * (1 - val))
-        if not 2 <= first <= len(classes) - 2:
-            raise UserError(f"--val {val:g} of {len(classes)} training classes leaves fewer than "
-                            f"two to train or to hold out: try {2 / len(classes):.2g}")
-        splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
-        splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
+        _hold_out(splits, val)
 
     def split(part, prefix):
-        rows, other = splits[part], {"test": "gallery", "gallery": "test"}.get(part)
-        classes = sorted({c for _, c in [*rows, *splits.get(other, ())]})
-        number_of = {c: i for i, c in enumerate(classes)}
-        labels, classes = torch.tensor([number_of[c] for _, c in rows]), [*map(str, classes)]
-        if not folder:
-            return Split(torch.stack([to_tensor(prefix, x) for x, _ in rows]), labels, classes)
-        images = ImageFiles([path for path, _ in rows], prefix, as_stored=papers)
-        if cache and prefix:
-            place = folder.resolve()
-            own = f"{place.name}-{digest(place)[:8]}"
-            words = [SMALLER.get(name, name) if papers else own, part]
-            words += [f"{val:g}"] if val and part in ("train", "val") else []
-            images = cache_images(images, root / ".cache" / "-".join(words), digest_of(rows))
-        return Split(images, labels, classes, [p.relative_to(folder).as_posix() for p, _ in rows])
+        sources = [source for source, _ in splits[part]]
+        if folder is None:
+            images = torch.stack([to_tensor(prefix, image) for image in sources])
+        else:
+            images = ImageFiles(sources, prefix, decode_as_stored if papers else decode)
+        if cache and prefix and folder is not None:
+            words = [papers or f"{folder.resolve().name[:30]}-{digest(folder.resolve())[:8]}", part]
+            if val and part in ("train", "val"):
+                words.append(f"{val:g}")
+            whole = "train" if part == "val" else part
+            images = cache_images(images, root / ".cache" / "-".join(words), ids[whole])
+        return split_of(splits, part, images, folder)
     parts = {part: split(part, train if part == "train" else test) for part in splits}
-    return Data(train_plain=split("train", test), identity=identity, folder=folder, **parts)
+    return Data(train_plain=split("train", test), identity=ids, folder=folder, **parts)
+
+
+def _glyphs():
+    splits = {"train": [], "test": []}
+    for part, rows in splits.items():
+        for image, label in zip(*glyphs.glyphs(part)):
+            kind = f"glyph {glyphs.GLYPHS[part][0][label]}"
+            rows.append((v2.functional.to_pil_image(image), kind))
+    return splits
+
+
+def _hold_out(splits, share):
+    """Move the last classes of splits["train"], by name, to splits["val"]."""
+    classes = sorted({c for _, c in splits["train"]})
+    first = round(len(classes) * (1 - share))
+    if not 2 <= first <= len(classes) - 2:
+        raise UserError(f"--val {share:g} of {len(classes)} training classes leaves fewer than two "
+                        f"to train or to hold out: try {2 / len(classes):.2g}")
+    splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
+    splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
+
+
+def split_of(splits, part, images, folder=None):
+    """One of {split: [(path, class)]} with its images -> Split.  test and gallery number the
+    classes of both.  folder: of the paths, None where there are none."""
+    together = ("test", "gallery") if part in ("test", "gallery") else (part,)
+    classes = sorted({c for other in together for _, c in splits.get(other, ())})
+    number_of = {c: i for i, c in enumerate(classes)}
+    labels = torch.tensor([number_of[c] for _, c in splits[part]])
+    files = None
+    if folder is not None:
+        files = [path.relative_to(folder).as_posix() for path, _ in splits[part]]
+    return Split(images, labels, [str(c) for c in classes], files)
 
 
 def need_pairs(split, cfg):
@@ -130,13 +161,14 @@ def need_pairs(split, cfg):
                         "--images-per-class, so that a batch has pairs of different classes")
 
 
-def iterations_for(split, batches, cfg, defaults):
+def iterations_for(split, batches, cfg, settings):
     """Batches per epoch for a folder: about as many passes as the paper over CUB, at most as long.
-    batches: the script's sampler; with few classes its batches stay below --batch."""
+    batches, settings: the script's; with few classes its batches stay below --batch."""
+    papers, papers_batch = settings["iterations"][0], settings["batch"][0]
     trial = argparse.Namespace(**vars(cfg) | {"iterations": 50, "seed": 0})
     size = sum(map(len, batches(split.labels, trial, 0))) / trial.iterations
-    passes = defaults["iterations"] * defaults["batch"] / COUNTS["cub"]["train"][0]
-    return min(defaults["iterations"], max(1, round(passes * len(split) / size)))
+    passes = papers * papers_batch / COUNTS["cub"]["train"][0]
+    return min(papers, max(1, round(passes * len(split) / size)))
 
 
 # ---------------------------------------------------------------------------- batches, embeddings
@@ -162,7 +194,7 @@ def _loader_args(cfg, images):
     """Arguments of torch's loader; a generator of its own leaves the global one alone."""
     default = 0 if torch.is_tensor(images) else min(16, cores())
     return dict(num_workers=default if cfg.workers is None else cfg.workers,
-                pin_memory=device(cfg).type == "cuda", generator=torch.Generator())
+                pin_memory=cfg.device.startswith("cuda"), generator=torch.Generator())
 
 
 def train_loader(split, augment, batches, cfg):
@@ -191,14 +223,21 @@ def train_loader(split, augment, batches, cfg):
 
 @torch.inference_mode()
 def embed(function, split, cfg):
-    """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
-    images, to = split.images, device(cfg)
-    batch = 200 if to.type == "cuda" else 25            # 25 fit into a CPU's cache
+    """function(uint8 images on the device) for every image of a split, or of images without labels
+    -> (n, d) float32.  UserError: no image, or none that can be read."""
+    images = getattr(split, "images", split)
+    size = 200 if cfg.device.startswith("cuda") else 25             # 25 fit into a CPU's cache
     whole = images if torch.is_tensor(images) else getattr(images, "whole", None)
-    batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
-        images, batch, **_loader_args(cfg, images))
-    bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
-    x = torch.cat([function(part.to(to, non_blocking=True)).float() for part in bar])
+    if whole is not None:
+        parts = whole.split(size)
+    else:                                               # 8 photos of 50 megapixels take 1.2 GB
+        threads = cores() if cfg.workers is None else cfg.workers
+        parts = read_ahead(images, size, min(8, threads))
+    bar = tqdm(parts, "embedding", -(-len(images) // size), unit="batch", leave=False, disable=None)
+    x = [function(part.to(cfg.device, non_blocking=True)).float() for part in bar]
+    if not x:
+        raise UserError("no images to embed that can be read")
+    x = torch.cat(x)
     if not torch.isfinite(x).all():
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
                             "of the run holds the last good epoch")
@@ -208,27 +247,143 @@ def embed(function, split, cfg):
 def embed_splits(function, data, cfg, *names):
     """{split: (function's embeddings (n, d), labels (n,))}, as eval's recalls and judge take it, of
     those of test, gallery, train_plain and val that there are, or of the named ones alone."""
-    splits = {name: getattr(data, name) for name in names or ("test", "gallery", "train_plain",
-                                                              "val")}
-    return {name: (embed(function, split, cfg), split.labels) for name, split in splits.items()
-            if split}
+    embedded = {}
+    for name in names or ("test", "gallery", "train_plain", "val"):
+        split = getattr(data, name)
+        if split is not None:
+            embedded[name] = embed(function, split, cfg), split.labels
+    return embedded
 
 
 # ---------------------------------------------------------------------------- backbones
-def to_device(network, cfg):
-    """Move a network to --device, and set what --precision allows.  TF32 is for convolutions alone:
-    the losses have none, so they stay in float32."""
-    to = device(cfg)
+class Backbone(NamedTuple):
+    """A row of BACKBONES: a network and what its weights were trained on."""
+    build: Callable             # () -> the module, without classifier: (B, 3, h, w) -> (B, width)
+    mean: tuple                 # of the input, per channel, in 0 to 255
+    std: tuple
+    bgr: bool = False           # whether the input's channels are blue, green, red
+    file: str = None            # published weights: a path, or a name in the folder of torch's hub
+    sha256: str = None          # of this file, or the first digits
+    url: str = None             # the folder on the web that has it
+
+
+BACKBONES = {
+    "small": Backbone(glyphs.SmallNet, mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5),
+                      file=str(glyphs.WEIGHTS), sha256=glyphs.SHA256),
+    "bn_inception": Backbone(
+        BNInception, mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), bgr=True,
+        file="bn_inception-52deb4733.pth",
+        sha256="52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353",
+        url="http://data.lip6.fr/cadene/pretrainedmodels/"),
+    # No file: Caffe's has to be converted.
+    "googlenet_bvlc": Backbone(GoogLeNet, mean=(104.0, 117.0, 123.0), std=(1.0, 1.0, 1.0),
+                               bgr=True),
+}
+BACKBONE = ("the paper's own, small, or a classification model of torchvision: resnet50, "
+            "squeezenet1_1, ...")                       # --help's line
+
+
+def find_backbone(name):
+    """The row of BACKBONES, or one made of torchvision's classification model -> Backbone.
+    KeyError: there is none, or torchvision has no IMAGENET1K_V1 weights for it."""
+    if name in BACKBONES:
+        return BACKBONES[name]
+    if name not in torchvision.models.list_models(module=torchvision.models):
+        raise KeyError(name)
+    # V1, as in the papers' time (V2 is stronger); its name has its hash's first digits.
+    weights = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"]
+    url, file = weights.url.rsplit("/", 1)
+    normalize = weights.transforms()
+    return Backbone(partial(torchvision_backbone, name),
+                    mean=tuple(255 * value for value in normalize.mean),
+                    std=tuple(255 * value for value in normalize.std),
+                    file=file, sha256=file.rpartition("-")[2].removesuffix(".pth"), url=f"{url}/")
+
+
+def torchvision_backbone(name):
+    """A classification model of torchvision without its 1000-way layer, dropout and stochastic
+    depth, because the papers mention none."""
+    options = {}
+    if name in ("googlenet", "inception_v3"):
+        options = {"aux_logits": False, "init_weights": False, "transform_input": True}
+    network = torchvision.models.get_model(name, weights=None, **options)
+    for path, module in network.named_modules():
+        if isinstance(module, (nn.Dropout, torchvision.ops.StochasticDepth)):
+            module.p = 0.0
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
+            last = path
+    parent, _, child = last.rpartition(".")
+    setattr(network.get_submodule(parent), child, nn.Identity())
+    return network
+
+
+def backbone_name(text):
+    """An argparse type: a name that find_backbone knows."""
+    try:
+        find_backbone(text)
+    except KeyError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is none of {', '.join(BACKBONES)} and no classification model of "
+            "torchvision with IMAGENET1K_V1")
+    return text
+
+
+def backbone(name, size=224):
+    """A backbone without weights -> module, width of its output.  UserError: a module that cannot
+    take images of size × size, or whose output is not (B, width)."""
+    network = find_backbone(name).build()
+    try:
+        with torch.no_grad():
+            shape = network.eval()(torch.zeros(1, 3, size, size)).shape
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"{name} cannot take images of {size} × {size} (--size): {reason(error)}")
+    if len(shape) != 2:
+        raise UserError(f"{name} gives {tuple(shape)} for one image, not (1, width): it has to pool "
+                        "and flatten")
+    return network, shape[1]
+
+
+class Preprocess(nn.Module):
+    """uint8 RGB (B, 3, h, w) -> the float input that a backbone was pretrained on."""
+
+    def __init__(self, name):
+        super().__init__()
+        row = find_backbone(name)
+        self.bgr = row.bgr
+        self.register_buffer("mean", torch.tensor(row.mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(row.std)[:, None, None], persistent=False)
+
+    def forward(self, images):
+        if self.bgr:
+            images = images.flip(1)
+        return (images.float() - self.mean) / self.std
+
+
+@contextlib.contextmanager
+def float32_products():
+    """Matrix products, those of a loss, in float32 and not TF32; then as a notebook had them."""
+    before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def to_device(network, cfg):
+    """Move a network to cfg.device, and set what cfg.precision allows.  TF32 is for convolutions
+    alone: the losses have none."""
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
     torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
-    return network.to(to, memory_format=memory_format(to, cfg.precision))
+    layout = memory_format(torch.device(cfg.device), cfg.precision)
+    return network.to(cfg.device, memory_format=layout)
 
 
 def memory_format(device, precision):
     """channels_last, which is faster; a GPU has no such kernels for float32."""
-    plain = device.type == "cuda" and precision == "fp32"
-    return torch.contiguous_format if plain else torch.channels_last
+    if device.type == "cuda" and precision == "fp32":
+        return torch.contiguous_format
+    return torch.channels_last
 
 
 def features(backbone, images, precision):
@@ -246,79 +401,11 @@ def freeze_batch_norm(network):
     return network
 
 
-class Preprocess(nn.Module):
-    """uint8 RGB (B, 3, h, w) -> the float input that a backbone was pretrained on."""
-    INPUTS = {"small": ((127.5,) * 3, (127.5,) * 3, False),
-              "bn_inception": ((104.0, 117.0, 128.0), (1.0,) * 3, True),     # BGR, 0-255
-              "googlenet_bvlc": ((104.0, 117.0, 123.0), (1.0,) * 3, True)}
-
-    def __init__(self, backbone):
-        super().__init__()
-        if backbone in self.INPUTS:
-            mean, std, self.bgr = self.INPUTS[backbone]
-        else:
-            wanted, self.bgr = _published(backbone).IMAGENET1K_V1.transforms(), False
-            mean, std = ([255 * v for v in values] for values in (wanted.mean, wanted.std))
-        self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
-        self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
-
-    def forward(self, images):
-        images = images.flip(1) if self.bgr else images
-        return (images.float() - self.mean) / self.std
-
-
-def backbone_name(text):
-    """An argparse type: a name of WEIGHTS, or a model of torchvision with IMAGENET1K_V1."""
-    if text not in WEIGHTS and not hasattr(_published(text), "IMAGENET1K_V1"):
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is none of {', '.join(WEIGHTS)} and no classification model of torchvision "
-            "with IMAGENET1K_V1")
-    return text
-
-
-def _published(name):
-    """torchvision's enum of a classification model's weights, None where it has no such model."""
-    if name in torchvision.models.list_models(module=torchvision.models):
-        return torchvision.models.get_model_weights(name)
-
-
-def backbone(name, size=None):
-    """`small`, bn_inception, googlenet_bvlc, or a model of torchvision without its 1000-way layer,
-    dropout and stochastic depth (the papers mention none) -> module, width of its output.
-    UserError: a model that cannot take images of size × size."""
-    own = {"small": (glyphs.SmallNet, 128), "bn_inception": (BNInception, 1024),
-           "googlenet_bvlc": (GoogLeNet, 1024)}
-    if name in own:
-        return own[name][0](), own[name][1]
-    inception = dict(aux_logits=False, init_weights=False, transform_input=True)
-    network = torchvision.models.get_model(name, weights=None, **(
-        inception if name in ("googlenet", "inception_v3") else {}))
-    for module in network.modules():
-        if isinstance(module, (nn.Dropout, torchvision.ops.StochasticDepth)):
-            module.p = 0.0
-    layer, last = [(path, module) for path, module in network.named_modules()
-                   if isinstance(module, (nn.Linear, nn.Conv2d))][-1]
-    parent, _, child = layer.rpartition(".")
-    setattr(network.get_submodule(parent), child, nn.Identity())
-    try:
-        if size:
-            with torch.no_grad():
-                network.eval()(torch.zeros(1, 3, size, size))
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"{name} cannot take images of {size} × {size} (--size): {reason(error)}")
-    return network, last.weight.shape[1]
-
-
-WEIGHTS = {  # backbone: file name, SHA-256, address
-    "small": (glyphs.WEIGHTS.name, glyphs.SHA256, None),
-    "bn_inception": ("bn_inception-52deb4733.pth",
-                     "52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353",
-                     "http://data.lip6.fr/cadene/pretrainedmodels/"),
-    "googlenet_bvlc": (None, None, None)}               # Caffe's file has to be converted
+# ---------------------------------------------------------------------------- weights
 CLASSIFIERS = ("last_linear.", "loss", "fc.", "aux", "AuxLogits.", "classifier.", "head")
 
 
-def load_weights(backbone, name, source=None):
+def load_weights(network, name, source=None):
     """Load pretrained weights into a backbone without its classifier -> their SHA-256, or 'random'.
 
     source: a file, 'random' for none, None for the published file, in torch's hub folder or
@@ -328,70 +415,98 @@ def load_weights(backbone, name, source=None):
     """
     if source == "random":
         return "random"
-    if name in WEIGHTS:
-        file, digest, url = WEIGHTS[name]
-    else:       # V1, as in the papers' time (V2 is stronger); its name has its hash's first digits
-        url, slash, file = _published(name).IMAGENET1K_V1.url.rpartition("/")
-        digest, url = file.rpartition("-")[2].removesuffix(".pth"), url + slash
-    if not (source or file):
-        raise UserError(f"{name} needs --weights FILE: BVLC's caffemodel, converted "
-                        "(docs/running.md)")
-    folder = glyphs.WEIGHTS.parent if url is None else Path(torch.hub.get_dir(), "checkpoints")
-    path = Path(source or folder / file)
-    if (source or url is None) and not path.exists():
-        raise UserError(f"no weights file {path}")
-    if not path.exists():
-        try:
-            torch.hub.load_state_dict_from_url(url + file, check_hash=True, weights_only=True)
-        except (OSError, RuntimeError) as error:
-            raise UserError(f"cannot download {url + file}: {error}; fetch it some other way and "
-                            f"put it at {path}, or pass --weights FILE, or --weights random to "
-                            "train from scratch")
+    row = find_backbone(name)
+    path = weights_file(name, row, source)
     sha = sha256(path)
-    if path.name == file and not sha.startswith(digest):
-        raise UserError(f"{path} is not {file}: SHA-256 {sha[:16]}…, expected {digest[:16]}…")
-    own = backbone.state_dict()
-    state = unwrapped(load_torch(path), next(iter(own)))
-    state = {k: v for k, v in own.items() if k.endswith("num_batches_tracked")} | {    # old files
-        k: v for k, v in state.items() if k in own or not k.startswith(CLASSIFIERS)}    # lack these
-    wrong = [k for k in {**own, **state} if k not in own or not torch.is_tensor(state.get(k))
-             or own[k].shape != state[k].shape]
+    published = row.file and path.name == Path(row.file).name
+    if published and not sha.startswith(row.sha256):
+        raise UserError(f"{path} is not {row.file}: SHA-256 {sha[:16]}…, expected "
+                        f"{row.sha256[:16]}…")
+    wanted = network.state_dict()
+    state = unwrapped(load_torch(path), next(iter(wanted)))
+    for key, value in wanted.items():                   # what old files lack
+        if key.endswith("num_batches_tracked"):
+            state.setdefault(key, value)
+    for key in [*state]:
+        if key not in wanted and key.startswith(CLASSIFIERS):
+            del state[key]
+    wrong = [key for key in wanted | state if not _fits(wanted.get(key), state.get(key))]
     if wrong:
         raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ: "
                         f"{listed(wrong)}; --backbone NAME says whose weights they are")
-    own.update(state)                                   # own has the versions of its layers too
-    backbone.load_state_dict(own)
-    if path.name != file:
+    wanted.update(state)                                # wanted has its layers' versions too
+    network.load_state_dict(wanted)
+    if not published:
         print(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
     return sha
+
+
+def weights_file(name, row, source):
+    """The path of a file of weights, downloaded if it is published.  UserError: there is none."""
+    if source:
+        path = Path(source)
+    elif row.file:
+        path = Path(torch.hub.get_dir(), "checkpoints", row.file)
+    else:
+        raise UserError(f"{name} needs --weights FILE (docs/running.md), or --weights random to "
+                        "train from scratch")
+    if path.exists():
+        return path
+    if source or row.url is None:
+        raise UserError(f"no weights file {path}")
+    try:
+        torch.hub.load_state_dict_from_url(row.url + row.file, check_hash=True, weights_only=True)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"cannot download {row.url}{row.file}: {error}; fetch it some other way "
+                        f"and put it at {path}, or pass --weights FILE, or --weights random to "
+                        "train from scratch")
+    return path
+
+
+def _fits(wanted, value):
+    return wanted is not None and torch.is_tensor(value) and wanted.shape == value.shape
 
 
 def unwrapped(state, name):
     """The tensors of a weights file by the names that a backbone gives them; name: one of those."""
     for key in ("state_dict", "model", "network"):
-        state = state.get(key, state) if isinstance(state, dict) else {}
-    state = {re.sub(r"(denselayer\d+\.\w+)\.([12]\.)", r"\1\2", str(key)): value      # old names
-             for key, value in (state.items() if isinstance(state, dict) else ())}
-    prefixes = [key.removesuffix(name) for key in state if f".{key}".endswith(f".{name}")]
+        if isinstance(state, dict) and key in state:
+            state = state[key]
+    if not isinstance(state, dict):
+        return {}
+    renamed, prefixes = {}, []
+    for key, value in state.items():
+        key = re.sub(r"(denselayer\d+\.\w+)\.([12]\.)", r"\1\2", str(key))      # old names
+        renamed[key] = value
+        if f".{key}".endswith(f".{name}"):
+            prefixes.append(key.removesuffix(name))
     prefix = min(prefixes, key=len, default="")
-    return {key[len(prefix):]: value for key, value in state.items() if key.startswith(prefix)}
+    return {key.removeprefix(prefix): value for key, value in renamed.items()
+            if key.startswith(prefix)}
 
 
-def load(checkpoint, device="cpu"):
-    """A run's last.pt -> its network in eval mode on a device, and its settings.
+def load(checkpoint, Network, device="auto"):
+    """A run's last.pt and its script's Network -> the network in eval mode on a device, and its
+    settings, with `classes`: the names of those it trained on, None in an old checkpoint.
+
     network.embed(uint8 images (B, 3, h, w) on that device) -> embeddings (B, d).  UserError: no
-    checkpoint, or one that does not fit this code."""
+    checkpoint, or one that does not fit this code.
+    """
     saved = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**saved["config"])
-    cfg.device, cfg.paper = device, saved["paper"]
+    cfg.device, cfg.classes = device, saved.get("classes")
+    cfg.images = saved["config"].get("images")
+    settle(cfg)
     try:
-        network = script(cfg.paper).Network(cfg, cfg.splits["train"][1])
+        network = Network(cfg, cfg.splits["train"][1])
         network.load_state_dict(saved["network"])
     except (AttributeError, KeyError, RuntimeError) as error:
-        raise UserError(f"{checkpoint} does not fit this {cfg.paper}.py (it was made at commit "
-                        f"{saved['config'].get('commit')}): {reason(error)}")
+        commit = saved["config"].get("commit")
+        raise UserError(f"{checkpoint} does not fit this {Network.__module__}.py (it is a run of "
+                        f"{saved['paper']}.py at commit {commit}): {reason(error)}")
     return to_device(network, cfg).eval(), cfg
 
 
 if __name__ == "__main__":
-    main(lambda args: args.run(args), parse_args)
+    from report import prepare as command               # the top floor
+    command.main(command.run, command.parse_args)

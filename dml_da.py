@@ -32,18 +32,32 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
+from common import number
 from eval import judge, kmeans, nmi, normalized, recalls
-from support.command_line import (Parser, add_shared_arguments, main, number, precision,
-                                  refuse_idle, settings)
-from support.glyphs import SMALL_TRANSFORMS
 
-# Section IV-A.  U12: its maximum of 30,000 iterations is 30 × 1,000 here; the last is reported.
-# U5: its rate is "initially set".  Here it is constant, and the embedding layer has the same
-# (--head-lr-mult multiplies it); no weight decay.
-DEFAULTS = dict(lambda_=10.0, loss="contrastive", margin=1.0, regularizer="da", eta=0.5,
-                reg_weight=None, batch=100, images_per_class=10, epochs=30, iterations=1000,
-                lr=1e-5, head_lr_mult=1.0, dim=128, backbone="googlenet",
-                ks=[1, 2, 4, 8, 16, 32, 64, 128])
+# U9: the paper gives no weights.  These were chosen on held-out training classes of `glyphs`, with
+# contrastive loss; EN's is the lowest tried (studies/reg_weight.py).
+REG_WEIGHTS = {"en": 1.0, "gor": 10.0}
+# One row per setting: default, kind, help.  The defaults are Section IV-A's.  U12: its maximum of
+# 30,000 iterations is 30 × 1,000 here; the last is reported.  U5: its rate is "initially set".
+# Here it is constant, and the embedding layer has the same; no weight decay.
+SETTINGS = {
+    "dataset": ("glyphs", "NAME", "glyphs, cub, cars, sop, cub128, a folder"),
+    "lambda_": (10.0, number(float, 0), "λ of Eq. 9; 0: no DA"),
+    "loss": ("contrastive", ("contrastive", "triplet", "npair"), "Eq. 2, 3 or 4"),
+    "margin": (1.0, number(float, 0), "m_p of Eq. 2, m_t of Eq. 3"),
+    "regularizer": ("da", ("da", "da-", *REG_WEIGHTS), "Eq. 8 or 6, EN, GOR (Fig. 4)"),
+    "eta": (0.5, number(float, 0), "η of Eq. 7"),
+    "reg_weight": (None, number(float, 0), "weight of en (1) or gor (10)"),
+    "batch": (100, number(int, 2), "images"),
+    "images_per_class": (10, number(int, 0), "in a batch; 0: all of them"),
+    "epochs": (30, number(int, 1), ""),
+    "iterations": (1000, number(int, 1), "batches per epoch (a folder: by its size)"),
+    "lr": (1e-5, number(float, above=0), "learning rate"),
+    "head_lr_mult": (1.0, number(float, above=0), "the embedding layer's rate over lr"),
+    "dim": (128, number(int, 1), "d, the embedding's width"),
+    "backbone": ("googlenet", common.backbone_name, common.BACKBONE),
+    "ks": ([1, 2, 4, 8, 16, 32, 64, 128], None, "")}    # Recall@K
 PRESETS = {
     "cub": {},
     "cars": dict(lr=5e-4),
@@ -55,9 +69,6 @@ PRESETS = {
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto", eval_every=3,
                    iterations=100, lr=3e-5),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
-# U9: the paper gives no weights.  These were chosen on held-out training classes of `glyphs`, with
-# contrastive loss; EN's is the lowest tried (studies/reg_weight.py).
-REG_WEIGHTS = {"en": 1.0, "gor": 10.0}
 
 
 # ---------------------------------------------------------------------------- network
@@ -295,7 +306,7 @@ def transforms(cfg):
     (of 224) and mirror in training, center crop at test.
     """
     if cfg.backbone == "small":
-        return SMALL_TRANSFORMS
+        return common.SMALL_TRANSFORMS
     resize = v2.Resize((cfg.resize, cfg.resize))
     return (resize,
             v2.Compose([v2.RandomCrop(cfg.size), v2.RandomHorizontalFlip()]),
@@ -318,14 +329,15 @@ def evaluate(network, data, cfg):
     return metrics
 
 
+@common.float32_products()
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
-    device, cfg.precision = common.device(cfg), precision(cfg)
+    device = common.settle(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
     common.need_pairs(data.train, cfg)
-    cfg.iterations = cfg.iterations or common.iterations_for(data.train, batches, cfg, DEFAULTS)
+    cfg.iterations = cfg.iterations or common.iterations_for(data.train, batches, cfg, SETTINGS)
     torch.manual_seed(cfg.seed)
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)  # paper: ImageNet
@@ -367,34 +379,21 @@ def train(cfg):
 
 def parse_args(argv=None):
     """Parse the flags; a flag beats the dataset's preset, that the default -> all settings."""
-    parser = Parser("dml_da.py", __doc__)
-    add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, cub128, a folder")
-    add("--lambda", dest="lambda_", metavar="λ", type=number(float, 0), help="Eq. 9; 0: no DA")
-    add("--loss", choices=("contrastive", "triplet", "npair"), help="Eq. 2, 3 or 4")
-    add("--margin", type=number(float, 0), help="m_p of Eq. 2, m_t of Eq. 3")
-    add("--regularizer", choices=("da", "da-", "en", "gor"), help="Eq. 8 or 6, EN, GOR (Fig. 4)")
-    add("--eta", type=number(float, 0), help="η of Eq. 7")
-    add("--reg-weight", type=number(float, 0), help="weight of en (1) or gor (10)")
-    add("--head-lr-mult", type=number(float, above=0), help="the embedding layer's rate over lr")
-    add("--images-per-class", type=number(int, 0), help="in a batch; 0: all of them")
-    add("--iterations", type=number(int, 1), help="batches per epoch (a folder: by its size)")
-    add_shared_arguments(parser, common.backbone_name)
-    args, cfg = settings(parser, argv, DEFAULTS, PRESETS)
+    parser = common.Parser("dml_da.py", __doc__)
+    flags, cfg = common.settings(parser, argv, SETTINGS, PRESETS)
     if cfg.reg_weight is None:
         cfg.reg_weight = REG_WEIGHTS.get(cfg.regularizer)
     if cfg.images_per_class == 1:
         parser.error("argument --images-per-class: 1 leaves no positive pair")
-    other = cfg.regularizer in ("en", "gor")
-    refuse_idle(parser, args, [
+    other = cfg.regularizer in REG_WEIGHTS
+    common.refuse_idle(parser, flags, [
         ("with --loss npair", cfg.loss == "npair", "margin"),
         (f"with --regularizer {cfg.regularizer}", other, "lambda_"),
         (f"with --regularizer {cfg.regularizer}", not other, "reg_weight"),
         (f"with --regularizer {cfg.regularizer}", cfg.regularizer != "da", "eta"),
-        ("with --lambda 0", not other and cfg.lambda_ == 0, "regularizer eta"),
-        ("with --backbone small", cfg.backbone == "small", "resize size")])
+        ("with --lambda 0", not other and cfg.lambda_ == 0, "regularizer eta")])
     return cfg
 
 
 if __name__ == "__main__":
-    main(train, parse_args)
+    common.main(train, parse_args)

@@ -18,17 +18,12 @@ without the traps of its successors.
 - A query whose class has no second image cannot hit and counts as a miss.
 - Embeddings that are not finite are an error.  Shares lie in [0, 1] and are printed in %.
 """
-from pathlib import Path
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.special import entr, stdtrit       # scipy.stats would add a second to every start
 
-from support import ranks, search
-from support.command_line import Parser, device, main, number, output, refuse_idle
-from support.files import UserError
-from support.runs import show
+from support import ranks
 
 
 # ---------------------------------------------------------------------------- retrieval
@@ -261,55 +256,6 @@ def _rows(x):
     return [row.tobytes() for row in torch.as_tensor(x).double().cpu().numpy()]
 
 
-# ---------------------------------------------------------------------------- command line
-def evaluate(args):
-    """Judge a checkpoint's embeddings of its images or of other ones, or those of an .npz."""
-    path = Path(args.file)
-    if args.query:
-        return search.print_nearest(args)
-    embedded, ks, names = (search.load_npz(path) if args.arrays else
-                           search.embed_images(args))
-    ks = args.ks or ks
-    embedded = {split: (x.to(device(args)), y) for split, (x, y) in embedded.items()}
-    embedded = normalized(embedded) if args.l2norm else embedded
-    try:
-        result = judge(embedded, ks)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}")
-    x, labels = embedded["test"]
-    print(f"{path}: {len(x):,} embeddings of {len(labels.unique()):,} classes, d = {x.shape[1]}")
-    show({"test": result}, ks)
-    if args.export:
-        search.save_npz(args.export, embedded, names)
-
-
-def parse_args(argv=None):
-    parser, whole = Parser("eval.py", __doc__), number(int, 1)
-    add = parser.add_argument
-    add("file", help="a checkpoint runs/RUN/last.pt, or an .npz of embeddings")
-    add("--ks", type=whole, nargs="+", help="the K of Recall@K")
-    add("--l2norm", action="store_true", help="normalize the embeddings first")
-    add("--export", metavar="FILE.npz", type=output(".npz"), help="write the embeddings")
-    add("--dataset", help="where the folder of images is now; or another one, judged with all its "
-        "classes or, if it has a gallery/, its test/")
-    add("--data-root", help="where the datasets are now")
-    add("--device", default="auto", help="auto (default), cpu, cuda")
-    add("--no-cache", action="store_const", const=True, help="decode images anew")
-    add("--query", metavar="PHOTO", nargs="+", help="print the nearest images")
-    add("--gallery", metavar="FOLDER", help="with --query: the images to search, in sub-folders or "
-        "not (default: the run's test images)")
-    add("--top", type=whole, help="with --query: how many (5)")
-    add("--to", metavar="SHEET.png", type=output(".png", ".jpg"), help="with --query: draw them "
-        "too")
-    args = parser.parse_args(argv)
-    args.arrays = args.file.lower().endswith((".npz", ".npy"))        # a .npy: load_npz refuses
-    refuse_idle(parser, args, [
-        ("with an .npz", args.arrays, "query export dataset data_root no_cache"),
-        ("without --query", args.query is None, "gallery top to"),
-        ("with --query", args.query is not None, "ks export"),
-        ("with --gallery", args.gallery is not None, "dataset data_root no_cache")])
-    return args
-
-
 if __name__ == "__main__":
-    main(evaluate, parse_args)
+    from report import judge as command                 # the top floor
+    command.main(command.evaluate, command.parse_args)

@@ -37,17 +37,35 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
+from common import number
 from eval import (confidence_interval, generalization_bound, judge, normalized, recall_at_k,
                   recalls, stratified_parts)
-from support.command_line import (Parser, add_shared_arguments, main, number, precision,
-                                  refuse_idle, settings)
-from support.glyphs import SMALL_TRANSFORMS
 
-# Section 5.1; variant, p, ks: Tables 2, 4, 1.  The paper chose α, m and batch by 10-fold cross-
-# validation.  Give --alpha 0.1 with jmmd (Table 3), 1e-3 with polynomial and mgf (Table 4).
-DEFAULTS = dict(alpha=1.0, s=20.0, m=0.1, regularizer="jrs", variant="jrd", kernel="gaussian", p=2,
-                K=3, K_prime=1, batch=100, epochs=50, lr=1e-4, lr_proxies=1e-2, drop_every=20,
-                dim=512, backbone="bn_inception", ks=[1, 2, 4, 8])
+# Table 2: which representations are joined, 0 x⁻, 1 x, 2 x⁺.  "-c" drops x⁺, "-pooling" drops x⁻.
+VARIANTS = {"jrd": (0, 1, 2), "mrd": (1,), "jrd-c": (0, 1), "jrd-pooling": (1, 2)}
+# One row per setting: default, kind, help.  The defaults are Section 5.1's; it chose α, m and batch
+# by 10-fold cross-validation.
+SETTINGS = {
+    "dataset": ("glyphs", "NAME", "glyphs, cub, cars, sop; inshop or a folder with CUB's preset; "
+                "cub128: CUB at 128 × 128"),
+    "alpha": (1.0, number(float, 0), "α of Eq. 11 (Eq. 4 with --regularizer intra); the paper has "
+              "0.1 for jmmd (Table 3), 1e-3 for polynomial and mgf (Table 4)"),
+    "s": (20.0, number(float, above=0), "scale of AMSoftmax, Eq. 12"),
+    "m": (0.1, number(float, 0, 1), "margin of AMSoftmax, Eq. 12"),
+    "regularizer": ("jrs", ("jrs", "jmmd", "jintra", "intra"), "Eq. 10, 15, 16 or 4"),
+    "variant": ("jrd", tuple(VARIANTS), "which representations (Table 2)"),
+    "kernel": ("gaussian", ("gaussian", "laplace", "polynomial", "mgf"), "Table 4"),
+    "p": (2, number(int, 1, 100), "degree of the polynomial kernel"),
+    "K": (3, number(int, 1, 100), "Gaussians in the kernels of x⁻ and x"),
+    "K_prime": (1, number(int, 1, 100), "Gaussians in the kernel of x⁺"),
+    "batch": (100, number(int, 2), "images"),
+    "epochs": (50, number(int, 1), ""),
+    "lr": (1e-4, number(float, above=0), "learning rate of the model"),
+    "lr_proxies": (1e-2, number(float, above=0), "learning rate of the proxies"),
+    "drop_every": (20, number(int, 1), "epochs between divisions of both rates by 10"),
+    "dim": (512, number(int, 1), "d, the embedding's width"),
+    "backbone": ("bn_inception", common.backbone_name, common.BACKBONE),
+    "ks": ([1, 2, 4, 8], None, "")}                     # Table 1: Recall@K
 PRESETS = {
     "cub": {},
     "cars": dict(m=0.05, batch=50),
@@ -60,8 +78,6 @@ PRESETS = {
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto", eval_every=5,
                    lr=1e-3, lr_proxies=1e-1),
     "folder": {}}
-# Table 2: which representations are joined, 0 x⁻, 1 x, 2 x⁺.  "-c" drops x⁺, "-pooling" drops x⁻.
-VARIANTS = {"jrd": (0, 1, 2), "mrd": (1,), "jrd-c": (0, 1), "jrd-pooling": (1, 2)}
 
 
 # ---------------------------------------------------------------------------- network
@@ -266,7 +282,7 @@ def transforms(cfg):
     shorter side (to 256).
     """
     if cfg.backbone == "small":
-        return SMALL_TRANSFORMS
+        return common.SMALL_TRANSFORMS
     crop = v2.RandomResizedCrop(cfg.size, antialias=True)
     return (None,
             v2.Compose([crop, v2.RandomHorizontalFlip()]),
@@ -313,9 +329,10 @@ def print_tables_2_and_3(result):
         print(f"{name}, 95%: [{mean - half:.3f}, {mean + half:.3f}]")
 
 
+@common.float32_products()
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
-    device, cfg.precision = common.device(cfg), precision(cfg)
+    device = common.settle(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
@@ -360,33 +377,16 @@ def train(cfg):
 
 def parse_args(argv=None):
     """Parse the flags; a flag beats the dataset's preset, that the default -> all settings."""
-    parser = Parser("jrd.py", __doc__)
-    add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop; inshop or a folder "
-        "with CUB's preset; cub128: CUB at 128 × 128")
-    add("--alpha", type=number(float, 0), help="α of Eq. 11 (Eq. 4 with --regularizer intra); the "
-        "paper has 0.1 for jmmd (Table 3), 1e-3 for polynomial and mgf (Table 4)")
-    add("--s", type=number(float, above=0), help="scale of AMSoftmax, Eq. 12")
-    add("--m", type=number(float, 0, 1), help="margin of AMSoftmax, Eq. 12")
-    add("--regularizer", choices=("jrs", "jmmd", "jintra", "intra"), help="Eq. 10, 15, 16 or 4")
-    add("--variant", choices=tuple(VARIANTS), help="which representations (Table 2)")
-    add("--kernel", choices=("gaussian", "laplace", "polynomial", "mgf"), help="Table 4")
-    add("--p", type=number(int, 1, 100), help="degree of the polynomial kernel")
-    add("--K", type=number(int, 1, 100), help="Gaussians in the kernels of x⁻ and x")
-    add("--K-prime", type=number(int, 1, 100), help="Gaussians in the kernel of x⁺")
-    add("--lr-proxies", type=number(float, above=0), help="learning rate of the proxies")
-    add("--drop-every", type=number(int, 1), help="epochs between divisions of both rates by 10")
-    add_shared_arguments(parser, common.backbone_name)
-    args, cfg = settings(parser, argv, DEFAULTS, PRESETS)
-    refuse_idle(parser, args, [
+    parser = common.Parser("jrd.py", __doc__)
+    flags, cfg = common.settings(parser, argv, SETTINGS, PRESETS)
+    common.refuse_idle(parser, flags, [
         ("with --alpha 0", cfg.alpha == 0, "regularizer variant kernel p K K_prime"),
         ("with --regularizer intra", cfg.regularizer == "intra", "variant kernel p K K_prime"),
         (f"with --kernel {cfg.kernel}", cfg.kernel != "gaussian", "K K_prime"),
         (f"with --kernel {cfg.kernel}", cfg.kernel != "polynomial", "p"),
-        (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime"),
-        ("with --backbone small", cfg.backbone == "small", "resize size")])
+        (f"with --variant {cfg.variant}", 2 not in VARIANTS[cfg.variant], "K_prime")])
     return cfg
 
 
 if __name__ == "__main__":
-    main(train, parse_args)
+    common.main(train, parse_args)

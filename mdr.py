@@ -29,16 +29,31 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
+from common import number
 from eval import judge, normalized, recalls
-from support.command_line import (Parser, add_shared_arguments, main, number, precision,
-                                  refuse_idle, settings)
-from support.glyphs import SMALL_TRANSFORMS
 
-# "Implementation Details"; by the authors' code: length (U1), images per class (U2), ν (U5).
-DEFAULTS = dict(lambda_=0.6, loss="triplet", levels=[-3.0, 0.0, 3.0], momentum=0.9,
-                fixed_levels=False, nu=0.01, l2norm=False, eval_l2norm=False, batch=128,
-                images_per_class=4, epochs=100, iterations=100, lr=5e-5, dim=512,
-                backbone="bn_inception", ks=[1, 2, 4, 8], margin=None)
+MARGINS = {"triplet": 0.2, "margin": 0.2, "contrastive": 1.0}   # triplet's: the paper; others: U10
+# One row per setting: default, kind, help.  The defaults are "Implementation Details"; by the
+# authors' code: length (U1), images per class (U2), ν (U5).
+SETTINGS = {
+    "dataset": ("glyphs", "NAME", "glyphs, cub, cars, sop, inshop, cub128, or a folder"),
+    "lambda_": (0.6, number(float, 0), "λ of Eq. 7; 0: no MDR"),
+    "loss": ("triplet", tuple(MARGINS), "L_DML of Eq. 7 (Table 2b)"),
+    "levels": ([-3.0, 0.0, 3.0], number(float), "initial levels"),
+    "momentum": (0.9, number(float, 0, below=1), "γ of Eq. 2"),
+    "fixed_levels": (False, bool, "do not learn them (Table 2c)"),
+    "nu": (0.01, number(float, 0), "weight of Σ s² on the levels (U5)"),
+    "l2norm": (False, bool, "embed on the unit sphere"),
+    "eval_l2norm": (False, bool, "... at inference only (Table 3)"),
+    "batch": (128, number(int, 2), "images"),
+    "images_per_class": (4, number(int, 2), "in a batch"),
+    "epochs": (100, number(int, 1), ""),
+    "iterations": (100, number(int, 1), "batches per epoch (a folder: by its size)"),
+    "lr": (5e-5, number(float, above=0), "learning rate"),
+    "dim": (512, number(int, 1), "d, the embedding's width"),
+    "backbone": ("bn_inception", common.backbone_name, common.BACKBONE),
+    "ks": ([1, 2, 4, 8], None, ""),                     # Table 1: Recall@K
+    "margin": (None, number(float, 0), "m of L_DML (Eq. 6, U10): 0.2; contrastive 1")}
 PRESETS = {
     "cub": {},
     "cars": dict(lambda_=0.2),
@@ -52,7 +67,6 @@ PRESETS = {
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto", eval_every=10,
                    iterations=50, lr=3e-4),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
-MARGINS = {"triplet": 0.2, "margin": 0.2, "contrastive": 1.0}   # triplet's: the paper; others: U10
 
 
 # ---------------------------------------------------------------------------- network
@@ -296,7 +310,7 @@ def transforms(cfg):
     on tensors.  U13: with --size 256 training crops are resized to 256, test images not cropped.
     """
     if cfg.backbone == "small":
-        return SMALL_TRANSFORMS
+        return common.SMALL_TRANSFORMS
     resize = v2.Resize((cfg.resize, cfg.resize), v2.InterpolationMode.LANCZOS)
     crop = v2.RandomResizedCrop(cfg.size, (0.16, 1), (0.75, 1.33), v2.InterpolationMode.BICUBIC,
                                 antialias=True)
@@ -320,14 +334,15 @@ def evaluate(network, data, cfg):
     return metrics | ({"norm cv": (norm.std() / norm.mean()).item()} if len(norm) > 1 else {})
 
 
+@common.float32_products()
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
-    device, cfg.precision = common.device(cfg), precision(cfg)
+    device = common.settle(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
                                cache=not cfg.no_cache, val=cfg.val)
     common.need_pairs(data.train, cfg)
-    cfg.iterations = cfg.iterations or common.iterations_for(data.train, batches, cfg, DEFAULTS)
+    cfg.iterations = cfg.iterations or common.iterations_for(data.train, batches, cfg, SETTINGS)
     torch.manual_seed(cfg.seed)     # the paper's figures: mean and std of 5 runs
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)  # paper: ImageNet
@@ -369,32 +384,15 @@ def train(cfg):
 
 def parse_args(argv=None):
     """Parse the flags; a flag beats the dataset's preset, that the default -> all settings."""
-    parser = Parser("mdr.py", __doc__)
-    add = parser.add_argument
-    add("--dataset", default="glyphs", help="glyphs (default), cub, cars, sop, inshop, "
-        "cub128, or a folder")
-    add("--lambda", dest="lambda_", metavar="λ", type=number(float, 0), help="Eq. 7; 0: no MDR")
-    add("--loss", choices=("triplet", "contrastive", "margin"), help="L_DML of Eq. 7 (Table 2b)")
-    add("--margin", type=number(float, 0), help="m of L_DML (Eq. 6, U10): 0.2; "
-        "contrastive 1")
-    add("--levels", type=number(float), nargs="+", help="initial levels")
-    add("--fixed-levels", action="store_const", const=True, help="do not learn them (Table 2c)")
-    add("--momentum", type=number(float, 0, below=1), help="γ of Eq. 2")
-    add("--nu", type=number(float, 0), help="weight of Σ s² on the levels (U5)")
-    add("--l2norm", action="store_const", const=True, help="embed on the unit sphere")
-    add("--eval-l2norm", action="store_const", const=True, help="... at inference only (Table 3)")
-    add("--images-per-class", type=number(int, 2), help="in a batch")
-    add("--iterations", type=number(int, 1), help="batches per epoch (a folder: by its size)")
-    add_shared_arguments(parser, common.backbone_name)
-    args, cfg = settings(parser, argv, DEFAULTS, PRESETS)
+    parser = common.Parser("mdr.py", __doc__)
+    flags, cfg = common.settings(parser, argv, SETTINGS, PRESETS)
     cfg.margin = MARGINS[cfg.loss] if cfg.margin is None else cfg.margin
-    refuse_idle(parser, args, [
+    common.refuse_idle(parser, flags, [
         ("with --lambda 0", cfg.lambda_ == 0, "levels fixed_levels momentum nu"),
         ("with --fixed-levels", cfg.fixed_levels, "nu"),
-        ("with --l2norm", cfg.l2norm, "eval_l2norm"),
-        ("with --backbone small", cfg.backbone == "small", "resize size")])
+        ("with --l2norm", cfg.l2norm, "eval_l2norm")])
     return cfg
 
 
 if __name__ == "__main__":
-    main(train, parse_args)
+    common.main(train, parse_args)

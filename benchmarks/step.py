@@ -47,7 +47,7 @@ class Clock:
 
 def measure(paper, cfg, args):
     """-> {part: median over the steps of (seconds, CPU seconds)}"""
-    cfg.precision, device = command_line.precision(cfg), command_line.device(cfg)
+    device = common.settle(cfg)
     torch.manual_seed(0)
     network = common.to_device(paper.Network(cfg, 100), cfg).train()
     optimizer = torch.optim.Adam(network.parameters(), lr=cfg.lr)

@@ -16,7 +16,8 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from report.experiments import LOSSES, NAMES, training  # noqa: E402
-from report.tables import difference, each, interval, markdown, reading, unpacked  # noqa: E402
+from report.records import reading, unpacked  # noqa: E402
+from report.tables import difference, each, interval, markdown  # noqa: E402
 
 METHODS = {         # paper, flags, the rate on SqueezeNet
     "JRD": ("jrd", "", "--lr 3e-4 --lr-proxies 3e-2"),
@@ -63,13 +64,14 @@ def over_classes(one, other):
 def figures(*sides):
     """Runs of two settings, of the same seeds -> {head: text}, the mean gain, p from 3 seeds on"""
     both = {head: [[reading(run, metric) for run in side] for side in sides]
-            for head, metric in [("hits", "hits"), *METRICS.items()]}
+            for head, metric in METRICS.items()}
+    hits = [[run.result["last epoch"]["hits"] for run in side] for side in sides]
     a, b = map(np.array, both["R@1 of each"])
-    row = {"over classes": over_classes(*both.pop("hits")), "mean": np.mean(a - b),
+    row = {"over classes": over_classes(*hits), "mean": np.mean(a - b),
            "paired": difference(a - b), "p": stats.ttest_rel(a, b).pvalue if len(a) > 2 else None}
     row["paired"] += f" ({', '.join(f'{x:+.2f}' for x in a - b)})" if 1 < len(a) < 4 else ""
-    best, epochs = ([[reading(run, metric, part="best on test") for run in side] for side in sides]
-                    for metric in ("R@1", "epoch"))
+    best = [[run.figures["best on test"]["R@1"] for run in side] for side in sides]
+    epochs = [[run.result["best on test"]["epoch"] for run in side] for side in sides]
     row[BEST] = difference(np.subtract(*best)) + " at {:.0f}, {:.0f}".format(*np.mean(epochs, 1))
     for head, pair in both.items():
         if None not in sum(pair, []):

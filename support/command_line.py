@@ -23,15 +23,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         self.exit(2, f"{self.prog}: {message}\n")
 
-    def describe(self, defaults, presets):
-        """Add to the help of each option its default, and the presets that have another one."""
-        sources = [("default", SHARED | defaults), *presets.items()]
-        for action in self._actions:
-            words = [f"{who} {plain(value)}" for who, values in sources
-                     if (value := values.get(action.dest)) is not None and value is not False]
-            if words:
-                action.help = f"{action.help or ''} ({'; '.join(words)})".strip()
-
 
 def plain(value, between=" "):
     """A setting as people write it: 0.1; -3 0 3, with what stands between."""
@@ -64,9 +55,15 @@ def label(text):
     return text
 
 
+def path(text):
+    """An argparse type: a file or a folder; ~ is the user's, also in --out=~/runs"""
+    return os.path.expanduser(text)
+
+
 def output(*suffixes):
     """An argparse type: a file that can be written, so far as can be seen before the work."""
     def parse(text):
+        text = path(text)
         if not text.lower().endswith(suffixes):
             raise argparse.ArgumentTypeError(f"'{text}' must end in {' or '.join(suffixes)}")
         if Path(text).is_dir() or not Path(text).absolute().parent.is_dir():
@@ -78,64 +75,97 @@ def output(*suffixes):
 
 def data_root():
     """Where the datasets are unless --data-root says otherwise."""
-    return os.environ.get("DML_DATA", "data")
+    return path(os.environ.get("DML_DATA", "data"))
 
 
-SHARED = dict(name=None, again=False, val=None, weights=None, resize=256, size=224,
-              eval_every=1, precision="tf32", seed=0, data_root=None, out="runs",
-              device="auto", workers=None, no_cache=False)
+FORMATS = ("auto", "fp32", "tf32", "bf16")
+# The settings of every script.  One row each: default, kind (see add_flag), help.
+SHARED = {
+    "name": (None, label, "of an experiment of your own, put into the run folder's name"),
+    "again": (False, bool, "train anew in place of the run that the folder holds"),
+    "val": (None, number(float, above=0, below=1), "share of the training classes, the last by "
+            "name, that are held out: R@1 on them picks best.pt (the papers have none)"),
+    "weights": (None, "FILE", "pretrained weights of the backbone, or 'random' (default: the "
+                "published file, checked by SHA-256)"),
+    "resize": (256, number(int, 1), "what images (JRD: test images) are resized to, of which the "
+               "network sees a crop"),
+    "size": (224, number(int, 1), "side of that crop, the network's input"),
+    "eval_every": (1, number(int, 1), "epochs between evaluations"),
+    "precision": ("tf32", FORMATS, "of the backbone: tf32 is float32 but for a GPU's "
+                  "convolutions, as PyTorch has them; auto is bf16 where the processor has it, "
+                  "else fp32; losses and distances are in float32 always"),
+    "seed": (0, number(int, 0, 2 ** 31), ""),
+    "data_root": (None, "DIR", "folder that holds the datasets (default: $DML_DATA, else ./data)"),
+    "out": ("runs", "DIR", "folder that holds the runs"),
+    "device": ("auto", "DEVICE", "auto, cpu, cuda, cuda:1, ..."),
+    "workers": (None, number(int, 0), "processes that load images (default: one per core, at most "
+                "16; none for glyphs, nor to evaluate cached images)"),
+    "no_cache": (False, bool, "decode and resize the images anew in every epoch: the same "
+                 "tensors, slower")}
 # Where and how a run is computed: not part of what it is.
 RUNTIME_ONLY = ("data_root", "out", "device", "workers", "no_cache", "again")
 
 
-def add_shared_arguments(parser, backbone_name):
-    """The flags that mean the same in every paper script; backbone_name: --backbone's type"""
-    add = parser.add_argument
-    add("--dim", type=number(int, 1), help="d, the embedding's width")
-    add("--batch", type=number(int, 2))
-    add("--epochs", type=number(int, 1))
-    add("--lr", type=number(float, above=0), help="learning rate (JRD: of the model)")
-    add("--backbone", type=backbone_name, metavar="NAME", help="the paper's own, small, or a "
-        "classification model of torchvision: resnet50, squeezenet1_1, ...")
-    add("--weights", metavar="FILE", help="pretrained weights of the backbone, or 'random' "
-        "(default: the published file, checked by SHA-256)")
-    add("--resize", type=number(int, 1), help="what images (JRD: test images) are resized to, of "
-        "which the network sees a crop")
-    add("--size", type=number(int, 1), help="side of that crop, the network's input")
-    add("--val", type=number(float, above=0, below=1), help="share of the training classes, the "
-        "last by name, that are held out: R@1 on them picks best.pt (the papers have none)")
-    add("--eval-every", type=number(int, 1), help="epochs between evaluations")
-    add("--precision", choices=("auto", "fp32", "tf32", "bf16"), help="of the backbone: tf32 is "
-        "float32 but for a GPU's convolutions, as PyTorch has them; auto is bf16 where the "
-        "processor has it, else fp32; losses and distances are in float32 always")
-    add("--seed", type=number(int, 0, 2 ** 31))
-    add("--name", type=label, help="of an experiment of your own, put into the run folder's name")
-    add("--again", action="store_const", const=True, help="train anew in place of the run that the "
-        "folder holds")
-    add("--data-root", metavar="DIR", help="folder that holds the datasets (default: $DML_DATA, "
-        "else ./data)")
-    add("--out", metavar="DIR", help="folder that holds the runs")
-    add("--device", help="auto, cpu, cuda, cuda:1, ...")
-    add("--workers", type=number(int, 0), help="processes that load images (default: one per core, "
-        "at most 16; none for glyphs, nor to evaluate cached images)")
-    add("--no-cache", action="store_const", const=True, help="decode and resize the images anew in "
-        "every epoch: the same tensors, slower")
+def add_flag(parser, name, default, kind, text, presets):
+    """Add the flag of a setting; its help names the default, and the presets that have their own.
+
+    kind: bool for a switch, a tuple of choices, FILE or DIR, DEVICE for any text, or an argparse
+    type, of which a list takes several.  None: no flag, because presets alone set it.
+    """
+    if kind is None:
+        return
+    values = {"default": default}
+    for dataset, preset in presets.items():
+        if name in preset:
+            values[dataset] = preset[name]
+    words = [f"{where} {plain(value)}" for where, value in values.items()
+             if value is not None and value is not False]
+    if words:
+        text = f"{text} ({'; '.join(words)})".strip()
+    word = name.rstrip("_").replace("_", "-")
+    options = {"dest": name, "help": text}
+    if kind is bool:
+        options |= {"action": "store_const", "const": True}
+    elif isinstance(kind, tuple):
+        options["choices"] = kind
+    elif isinstance(kind, str):
+        options["metavar"] = kind
+        if kind in ("FILE", "DIR"):
+            options["type"] = path
+    else:
+        options |= {"type": kind, "metavar": word.replace("-", "_").upper()}
+    if isinstance(default, list):
+        options["nargs"] = "+"
+    parser.add_argument(f"--{word}", **options)
 
 
-def settings(parser, argv, defaults, presets):
-    """Parse the flags; a flag beats the dataset's preset, that the default -> the flags alone, and
-    all settings, with `changed`: {setting: value} of the flags that change what a run is."""
-    parser.describe(defaults, presets)
-    args = parser.parse_args(argv)
-    given = {key: value for key, value in vars(args).items() if value is not None}
-    preset = SHARED | {"data_root": data_root()} | defaults | presets.get(
-        args.dataset, presets["folder"])
-    cfg = preset | given
-    if cfg["size"] > cfg["resize"]:
-        raise UserError(f"--size {cfg['size']} is larger than --resize {cfg['resize']}")
-    changed = {key.rstrip("_"): value for key, value in cfg.items()
-               if key not in (*RUNTIME_ONLY, "seed", "dataset", "name") and value != preset[key]}
-    return args, argparse.Namespace(**cfg, changed=changed)
+def settings(parser, argv, rows, presets):
+    """Parse the flags; a flag beats the dataset's preset, that the default.
+
+    rows: {setting: (default, kind, help)} beside SHARED's -> the flags alone (None: not given), and
+    all settings, with `changed`: {setting: value} of the flags that change what a run is.
+    """
+    preset = {}
+    for name, row in (SHARED | rows).items():
+        preset[name] = row[0]
+    for name, row in (rows | SHARED).items():
+        add_flag(parser, name, *row, presets)
+    flags = parser.parse_args(argv)
+    given = {name: value for name, value in vars(flags).items() if value is not None}
+    preset["data_root"] = data_root()
+    dataset = given.get("dataset", preset["dataset"])
+    preset |= presets.get(dataset, presets["folder"])
+    cfg = argparse.Namespace(**preset | given)
+    if cfg.size > cfg.resize:
+        raise UserError(f"--size {cfg.size} is larger than --resize {cfg.resize}")
+    small = cfg.backbone == "small"                     # it sees 32 × 32, whatever the dataset
+    refuse_idle(parser, flags, [("with --backbone small", small, "resize size")])
+    changed = {}
+    for name, value in vars(cfg).items():
+        if value != preset[name] and name not in (*RUNTIME_ONLY, "seed", "dataset", "name"):
+            changed[name.rstrip("_")] = value
+    cfg.changed = changed
+    return flags, cfg
 
 
 def refuse_idle(parser, args, rules):
@@ -152,11 +182,18 @@ def main(function, parse_args):
         if hasattr(stream, "reconfigure"):              # a notebook's has not
             stream.reconfigure(errors="replace")        # a console that has no λ shows a ?
     try:
-        function(parse_args())
+        try:
+            function(parse_args())
+        finally:
+            if sys.stdout:                              # pythonw has none
+                sys.stdout.flush()
+    except BrokenPipeError:                             # nobody reads on: python ... | head
+        _end_by(signal.SIGPIPE)
     except (UserError, NonFiniteLoss, OSError, MemoryError, torch.OutOfMemoryError) as error:
-        # The error of a loader's worker has its traceback before the message.
-        message = str(error).rpartition("files.UserError: ")[2].strip()
-        fail(message or "out of memory", 1 if isinstance(error, NonFiniteLoss) else 2)
+        message = reason(error)
+        if isinstance(error, MemoryError) and not str(error):
+            message = "out of memory"
+        fail(message, 1 if isinstance(error, NonFiniteLoss) else 2)
     except RuntimeError as error:
         last_line = str(error).strip().rpartition("\n")[2]
         if re.search(r"DataLoader worker \(pid|shared memory|</torch_", last_line):
@@ -168,8 +205,13 @@ def main(function, parse_args):
     except KeyboardInterrupt:
         if hasattr(sys, "ps1"):                         # a notebook, which lives on
             raise
-        signal.signal(signal.SIGINT, signal.SIG_DFL)    # a calling shell script stops too
-        os.kill(os.getpid(), signal.SIGINT)
+        _end_by(signal.SIGINT)                          # a calling shell script stops too
+
+
+def _end_by(number):
+    """End as by a signal that nobody handles."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def fail(message, status=2):
@@ -193,14 +235,22 @@ def device(cfg):
                     "--device cpu")
 
 
-def precision(cfg):
-    """What --precision auto means here: bf16 where the hardware multiplies bfloat16 (a GPU since
-    Ampere, a CPU with AVX-512 BF16), else fp32, because emulation is several times slower."""
-    if cfg.precision != "auto":
-        return cfg.precision
-    here = (torch.cuda.is_bf16_supported(including_emulation=False)
-            if device(cfg).type == "cuda" else torch.cpu._is_avx512_bf16_supported())
-    return "bf16" if here else "fp32"
+def settle(cfg):
+    """Resolve --device and --precision, once per run -> the torch.device.
+
+    Afterwards cfg.device is "cpu", "cuda:0", ..., and cfg.precision fp32, tf32 or bf16.  Precision
+    auto is bf16 where the hardware multiplies bfloat16 (a GPU since Ampere, a CPU with AVX-512
+    BF16), else fp32, because emulation is several times slower.
+    """
+    here = device(cfg)
+    cfg.device = str(here)
+    if cfg.precision == "auto":
+        if here.type == "cuda":
+            fast = torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            fast = torch.cpu._is_avx512_bf16_supported()
+        cfg.precision = "bf16" if fast else "fp32"
+    return here
 
 
 def cores():

@@ -10,6 +10,7 @@ from operator import attrgetter
 import pytest
 
 import common
+import jrd
 from conftest import ROOT
 from report import __main__ as report
 
@@ -101,7 +102,7 @@ def commands(page):
             if ">" in words:
                 words = words[:words.index(">")]
             if words and words[0] in ("python", *OTHERS):
-                yield ["0" if word == "$seed" else word for word in words]
+                yield ["0" if word.startswith("$") else word for word in words]
 
 
 def accepted(words):
@@ -115,10 +116,11 @@ def accepted(words):
         assert rest[0] == "report"
         report.parse_args(rest[1:])
     elif program == "python" and script in SCRIPTS:
-        importlib.import_module(script.removesuffix(".py")).parse_args(rest)
+        module = {"eval.py": "report.judge", "common.py": "report.prepare"}.get(script)
+        importlib.import_module(module or script.removesuffix(".py")).parse_args(rest)
     elif program == "python":
         source = (ROOT / script).read_text(encoding="utf-8")
-        source += (ROOT / "support" / "command_line.py").read_text(encoding="utf-8")
+        source += "".join(f'"--{name.replace("_", "-")}"' for name in common.SHARED | jrd.SETTINGS)
         for flag in rest:                               # some hand flags on to a paper's script
             assert not flag.startswith("--") or f'"{flag}"' in source, flag
 

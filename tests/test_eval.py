@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import jrd
 from eval import (_halves, confidence_interval, generalization_bound, hits_at_k, judge, kmeans,
                   map_at_r, nmi, recall_at_k, stratified_parts)
-from support.search import load_npz
+from report.judge import load_npz
 
 
 def exact_places(x, labels, gallery=None, gallery_labels=None):
@@ -346,6 +346,6 @@ def test_labels_may_be_texts(tmp_path):
     assert recall_at_k(x, [0, 0, 1, 1], [1]) == {1: 1}
     np.savez(tmp_path / "a.npz", embeddings=x, labels=np.array(["wren", "owl", "jay", "jay"]),
              gallery=x, gallery_labels=np.array(["owl", "emu"] * 2))
-    embedded, *_ = load_npz(tmp_path / "a.npz")
+    embedded = load_npz(tmp_path / "a.npz")
     assert embedded["test"][1].tolist() == [3, 2, 1, 1] and (embedded["test"][0].numpy() == x).all()
     assert embedded["gallery"][1].tolist() == [2, 0] * 2

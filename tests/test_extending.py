@@ -1,6 +1,7 @@
-"""docs/extending.md: its regularizer trains, its loops run, add what they say, and continue."""
+"""docs/extending.md: its recipes train, its loops run, add what they say, and continue."""
 import importlib
 import re
+import sys
 from unittest.mock import Mock
 
 import numpy as np
@@ -24,25 +25,83 @@ SAVE, RESTORE = BLOCKS[-2:]
 CLASSES = 6
 
 
-def test_the_example_of_a_new_regularizer_works(train, tmp_path, monkeypatch):
-    """Put into a copy of dml_da.py where the page says, it trains and agrees."""
-    function, names, branch, test = re.findall(r"```python\n(.*?)```", NEW, re.DOTALL)
-    weight, choices = names.splitlines()
-    source = (ROOT / "dml_da.py").read_text(encoding="utf-8")
-    for old, new in ((r"^REG_WEIGHTS = .*\n", "\\g<0>" + weight + "\n"),
-                     (r"^    add\(\"--regularizer\".*\n", choices + "\n"),
-                     (r"^# -+ objective", function + "\n\n\\g<0>"),
-                     (r"^    if cfg.regularizer == \"en\"", branch + "\\g<0>"),
-                     (r"other = .* in \(\"en\", \"gor\"", "\\g<0>, \"anisotropy\"")):
-        source, times = re.subn(old, new, source, flags=re.M)
-        assert times == 1, old
-    (tmp_path / "extended.py").write_text(source, encoding="utf-8")
+def patched(source, diff):
+    """A file as one of the page's diffs leaves it; what it takes out or puts beside is there once"""
+    for hunk in diff.split("@@\n"):
+        lines = hunk.splitlines(keepends=True)
+        old = "".join(line[1:] or line for line in lines if not line.startswith("+"))
+        new = "".join(line[1:] or line for line in lines if not line.startswith("-"))
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+@pytest.fixture
+def extended(tmp_path, monkeypatch):
+    """The three scripts and common.py with every recipe of the page, and its example of a test."""
+    files = ("dml_da", "mdr", "dml_da", "jrd", "common")
+    diffs = re.findall(r"```diff\n(.*?)```", NEW, re.DOTALL)
+    modules = {}
+    for name, diff in zip(files, diffs, strict=True):
+        path = tmp_path / f"{name}.py"
+        before = path if path.exists() else ROOT / path.name
+        path.write_text(patched(before.read_text(encoding="utf-8"), diff), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    extended = importlib.import_module("extended")
+    for name in files:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in files:
+        modules[name] = importlib.import_module(name)
+        lines = (tmp_path / f"{name}.py").read_text(encoding="utf-8").splitlines()
+        assert max(map(len, lines)) <= 100, name
+    yield modules
+    for name in files:                                  # no later test imports these
+        sys.modules.pop(name, None)
+
+
+def test_the_recipes_of_the_page_train(extended, train, tmp_path):
+    """Literally: a regularizer, a loss in each script, a backbone from a file of weights."""
+    weights = tmp_path / "mynet.pth"
+    torch.save(extended["common"].MyNet().state_dict(), weights)
+    for name, flags, term in (
+            ("dml_da", "--regularizer anisotropy", "anisotropy"), ("mdr", "--loss smooth", "smooth"),
+            ("dml_da", "--loss supcon", "supcon"), ("jrd", "--loss arcface", "arcface"),
+            ("mdr", f"--backbone mynet --resize 36 --size 32 --weights {weights}", "triplet")):
+        few = [] if name == "jrd" else ["--iterations", "1"]
+        folder, _ = train(extended[name], *flags.split(), *few)
+        (row,), result, config = left_in(folder)
+        assert row[term] != 0 and 0 < result["last epoch"]["R@1"] < 1
+        assert config["backbone"] == ("mynet" if "mynet" in flags else "small")
+    with pytest.raises(extended["common"].UserError, match="mynet needs --weights FILE"):
+        extended["common"].load_weights(None, "mynet")
+
+
+def test_the_losses_of_the_page_are_what_they_say(extended):
+    x, labels = points(4), torch.tensor([0, 0, 1, 1, 1, 2, 0, 2])
+    pairs = [(i, j) for i in range(8) for j in range(8) if i != j and labels[i] == labels[j]]
+    anchors, positives = np.array(pairs).T
+    negatives = np.array([next(k for k in range(8) if labels[k] != labels[i]) for i in anchors])
+
+    def smooth(e):
+        d = np.linalg.norm(e[:, None] - e[None] + 1e-300, axis=2)
+        return np.log1p(np.exp(d[anchors, positives] - d[anchors, negatives] + 0.3)).mean()
+
+    def supcon(f):
+        e = np.exp(f @ f.T / 0.1)
+        return np.mean([-np.log(e[i, j] / (e[i].sum() - e[i, i])) for i, j in pairs])
+
+    def arc(cos):
+        logits = 7 * cos
+        rows = range(len(cos))
+        logits[rows, labels] = 7 * np.cos(np.arccos(cos[rows, labels]) + 0.2)
+        return np.mean(np.log(np.exp(logits).sum(1)) - logits[rows, labels])
+    triplets = [torch.tensor(index) for index in (anchors, positives, negatives)]
+    agrees(lambda e: extended["mdr"].smooth_triplet_loss(
+        mdr.pairwise_distances(e), *triplets, 0.3), smooth, x)
+    agrees(lambda f: extended["dml_da"].supervised_contrastive_loss(f, labels), supcon, x / 3)
+    agrees(lambda cos: extended["jrd"].arcface(cos, labels, 7, 0.2), arc, np.tanh(x) / 2)
+    (test,) = re.findall(r"```python\n(.*?)```", NEW, re.DOTALL)
     exec(test + "test_anisotropy_regularizer()",
-         {"dml_da": extended, "np": np, "agrees": agrees, "points": points})
-    folder, _ = train(extended, "--regularizer", "anisotropy", "--iterations", "1")
-    assert 0 < left_in(folder)[1]["last epoch"]["R@1"] < 1
+         {"dml_da": extended["dml_da"], "np": np, "agrees": agrees, "points": points})
 
 
 def setting(seed=0, batches=4):
