@@ -451,6 +451,43 @@ def unwrapped(state, name):
             if key.startswith(prefix)}
 
 
+# ---------------------------------------------------------------------------- many scalars
+def save_as_one(network, name):
+    """Let the scalars of a ParameterList be one tensor in network.state_dict(), because a file of
+    11,318 takes seconds.  One by one, as older checkpoints have them, they load too."""
+    def pack(network, state, prefix, metadata):
+        values = [state.pop(f"{name}.{i}") for i in range(len(getattr(network, name)))]
+        state[name] = torch.stack(values)
+
+    def unpack(network, state, *_):
+        if name in state:
+            for i, value in enumerate(state.pop(name)):
+                state[f"{name}.{i}"] = value
+    network.register_state_dict_post_hook(pack)
+    network.register_load_state_dict_pre_hook(unpack)
+
+
+def save_adam_as_one(optimizer, group):
+    """The same for Adam's state of one of its groups: one tensor per quantity."""
+    def pack(optimizer, saved):
+        state = saved["state"]
+        which = [i for i in saved["param_groups"][group]["params"] if i in state]
+        if which:
+            rows = [state.pop(i) for i in which]
+            saved["which"] = which
+            saved["scalars"] = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+    def unpack(optimizer, saved):
+        if "which" in saved:
+            saved["state"] = dict(saved["state"])
+            columns = [values.unbind() for values in saved["scalars"].values()]
+            for i, *row in zip(saved["which"], *columns):
+                saved["state"][i] = dict(zip(saved["scalars"], row))
+    optimizer.register_state_dict_post_hook(pack)
+    optimizer.register_load_state_dict_pre_hook(unpack)
+
+
+# ---------------------------------------------------------------------------- a trained network
 def load(checkpoint, device="cpu"):
     """A run's last.pt -> its network in eval mode on a device, and its settings.
     network.embed(uint8 images (B, 3, h, w) on that device) -> embeddings (B, d).  UserError: no
