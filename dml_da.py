@@ -62,8 +62,8 @@ PRESETS = {
     "cub": {},
     "cars": dict(lr=5e-4),
     "sop": dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000], eval_every=10),
-    # Ours; glyphs' rate by results/glyphs.  cub128: SqueezeNet, a tenth of the iterations.  On held-
-    # out training classes the best rate is 3e-5, but 3e-6 for N-pair alone (docs/plans.md).
+    # Ours; glyphs' rate by results/glyphs.  cub128: SqueezeNet, a tenth of the iterations; its
+    # best rate on held-out training classes is 3e-5, but 3e-6 for N-pair alone (docs/plans.md).
     "glyphs": dict(backbone="small", dim=64, epochs=40, iterations=10, lr=1e-4, ks=[1, 2, 4, 8]),
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto", eval_every=3,
                    iterations=100, lr=3e-5),

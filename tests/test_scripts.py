@@ -246,6 +246,16 @@ def test_what_adam_is_told(script, flags, weights, rates, eps, decay, train):
 
 
 @each_script
+def test_a_run_is_evaluated_when_it_is_due(script, train):
+    """Every so many epochs, and in the last one; the losses are those of each epoch."""
+    few = [] if script is jrd else ["--iterations", "1"]
+    folder, _ = train(script, "--epochs", "5", "--eval-every", "2", *few)
+    rows = left_in(folder)[0]
+    assert [row["epoch"] for row in rows if "R@1" in row] == [2, 4, 5]
+    assert all("loss" in row for row in rows) and len(rows) == 5
+
+
+@each_script
 def test_the_figures_of_a_run(script, train):
     """Before training those of the pretrained backbone's pooled features on the unit sphere; after
     it recomputed from last.pt, which has levels, D⁰, α too; and what the papers' figures need."""
