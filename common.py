@@ -4,9 +4,9 @@
     train_loader, embed_splits       batches of one epoch; the embeddings of the splits
     backbone, load_weights           pretrained networks, from a file or downloaded
     to_device, features              --precision and channels_last
-    load(checkpoint)                 a trained network, ready to embed
+    load(checkpoint, Network)        a trained network, ready to embed
     Run                              header, progress, log, atomic checkpoint, automatic resume
-    python common.py check cub, prepare cub     support/prepare.py
+    python common.py check cub, prepare cub     report/prepare.py
 
 Images are uint8 RGB (3, h, w) until `Preprocess` turns a batch into what its backbone knows.
 """
@@ -31,11 +31,11 @@ from support.command_line import (SHARED, Parser, cores, data_root, main, number
                                   refuse_idle, settings, settle)
 from support.files import NonFiniteLoss, UserError, digest, listed, load_torch, reason, sha256
 from support.glyphs import SMALL_TRANSFORMS             # noqa: F401
-from support.images import ImageFiles, cache_images, to_tensor
-from support.layouts import COUNTS, SMALLER, read_dataset
+from support.images import ImageFiles, cache_images, decode_as_stored, read_ahead, to_tensor
+from support.layouts import COUNTS, of_papers, read_dataset
 from support.networks import BNInception, GoogLeNet
-from support.prepare import parse_args
-from support.runs import Run, read_checkpoint, script    # noqa: F401  the scripts' common.Run
+from support.photos import Folder, decode, identity
+from support.runs import Run, read_checkpoint           # noqa: F401  the scripts' common.Run
 
 
 # ---------------------------------------------------------------------------- datasets
@@ -72,8 +72,12 @@ class Data:
         return len({*self.train.present()} & {*self.test.present()})
 
     def counts(self):
-        return {part: [len(own), len(own.present())] for part in ("train", "test", "gallery", "val")
-                if (own := getattr(self, part))}
+        counts = {}
+        for part in ("train", "test", "gallery", "val"):
+            split = getattr(self, part)
+            if split is not None:
+                counts[part] = [len(split), len(split.present())]
+        return counts
 
 
 def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
@@ -83,47 +87,68 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     the transforms, None for none.  cache: keep what that part makes.  val: the share of the
     training classes to hold out.
     """
-    papers, root = SMALLER.get(name, name) in COUNTS, Path(root or data_root())
+    root, papers = Path(root or data_root()), of_papers(name)
     if name == "glyphs":
-        folder, splits = None, {part: [
-            (v2.functional.to_pil_image(image), f"glyph {glyphs.GLYPHS[part][0][label]}")
-            for image, label in zip(*glyphs.glyphs(part))] for part in ("train", "test")}
+        folder, splits, ids = None, _glyphs(), {}
     else:
-        folder, splits = read_dataset(name, root)
-
-    def line(path):             # os.stat of the papers' 120,000 files may take minutes
-        stat = () if papers else (path.stat().st_size, path.stat().st_mtime_ns)
-        return " ".join(map(str, [path.relative_to(folder).as_posix(), *stat]))
-
-    def digest_of(rows):
-        return digest(*(line(path) for path, _ in rows))
-    identity = {part: digest_of(rows)[:12] for part, rows in splits.items() if folder}
+        if papers:
+            folder, splits = read_dataset(name, root)
+        else:
+            photos = Folder(name)
+            folder, splits = photos.path, photos.splits()
+            photos.say_left_out(splits)
+        ids = identity(folder, splits, papers)
     if val:
-        classes = sorted({c for _, c in splits["train"]})
-        first = round(len(classes) * (1 - val))
-        if not 2 <= first <= len(classes) - 2:
-            raise UserError(f"--val {val:g} of {len(classes)} training classes leaves fewer than "
-                            f"two to train or to hold out: try {2 / len(classes):.2g}")
-        splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
-        splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
+        _hold_out(splits, val)
 
     def split(part, prefix):
-        rows, other = splits[part], {"test": "gallery", "gallery": "test"}.get(part)
-        classes = sorted({c for _, c in [*rows, *splits.get(other, ())]})
-        number_of = {c: i for i, c in enumerate(classes)}
-        labels, classes = torch.tensor([number_of[c] for _, c in rows]), [*map(str, classes)]
-        if not folder:
-            return Split(torch.stack([to_tensor(prefix, x) for x, _ in rows]), labels, classes)
-        images = ImageFiles([path for path, _ in rows], prefix, as_stored=papers)
-        if cache and prefix:
-            place = folder.resolve()
-            own = f"{place.name}-{digest(place)[:8]}"
-            words = [SMALLER.get(name, name) if papers else own, part]
-            words += [f"{val:g}"] if val and part in ("train", "val") else []
-            images = cache_images(images, root / ".cache" / "-".join(words), digest_of(rows))
-        return Split(images, labels, classes, [p.relative_to(folder).as_posix() for p, _ in rows])
+        sources = [source for source, _ in splits[part]]
+        if folder is None:
+            images = torch.stack([to_tensor(prefix, image) for image in sources])
+        else:
+            images = ImageFiles(sources, prefix, decode_as_stored if papers else decode)
+        if cache and prefix and folder is not None:
+            words = [papers or f"{folder.resolve().name[:30]}-{digest(folder.resolve())[:8]}", part]
+            if val and part in ("train", "val"):
+                words.append(f"{val:g}")
+            whole = "train" if part == "val" else part
+            images = cache_images(images, root / ".cache" / "-".join(words), ids[whole])
+        return split_of(splits, part, images, folder)
     parts = {part: split(part, train if part == "train" else test) for part in splits}
-    return Data(train_plain=split("train", test), identity=identity, folder=folder, **parts)
+    return Data(train_plain=split("train", test), identity=ids, folder=folder, **parts)
+
+
+def _glyphs():
+    splits = {"train": [], "test": []}
+    for part, rows in splits.items():
+        for image, label in zip(*glyphs.glyphs(part)):
+            kind = f"glyph {glyphs.GLYPHS[part][0][label]}"
+            rows.append((v2.functional.to_pil_image(image), kind))
+    return splits
+
+
+def _hold_out(splits, share):
+    """Move the last classes of splits["train"], by name, to splits["val"]."""
+    classes = sorted({c for _, c in splits["train"]})
+    first = round(len(classes) * (1 - share))
+    if not 2 <= first <= len(classes) - 2:
+        raise UserError(f"--val {share:g} of {len(classes)} training classes leaves fewer than two "
+                        f"to train or to hold out: try {2 / len(classes):.2g}")
+    splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
+    splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
+
+
+def split_of(splits, part, images, folder=None):
+    """One of {split: [(path, class)]} with its images -> Split.  test and gallery number the
+    classes of both.  folder: of the paths, None where there are none."""
+    together = ("test", "gallery") if part in ("test", "gallery") else (part,)
+    classes = sorted({c for other in together for _, c in splits.get(other, ())})
+    number_of = {c: i for i, c in enumerate(classes)}
+    labels = torch.tensor([number_of[c] for _, c in splits[part]])
+    files = None
+    if folder is not None:
+        files = [path.relative_to(folder).as_posix() for path, _ in splits[part]]
+    return Split(images, labels, [str(c) for c in classes], files)
 
 
 def need_pairs(split, cfg):
@@ -198,14 +223,21 @@ def train_loader(split, augment, batches, cfg):
 
 @torch.inference_mode()
 def embed(function, split, cfg):
-    """function(uint8 images on the device) for every image of a split -> (n, d) float32."""
-    images = split.images
-    batch = 200 if cfg.device.startswith("cuda") else 25            # 25 fit into a CPU's cache
+    """function(uint8 images on the device) for every image of a split, or of images without labels
+    -> (n, d) float32.  UserError: no image, or none that can be read."""
+    images = getattr(split, "images", split)
+    size = 200 if cfg.device.startswith("cuda") else 25             # 25 fit into a CPU's cache
     whole = images if torch.is_tensor(images) else getattr(images, "whole", None)
-    batches = whole.split(batch) if whole is not None else torch.utils.data.DataLoader(
-        images, batch, **_loader_args(cfg, images))
-    bar = tqdm(batches, "embedding", unit="batch", leave=False, disable=None)
-    x = torch.cat([function(part.to(cfg.device, non_blocking=True)).float() for part in bar])
+    if whole is not None:
+        parts = whole.split(size)
+    else:                                               # 8 photos of 50 megapixels take 1.2 GB
+        threads = cores() if cfg.workers is None else cfg.workers
+        parts = read_ahead(images, size, min(8, threads))
+    bar = tqdm(parts, "embedding", -(-len(images) // size), unit="batch", leave=False, disable=None)
+    x = [function(part.to(cfg.device, non_blocking=True)).float() for part in bar]
+    if not x:
+        raise UserError("no images to embed that can be read")
+    x = torch.cat(x)
     if not torch.isfinite(x).all():
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
                             "of the run holds the last good epoch")
@@ -215,10 +247,12 @@ def embed(function, split, cfg):
 def embed_splits(function, data, cfg, *names):
     """{split: (function's embeddings (n, d), labels (n,))}, as eval's recalls and judge take it, of
     those of test, gallery, train_plain and val that there are, or of the named ones alone."""
-    splits = {name: getattr(data, name) for name in names or ("test", "gallery", "train_plain",
-                                                              "val")}
-    return {name: (embed(function, split, cfg), split.labels) for name, split in splits.items()
-            if split}
+    embedded = {}
+    for name in names or ("test", "gallery", "train_plain", "val"):
+        split = getattr(data, name)
+        if split is not None:
+            embedded[name] = embed(function, split, cfg), split.labels
+    return embedded
 
 
 # ---------------------------------------------------------------------------- backbones
@@ -488,22 +522,28 @@ def save_adam_as_one(optimizer, group):
 
 
 # ---------------------------------------------------------------------------- a trained network
-def load(checkpoint, device="cpu"):
-    """A run's last.pt -> its network in eval mode on a device, and its settings.
+def load(checkpoint, Network, device="auto"):
+    """A run's last.pt and its script's Network -> the network in eval mode on a device, and its
+    settings, with `classes`: the names of those it trained on, None in an old checkpoint.
+
     network.embed(uint8 images (B, 3, h, w) on that device) -> embeddings (B, d).  UserError: no
-    checkpoint, or one that does not fit this code."""
+    checkpoint, or one that does not fit this code.
+    """
     saved = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(**saved["config"])
-    cfg.device, cfg.paper = device, saved["paper"]
+    cfg.device, cfg.classes = device, saved.get("classes")
+    cfg.images = saved["config"].get("images")
     settle(cfg)
     try:
-        network = script(cfg.paper).Network(cfg, cfg.splits["train"][1])
+        network = Network(cfg, cfg.splits["train"][1])
         network.load_state_dict(saved["network"])
     except (AttributeError, KeyError, RuntimeError) as error:
-        raise UserError(f"{checkpoint} does not fit this {cfg.paper}.py (it was made at commit "
-                        f"{saved['config'].get('commit')}): {reason(error)}")
+        commit = saved["config"].get("commit")
+        raise UserError(f"{checkpoint} does not fit this {Network.__module__}.py (it is a run of "
+                        f"{saved['paper']}.py at commit {commit}): {reason(error)}")
     return to_device(network, cfg).eval(), cfg
 
 
 if __name__ == "__main__":
-    main(lambda args: args.run(args), parse_args)
+    from report import prepare as command               # the top floor
+    command.main(command.run, command.parse_args)

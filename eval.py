@@ -18,53 +18,58 @@ without the traps of its successors.
 - A query whose class has no second image cannot hit and counts as a miss.
 - Embeddings that are not finite are an error.  Shares lie in [0, 1] and are printed in %.
 """
-from pathlib import Path
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.special import entr, stdtrit       # scipy.stats would add a second to every start
 
-from support import ranks, search
-from support.command_line import Parser, device, main, number, output, refuse_idle
-from support.files import UserError
-from support.runs import show
+from support import ranks
 
 
 # ---------------------------------------------------------------------------- retrieval
-def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None, each=False):
+def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
     """Recall@K: the share of queries with a same-class item among their K nearest (JRD Eq. 5).
 
     embeddings (n, d), labels (n,), ks whole numbers >= 1; gallery (m, d), gallery_labels (m,) or
-    None for retrieval among themselves -> {k: share}, with `each` also {k: hits of each query (n,)}
+    None for retrieval among themselves -> {k: share}
     """
-    ks = [*ks]
-    if any(k != int(k) or k < 1 for k in ks):
-        raise ValueError(f"K must be whole and at least 1, not {ks}")
-    usable = _usable(embeddings, labels, gallery, gallery_labels)
-    places = ranks.first_places(*usable, [*map(int, ks)])
-    hits = {k: places <= k for k in ks}
-    shares = {k: hit.double().mean().item() for k, hit in hits.items()}
-    return (shares, hits) if each else shares
+    hits = hits_at_k(embeddings, labels, ks, gallery, gallery_labels)
+    return {k: hit.double().mean().item() for k, hit in hits.items()}
+
+
+def hits_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
+    """As recall_at_k, but of each query -> {k: whether it hits (n,)}"""
+    ks = list(ks)
+    for k in ks:
+        if k != int(k) or k < 1:
+            raise ValueError(f"K must be whole and at least 1, not {k}")
+    places = ranks.first_places(*_usable(embeddings, labels, gallery, gallery_labels), ks)
+    return {k: places <= k for k in ks}
 
 
 def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
     P(i) is the precision among the i nearest: j / i if the j-th positive stands at place i."""
-    x, labels, gallery, gallery_labels = _usable(embeddings, labels, gallery, gallery_labels)
-    R, total = _positives(labels, gallery_labels), 0.0                  # (n,)
-    for row, i in ranks.positive_places(x, labels, gallery, gallery_labels, int(R.max())):
-        i = i[i <= R[row]].cpu().double()
-        total += (torch.arange(1, len(i) + 1) / i).sum().item() / max(1, int(R[row]))
-    return total / len(x)
+    usable = _usable(embeddings, labels, gallery, gallery_labels)
+    R = _positives(labels, gallery_labels)                              # (n,)
+    queries, places = ranks.positive_places(*usable, R)
+    inside = places <= R[queries]
+    found = queries[inside].bincount(minlength=len(R)).tolist()
+    total = 0.0
+    for i, positives in zip(places[inside].double().split(found), R.tolist()):
+        total += (torch.arange(1, len(i) + 1) / i).sum().item() / max(1, positives)
+    return total / len(R)
 
 
 def _positives(labels, gallery_labels=None):
     """How many correct answers each query has.  (n,) -> (n,) long"""
-    labels, alone = torch.as_tensor(labels).cpu().long(), gallery_labels is None
-    others = (labels if alone else torch.as_tensor(gallery_labels).cpu().long()).sort().values
-    first = torch.searchsorted(others, labels)
-    return torch.searchsorted(others, labels, right=True) - first - int(alone)
+    labels = torch.as_tensor(labels).cpu().long()
+    others = labels
+    if gallery_labels is not None:
+        others = torch.as_tensor(gallery_labels).cpu().long()
+    others = others.sort().values
+    counts = torch.searchsorted(others, labels, right=True) - torch.searchsorted(others, labels)
+    return counts - int(gallery_labels is None)             # without the query itself
 
 
 # ---------------------------------------------------------------------------- clustering
@@ -75,7 +80,7 @@ def kmeans(x, k, seed, rounds=1000):
     x = _usable(x, torch.zeros(len(x)))[0]
     if not 1 <= k <= len(x):
         raise ValueError(f"k must be between 1 and the {len(x)} points, not {k}")
-    x = ranks.centred(x)[0]
+    x, _ = ranks.centred(x, x)
     first = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:k]
     centres, last = x[first.to(x.device)], torch.inf
     for _ in range(rounds):
@@ -96,9 +101,16 @@ def nmi(assignments, labels):
     a, b = np.asarray(assignments), np.asarray(labels)
     if a.shape != b.shape or a.ndim != 1 or not len(a):
         raise ValueError(f"assignments {a.shape} and labels {b.shape} must be two equal (n,)")
-    h_a, h_b, h_joint = (entr(np.unique(v, axis=-1, return_counts=True)[1] / len(a)).sum()
-                         for v in (a, b, np.stack([a, b])))             # -Σ p ln p
-    return float(np.clip(2 * (h_a + h_b - h_joint) / (h_a + h_b), 0, 1)) if h_a + h_b else 1.0
+    h_a, h_b, h_joint = _entropy(a), _entropy(b), _entropy(np.stack([a, b]))
+    if h_a + h_b == 0:
+        return 1.0
+    return float(np.clip(2 * (h_a + h_b - h_joint) / (h_a + h_b), 0, 1))
+
+
+def _entropy(values):
+    """-Σ p ln p over the shares p of equal values (n,), or of equal columns (2, n)"""
+    counts = np.unique(values, axis=-1, return_counts=True)[1]
+    return entr(counts / values.shape[-1]).sum()
 
 
 # ---------------------------------------------------------------------------- generalization
@@ -107,7 +119,9 @@ def _halves(labels, generator):
     labelled half has one more."""
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]                   # shuffled within each class
-    place = torch.cat([torch.arange(n) for n in labels.unique(return_counts=True)[1].tolist()])
+    counts = labels.unique(return_counts=True)[1]
+    before = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    place = torch.arange(len(labels)) - before                          # within its class
     return order[place % 2 == 0], order[place % 2 == 1]
 
 
@@ -121,12 +135,14 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     """
     generator = torch.Generator().manual_seed(seed)
     s, ys, u, yu = _usable(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
-    s, u, *_ = ranks.centred(s, u)
-    (s_fit, s_test), (u_fit, u_test) = (_halves(y, generator) for y in (ys, yu))
+    s, u = ranks.centred(s, u)
+    s_fit, s_test = _halves(ys, generator)
+    u_fit, u_test = _halves(yu, generator)
     if not len(s_test) or not len(u_test):
         raise ValueError("a 1-NN estimate needs classes of two images among seen and unseen")
     fitted = torch.cat([s[s_fit.to(s.device)], u[u_fit.to(s.device)]])
-    y, is_seen = torch.cat([ys[s_fit], yu[u_fit]]), torch.arange(len(fitted)) < len(s_fit)
+    y = torch.cat([ys[s_fit], yu[u_fit]])
+    is_seen = torch.arange(len(fitted)) < len(s_fit)
     lam, wrong_side = 0.0, 0
     for points, labels, test, side in ((s, ys, s_test, True), (u, yu, u_test, False)):
         nearest = ranks.nearest(points[test.to(s.device)], fitted)[1].cpu()
@@ -142,7 +158,8 @@ def stratified_parts(labels, parts=10, seed=0):
     labels = torch.as_tensor(labels).cpu()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     order = order[labels[order].argsort(stable=True)]
-    if (least := labels.unique(return_counts=True)[1].min()) < 2 * parts:
+    least = labels.unique(return_counts=True)[1].min()
+    if least < 2 * parts:
         raise ValueError(f"a class has {least} images: too few for {parts} parts")
     part = torch.arange(len(labels)) % parts    # dealt on from class to class: parts of equal size
     return [order[part == p].sort().values for p in range(parts)]
@@ -162,12 +179,13 @@ def confidence_interval(values, level=0.95):
 
 # ---------------------------------------------------------------------------- what can be judged
 def _usable(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
-    """One or two sets -> of each x (n, d) float32, or float64 if one needs it, labels (n,) long on
-    the host; None for a set that is None.  ValueError if not usable."""
+    """One or two sets -> of both each x (n, d) float32, or float64 if one needs it, and labels (n,)
+    long on the host; the first twice if the second is None.  ValueError if not usable."""
     sets = [torch.as_tensor(x).detach() for x in (a, b) if x is not None]
-    wide = {x.dtype for x in sets} & {torch.float64, torch.int64, torch.int32}
-    dtype = torch.float64 if wide else torch.float32
-    usable = []
+    dtype, usable = torch.float32, []
+    for x in sets:
+        if x.dtype in (torch.float64, torch.int64, torch.int32):
+            dtype = torch.float64
     for name, x, labels in zip(names, sets, (a_labels, b_labels)):
         labels = torch.as_tensor([] if labels is None else labels).cpu()
         if x.ndim != 2 or labels.ndim != 1 or len(x) != len(labels) or not x.numel():
@@ -182,7 +200,7 @@ def _usable(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery"))
         if not torch.isfinite(torch.stack(x.aminmax())).all():
             raise ValueError(f"{name} contain values that are not finite")
         usable += [x, labels.long()]
-    return usable if b is not None else [*usable, None, None]
+    return usable if b is not None else usable * 2
 
 
 # ---------------------------------------------------------------------------- the whole judgement
@@ -191,11 +209,15 @@ def normalized(embedded):
     return {split: (F.normalize(torch.as_tensor(x)), y) for split, (x, y) in embedded.items()}
 
 
-def recalls(embedded, ks):
+def recalls(embedded, ks, hits=None):
     """{split: (x (n, d), labels (n,))} -> {"R@K": share} of test, searched in the gallery if there
-    is one, and of train_plain and val in themselves, where they are there, seen R@1 and val R@1."""
-    shares = recall_at_k(*embedded["test"], ks, *embedded.get("gallery", ()))
-    metrics = {f"R@{k}": share for k, share in shares.items()}
+    is one, and of train_plain and val in themselves, where they are there, seen R@1 and val R@1.
+    hits: hits_at_k of test, if they are known"""
+    if hits is None:
+        hits = hits_at_k(*embedded["test"], ks, *embedded.get("gallery", ()))
+    metrics = {}
+    for k in ks:
+        metrics[f"R@{k}"] = hits[k].double().mean().item()
     for name, split in (("seen R@1", "train_plain"), ("val R@1", "val")):
         if split in embedded:
             metrics[name] = recall_at_k(*embedded[split], [1])[1]
@@ -204,76 +226,36 @@ def recalls(embedded, ks):
 
 def judge(embedded, ks):
     """What result.json has of all three papers -> a dict that json can write: recalls, the hits of
-    each class's queries at K = 1 ("0110"), MAP@R, and without a gallery NMI, its k the number of
-    test classes."""
+    each class's queries at K = 1 ("0110"), MAP@R, what makes a search trivial, and without a
+    gallery NMI, its k the number of test classes."""
     (x, labels), gallery = embedded["test"], embedded.get("gallery", ())
     labels = torch.as_tensor(labels).cpu()
-    result = recalls(embedded, ks) | {"hits": {}}
-    for label, hit in zip(labels.tolist(), recall_at_k(x, labels, [1], *gallery, each=True)[1][1]):
-        result["hits"][str(label)] = result["hits"].get(str(label), "") + str(int(hit))
+    hits = hits_at_k(x, labels, [1, *ks], *gallery)
+    of_classes = {}
+    for label, hit in zip(labels.tolist(), hits[1].tolist()):
+        of_classes[str(label)] = of_classes.get(str(label), "") + str(int(hit))
+    result = recalls(embedded, ks, hits)
+    result["hits"] = of_classes
     result["MAP@R"] = map_at_r(x, labels, *gallery)
     positives = _positives(labels, *gallery[1:])
-    traps = {"queries without a positive": positives == 0, "queries with positives alone":
-             positives == max(1, len(gallery[1]) if gallery else len(x) - 1)}
+    items = len(gallery[0]) if gallery else len(x) - 1
+    traps = {"queries without a positive": positives == 0,
+             "queries with positives alone": positives == max(1, items)}
     if gallery:
-        rows = ([row.tobytes() for row in torch.as_tensor(each).double().cpu().numpy()]
-                for each in (x, gallery[0]))
-        traps["queries in the gallery"] = np.isin(*rows)
-    result |= {trap: int(caught.sum()) for trap, caught in traps.items() if caught.any()}
+        traps["queries in the gallery"] = np.isin(_rows(x), _rows(gallery[0]))
+    for trap, caught in traps.items():
+        if caught.any():
+            result[trap] = int(caught.sum())
     if not gallery:
         result["NMI"] = nmi(kmeans(x, len(labels.unique()), seed=0), labels)
     return result
 
 
-# ---------------------------------------------------------------------------- command line
-def evaluate(args):
-    """Judge a checkpoint's embeddings of its images or of other ones, or those of an .npz."""
-    path = Path(args.file)
-    if args.query:
-        return search.print_nearest(args)
-    embedded, ks, names = (search.load_npz(path) if args.arrays else
-                           search.embed_images(args))
-    ks = args.ks or ks
-    embedded = {split: (x.to(device(args)), y) for split, (x, y) in embedded.items()}
-    embedded = normalized(embedded) if args.l2norm else embedded
-    try:
-        result = judge(embedded, ks)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}")
-    x, labels = embedded["test"]
-    print(f"{path}: {len(x):,} embeddings of {len(labels.unique()):,} classes, d = {x.shape[1]}")
-    show({"test": result}, ks)
-    if args.export:
-        search.save_npz(args.export, embedded, names)
-
-
-def parse_args(argv=None):
-    parser, whole = Parser("eval.py", __doc__), number(int, 1)
-    add = parser.add_argument
-    add("file", help="a checkpoint runs/RUN/last.pt, or an .npz of embeddings")
-    add("--ks", type=whole, nargs="+", help="the K of Recall@K")
-    add("--l2norm", action="store_true", help="normalize the embeddings first")
-    add("--export", metavar="FILE.npz", type=output(".npz"), help="write the embeddings")
-    add("--dataset", help="where the folder of images is now; or another one, judged with all its "
-        "classes or, if it has a gallery/, its test/")
-    add("--data-root", help="where the datasets are now")
-    add("--device", default="auto", help="auto (default), cpu, cuda")
-    add("--no-cache", action="store_const", const=True, help="decode images anew")
-    add("--query", metavar="PHOTO", nargs="+", help="print the nearest images")
-    add("--gallery", metavar="FOLDER", help="with --query: the images to search, in sub-folders or "
-        "not (default: the run's test images)")
-    add("--top", type=whole, help="with --query: how many (5)")
-    add("--to", metavar="SHEET.png", type=output(".png", ".jpg"), help="with --query: draw them "
-        "too")
-    args = parser.parse_args(argv)
-    args.arrays = args.file.lower().endswith((".npz", ".npy"))        # a .npy: load_npz refuses
-    refuse_idle(parser, args, [
-        ("with an .npz", args.arrays, "query export dataset data_root no_cache"),
-        ("without --query", args.query is None, "gallery top to"),
-        ("with --query", args.query is not None, "ks export"),
-        ("with --gallery", args.gallery is not None, "dataset data_root no_cache")])
-    return args
+def _rows(x):
+    """x (n, d) -> the n rows as bytes"""
+    return [row.tobytes() for row in torch.as_tensor(x).double().cpu().numpy()]
 
 
 if __name__ == "__main__":
-    main(evaluate, parse_args)
+    from report import judge as command                 # the top floor
+    command.main(command.evaluate, command.parse_args)

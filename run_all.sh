@@ -10,11 +10,14 @@
 #   --jobs N                           N runs at a time; each gets its share of the cores
 # Everything else goes to `python -m report`, which says what it takes: --paper jrd|mdr|dml_da,
 # --table 2a, --seeds N, --weights FILE, --precision fp32, --runs DIR.  Paths are as seen from here.
-# Makes .venv and installs what is missing, unless a virtual environment is active or PYTHON is set.
+# Makes .venv and installs what is missing, unless PYTHON is set or an environment is active, of
+# venv or of conda (but its base).
 # The plan comes first.  A finished run is skipped, a broken one continued, a failed one reported at
 # the end.  Exit status: 0, 1 if a run failed or a dataset is missing, 2 for a wrong argument.
 set -euo pipefail
+unset CDPATH                                    # with which cd prints, and may go elsewhere
 cd "$(dirname "$0")"
+[ -w "${TMPDIR:-/tmp}" ] || unset TMPDIR        # a folder that this node does not have
 
 fail() { echo "run_all.sh: $*" >&2; exit 2; }
 
@@ -32,7 +35,9 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$quick" ] || select=(--dataset real ${select[@]+"${select[@]}"})     # a later --dataset wins
 
-if [ -z "${PYTHON:-}" ] && [ -z "${VIRTUAL_ENV:-}" ]; then
+active=${VIRTUAL_ENV:-}
+[ "${CONDA_DEFAULT_ENV:-base}" = base ] || active=${CONDA_PREFIX:-}
+if [ -z "${PYTHON:-}" ] && [ -z "$active" ]; then
     if [ ! -x .venv/bin/pip ]; then
         version=$(python3 --version 2> /dev/null) || version="no python3"
         python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null ||
@@ -66,10 +71,14 @@ if [ "$mode" = list ]; then
     exit
 fi
 
-# The plan goes to the terminal, the commands left come back; status 1: a dataset is missing.
+# The plan goes to the terminal, the commands left come back; status 3: a dataset is missing.
 status=0
 left=$("$PYTHON" -m report --plan "${select[@]}") || status=$?
-[ "$status" -le 1 ] || exit "$status"
+case $status in
+    0) ;;
+    3) status=1 ;;
+    *) exit "$status" ;;
+esac
 
 cores=$(env -u OMP_NUM_THREADS nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)     # a job's share
 export jobs=${jobs:-$([ -n "$quick" ] && [ "$cores" -gt 1 ] && echo 2 || echo 1)} main=$$

@@ -17,7 +17,7 @@ import importlib.metadata
 import torch
 
 from report.tables import markdown
-from support.runs import processor, versions
+from support.machine import processor, versions
 
 torch.set_num_threads(THREADS)
 

@@ -24,11 +24,10 @@ import shlex
 import sys
 from pathlib import Path
 
-from report.experiments import (EXPERIMENTS, NAMES, SCRIPTS, all_runs, finished_runs, plan,
-                                runs_of, selected)
-from report.figures import CURVES, draw_curves, draw_nearest, draw_runs, drawn, epochs, needed
-from report.tables import CHOSEN, compare, pair_table, paper_table, table, unpacked
-from support.command_line import Parser, number, refuse_idle
+from report import experiments, figures, tables
+from report.experiments import EXPERIMENTS, NAMES, NOTES, SCRIPTS, all_runs
+from report.records import unpacked
+from support.command_line import Parser, number
 from support.command_line import main as run_script
 from support.files import UserError, atomic
 
@@ -40,53 +39,58 @@ rows, not absolute scores.
 """
 GAIN = ("Gains are differences within a seed: their mean and, from three seeds on, its 95% "
         "Student-t interval, not corrected for the number of gains.")
-SELECTION = "dataset paper table quick seeds weights precision"         # flags of a list of runs
 
 
 # ---------------------------------------------------------------------------- reports
-def header(args, runs, done):
+def header(dataset, runs):
     """From which runs the report was made and by which code, and how to read it."""
-    commits = {run.config["commit"] or "none" for run in done}          # 40 digits, + if edited
-    commits = ", ".join(sorted(commit[:12] + commit[40:] for commit in commits))
-    weights = ", ".join(sorted({run.config["weights_sha256"][:12] for run in done}))
+    commits, weights, done = set(), set(), 0
+    for run in runs:
+        if run.result:
+            done += 1
+            commit = run.config["commit"] or "none"                     # 40 digits, + if edited
+            commits.add(commit[:12] + commit[40:])
+            weights.add(run.config["weights_sha256"][:12])
     command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
-    note = NOT_THE_PAPERS if args.dataset == "cub128" else ""
+    note = NOT_THE_PAPERS if dataset == "cub128" else ""
     return f"""\
-{note}{len(done)} of {len(runs)} runs finished, made at commit {commits}, with pretrained weights \
-of SHA-256 {weights}.  Report made by `{command}`.  tables.csv has its numbers and, with --seed 0, \
-1, ..., the command of each row.
+{note}{done} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, with \
+pretrained weights of SHA-256 {", ".join(sorted(weights))}.  Report made by `{command}`.  \
+tables.csv has its numbers and, with --seed 0, 1, ..., the command of each row.
 
 Shares in %, mean ± standard deviation over seeds, last epoch; the papers' ± are standard \
-deviations too, their [low, high] 95% intervals.  {GAIN}  {CHOSEN}  In figures: 95% intervals over \
-seeds, if there are three or more; in sweeps (of the seeds that all points have) and by level mean \
-± standard deviation.
+deviations too, their [low, high] 95% intervals.  {GAIN}  {tables.CHOSEN}  In figures: 95% \
+intervals over seeds, if there are three or more; in sweeps (of the seeds that all points have) \
+and by level mean ± standard deviation.
 """
 
 
-def write_report(rows, args, folder):
+def write_report(rows, dataset, folder):
     """Write report.md, tables.csv and the figures -> the Markdown, the files' names"""
-    runs, most = all_runs(rows, args), max(row.seeds for row in rows)
-    rows = [row._replace(seeds=most) for row in rows]           # what more seeds ran stands too
-    done = [run for run in runs if run.result]
-    lines = [f"# Report on {NAMES[args.dataset]}", "", header(args, runs, done)]
+    lines = [f"# Report on {NAMES[dataset]}", "", header(dataset, all_runs(rows))]
     written, csv_rows = ["report.md", "tables.csv"], []
     if (folder / "README.md").exists():                         # by a person
         lines += ["What was seen: [README.md](README.md).", ""]
-    for key, own in itertools.groupby(rows, lambda row: row.key):
-        (paper, name), own, experiment = key, [*own], EXPERIMENTS[key]
+    for key, of_key in itertools.groupby(rows, lambda row: row.key):
+        (paper, name), of_key, experiment = key, list(of_key), EXPERIMENTS[key]
         number = f"Fig. {name[3:]}" if name.startswith("fig") else f"Table {name}"
-        heading = f"{NAMES[paper]}, {number}: {experiment.title}"
-        picture, shown = folder / f"{paper}-{name}.png", finished_runs(own, args)
+        number = f"{NAMES[paper]}, {number}"
+        heading, picture = f"{number}: {experiment.title}", f"{paper}-{name}.png"
         lines += [f"## {heading}", ""]
-        if experiment.picture and any(runs for _, runs in shown):
-            curves = CURVES[experiment.picture](shown, experiment.columns)
-            if drawn(picture, draw_curves, curves, experiment.picture != "epochs"):
-                written.append(picture.name)
-                lines += [f"![{heading}]({picture.name})", ""]
-        for dataset, of_dataset in itertools.groupby(own, lambda row: row.dataset):
-            text, figures = paper_table([*of_dataset], args)
-            lines += [f"**{NAMES[dataset]}**", "", *text, ""]
-            csv_rows += figures
+        if experiment.picture and any(row.finished for row in of_key):
+            note, _ = NOTES.get((dataset, paper), ("", ""))
+            curves = figures.CURVES[experiment.picture](of_key, experiment.columns)
+            bars = experiment.picture != "epochs"
+            if figures.drawn(folder / picture, figures.draw_curves, curves, number + note, bars):
+                written.append(picture)
+                lines += [f"![{heading}]({picture})", ""]
+        for on, on_dataset in itertools.groupby(of_key, lambda row: row.dataset):
+            text, figures_of_rows = tables.paper_table(list(on_dataset))
+            lines += [f"**{NAMES[on]}**", ""]
+            if (on, paper) in NOTES:
+                lines += [NOTES[on, paper][1], ""]
+            lines += [*text, ""]
+            csv_rows += figures_of_rows
     with atomic(folder / "tables.csv") as file:
         writer = csv.DictWriter(file, csv_rows[0], lineterminator="\n")
         writer.writeheader()
@@ -96,60 +100,82 @@ def write_report(rows, args, folder):
     return "\n".join(lines), written
 
 
-def quick(rows, args, folder):
+def write_quick(rows, folder, seeds):
     """The end of --quick: a table of the pairs, their curves and a sheet, the next command."""
-    pairs = [row for row in rows if row.baseline]
-    print(*pair_table(pairs, args), "", "R@1 in % on classes that never trained, last epoch.  "
+    print(*tables.pair_table(rows), "", "R@1 in % on classes that never trained, last epoch.  "
           + GAIN, sep="\n")
-    if drawn(folder / "curves.png", draw_curves,
-             epochs(finished_runs(rows, args), ["R@1"], of_paper=True)):
-        print(f"wrote {folder / 'curves.png'}")
-    for run in [run for _, runs in finished_runs(pairs, args) for run in runs][:1]:
-        drawn(folder / "sheet.png", draw_nearest, run.folder / "last.pt")
-    baseline, method = [runs_of(row, args)[0].folder.name.removesuffix("-s0") for row in rows[:2]]
-    print(f"next, every figure of a pair: python -m report --compare {method} {baseline}"
-          if args.seeds else "next, more seeds, so that gains have intervals: "
-          + shlex.join(["bash", "run_all.sh", "--seeds", "3", *sys.argv[1:]]))
+    picture = folder / "curves.png"
+    if figures.drawn(picture, figures.draw_curves, figures.epochs(rows, ["R@1"]), "R@1 by epoch"):
+        print(f"wrote {picture}")
+    methods = [row for row in rows if row.baseline and row.finished]
+    if methods:
+        checkpoint = methods[0].finished[0].folder / "last.pt"
+        figures.drawn(folder / "sheet.png", figures.draw_nearest, checkpoint)
+    baseline, method = [row.runs[0].folder.name.removesuffix("-s0") for row in rows[:2]]
+    if seeds:
+        print(f"next, every figure of a pair: python -m report --compare {method} {baseline}")
+    else:
+        print("next, more seeds, so that gains have intervals:",
+              shlex.join(["bash", "run_all.sh", "--seeds", "3", *sys.argv[1:]]))
 
 
-def report(args):
-    """What came out of the list, or of --quick's pairs."""
-    rows = selected(args)
-    runs = all_runs(rows, args)
-    if stale := sum(run.state == "stale" for run in runs):
+def checked(rows):
+    """The rows of a report.  UserError if nothing has run."""
+    runs = all_runs(rows)
+    stale = sum(run.state == "stale" for run in runs)
+    if stale:
         print(f"{stale} folders hold other runs: see --plan", file=sys.stderr)
     if not any(run.result for run in runs):
         raise UserError("no run of the list is finished; bash run_all.sh trains them")
-    words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
-    out = Path(args.out or args.beside / "-".join(filter(None, words)))
-    out.mkdir(parents=True, exist_ok=True)
-    if args.quick:
-        return quick(rows, args, out)
-    text, written = write_report(rows, args, out)
-    if args.partial:
-        print(re.sub(r"!\[.*?\)\s*", "", text))          # without its pictures
-    print(f"wrote {out}/{', '.join(written)}")
+    return rows
 
 
 # ---------------------------------------------------------------------------- command line
+LISTED = ["dataset", "paper", "table", "quick", "seeds", "weights", "precision"]    # runs by flags
+TAKEN = {       # the flags of each mode
+    "list": ["runs"] + LISTED, "plan": ["runs"] + LISTED, "report": ["runs", "out"] + LISTED,
+    "compare": ["runs"], "curves": ["runs", "out"], "sheet": ["out"], "annotate": ["out"],
+    "everything": ["runs"]}
+
+
 def main(args):
-    with unpacked(args.runs) as args.runs:
-        if args.sheet:
-            draw_nearest(Path(args.out or Path(args.sheet).with_name("sheet.png")), args.sheet)
-        elif args.annotate:
-            needed("report.annotate").annotate(Path(args.out or "annotated"))
-        elif args.curves:
-            draw_runs(Path(args.out or "curves.png"), args.runs, args.curves)
-        elif args.compare:
-            print(compare(args.runs, *args.compare))
-        elif args.list:
-            print(*(run.command for run in all_runs(selected(args), args)), sep="\n")
+    first, out = Path(args.runs[0]), args.out and Path(args.out)
+    archive = first.suffix == ".xz"
+    if archive and args.mode in ("list", "plan"):
+        raise UserError(f"--runs {first}: an archive is read; runs are trained in a folder")
+    with unpacked(args.runs) as runs:
+        if args.mode in ("list", "plan", "report"):
+            rows = experiments.selected(
+                runs, not archive, args.dataset, args.paper, args.table, args.quick, args.seeds,
+                args.weights, args.precision)
+        if args.list:
+            for run in all_runs(rows):
+                print(run.command)
         elif args.plan:
-            sys.exit(plan(selected(args), args))
-        elif not args.dataset and not args.partial:
-            print(table(args.runs))
+            if args.weights not in (None, "random") and not Path(args.weights).is_file():
+                raise UserError(f"--weights {args.weights}: no such file")
+            sys.exit(experiments.plan(rows))
+        elif args.compare:
+            print(tables.compare(runs, *args.compare))
+        elif args.curves:
+            figures.draw_runs(out or Path("curves.png"), runs, args.curves)
+        elif args.sheet:
+            figures.draw_nearest(out or Path(args.sheet).with_name("sheet.png"), args.sheet)
+        elif args.annotate:
+            figures.needed("report.annotate").annotate(out or Path("annotated"))
+        elif args.mode == "everything":
+            print(tables.table(runs))
         else:
-            report(args)
+            words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
+            folder = out or (first.parent if archive else first) / "-".join(filter(None, words))
+            rows = checked(rows)
+            folder.mkdir(parents=True, exist_ok=True)
+            if args.quick:
+                return write_quick(rows, folder, args.seeds)
+            text, written = write_report(rows, args.dataset, folder)
+            if args.paper or args.table:
+                print(re.sub(r"!\[.*?\)\s*", "", text))          # without its pictures
+            print(f"wrote {folder}/{', '.join(written)}")
 
 
 def parse_args(argv=None):
@@ -178,19 +204,17 @@ def parse_args(argv=None):
     add("--out", help="what to write (default: a report-... in --runs; the sheet beside the run; "
         "curves.png; the folder annotated)")
     args = parser.parse_args(argv)
-    args.partial = bool(args.paper or args.table or args.quick)
-    idle = {"list": "out", "plan": "out", "compare": f"{SELECTION} out", "curves": SELECTION,
-            "sheet": f"{SELECTION} runs", "annotate": f"{SELECTION} runs"}
-    refuse_idle(parser, args, [
-        *((f"with --{mode}", getattr(args, mode), names) for mode, names in idle.items()),
-        ("without --dataset, --paper, --table or --quick", not args.partial and not args.dataset
-         and not any(getattr(args, mode) for mode in idle), "seeds weights precision out")])
+    args.mode, where = "everything", "without --dataset, --paper, --table or --quick"
+    if args.dataset or args.paper or args.table or args.quick:
+        args.mode = "report"
+    for mode in TAKEN:
+        if getattr(args, mode, None):
+            args.mode, where = mode, f"with --{mode}"
+    for name in TAKEN["report"]:
+        if getattr(args, name) is not None and name not in TAKEN[args.mode]:
+            parser.error(f"--{name} does nothing {where}")
     args.runs = args.runs or ["runs"]
-    first = Path(args.runs[0])
-    args.archive = first.suffix == ".xz"
-    if args.archive and (args.list or args.plan):
-        parser.error(f"--runs {first}: an archive is read; runs are trained in a folder")
-    args.beside = first.parent if args.archive else first
+    args.dataset = args.dataset or ("glyphs" if args.quick else "real")
     return args
 
 

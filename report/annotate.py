@@ -1,5 +1,6 @@
 """`python -m report --annotate [--out DIR]`: a page per script, the paper left, the code right."""
 import ast
+import os
 import re
 
 from latex2mathml.converter import convert
@@ -8,7 +9,8 @@ from pygments import formatters, highlight, lexers
 from report.experiments import NAMES, SCRIPTS
 from support.files import ROOT, atomic
 
-MARKS = {"&": "&amp;", "<": "&lt;", r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
+MARKS = {"&": "&amp;", "<": "&lt;", r"(?<![\w-])(--[a-z][\w-]*)": r'<span class="flag">\1</span>',
+         r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
          r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
 MATHML = {"<mo>&#x02016;": '<mo stretchy="false">&#x02016;',
           "<mi>&#x02032;": '<mi mathsize="120%">&#x02032;',
@@ -32,10 +34,12 @@ def mathml(latex, display="inline"):
 def formula(latex):
     """A formula -> its rows without the number, which a browser can wrap outside of brackets"""
     latex = re.sub(r"\\qquad \(\d+\)|\\(begin|end){aligned}|(?<=\\\\) ", "", latex.strip())
-    cuts = [mark.start() for mark in BREAK.finditer(latex)]
-    cuts = [i for i in cuts if len(OPEN.findall(latex[:i])) == len(CLOSE.findall(latex[:i]))]
-    text = "<p>"
-    for i, j in zip([0, *cuts], [*cuts, None]):
+    cuts, text = [0], "<p>"
+    for mark in BREAK.finditer(latex):
+        before = latex[:mark.start()]
+        if len(OPEN.findall(before)) == len(CLOSE.findall(before)):
+            cuts.append(mark.start())
+    for i, j in zip(cuts, cuts[1:] + [None]):
         start, piece = re.fullmatch(r"(\\\\&?|\\q?quad)?(.*?)&?", latex[i:j]).groups()
         start = {None: " ", r"\\&": "<br>", r"\\": "</p><br><p>"}.get(start, "<p>")
         text += start + mathml(piece, "block")
@@ -45,9 +49,13 @@ def formula(latex):
 def inline(markdown):
     """Markdown -> HTML without links, because the page stands alone"""
     parts = re.split(r"\$`(.*?)`\$", markdown.strip())
-    parts[1::2] = [mathml(part) for part in parts[1::2]]
-    for mark, tag in MARKS.items():
-        parts[::2] = [re.sub(mark, tag, part) for part in parts[::2]]
+    for i, part in enumerate(parts):
+        if i % 2:
+            parts[i] = mathml(part)
+            continue
+        for mark, tag in MARKS.items():
+            part = re.sub(mark, tag, part)
+        parts[i] = part
     return "".join(parts)
 
 
@@ -71,15 +79,19 @@ def paper_side(paper):
         for paragraph in told.rstrip(" ,\n").strip().split("\n\n"):
             number = "".join(re.findall(r"\\qquad \((\d+)\)", paragraph))
             name = own.get(number, first)
-            left[name] += "" if f"<h3>{heading}<" in left[name] else f"<h3>{heading}</h3>"
-            latex = paragraph.removeprefix("```math").removesuffix("```")
+            if f"<h3>{heading}<" not in left[name]:
+                left[name] += f"<h3>{heading}</h3>"
             if number:
                 anchors.append(f"eq-{number}")
                 number = f'<a id="eq-{number}" href="#{name}">({number})</a>'
-            left[name] += (f"<p>{inline(paragraph)}</p>" if latex == paragraph else
-                           f'<div class="formula"><div>{formula(latex)}</div>{number}</div>')
-        left[first] += "".join(f"<details><summary><code>{test}</code></summary>{source_of(test)}"
-                               "</details>" for test in place.findall(tests))
+            latex = paragraph.removeprefix("```math").removesuffix("```")
+            if latex == paragraph:
+                left[name] += f"<p>{inline(paragraph)}</p>"
+            else:
+                left[name] += f'<div class="formula"><div>{formula(latex)}</div>{number}</div>'
+        for test in place.findall(tests):
+            left[first] += (f"<details><summary><code>{test}</code></summary>{source_of(test)}"
+                            "</details>")
     return left, anchors
 
 
@@ -132,12 +144,14 @@ def flowing(doc):
 def page(paper):
     left, anchors = paper_side(paper)
     section = '<section><div>{1}</div><div id="{0}">{2}</div></section>'.format
-    sections = [section(name, flowing(doc) + left.pop(name, ""), code)
-                for name, doc, code in parts_of(paper)]
-    sections += [section(name, says, source_of(name)) for name, says in left.items() if says]
     index = " ".join(f'<a href="#{a}">{a.replace("eq-", "Eq. ")}</a>' for a in anchors)
-    return document(f"{paper}.py beside its paper",
-                    f"<p>{HOW_TO_READ}</p><nav>{index}</nav>" + "".join(sections))
+    body = f"<p>{HOW_TO_READ}</p><nav>{index}</nav>"
+    for name, doc, code in parts_of(paper):
+        body += section(name, flowing(doc) + left.pop(name, ""), code)
+    for name, says in left.items():
+        if says:
+            body += section(name, says, source_of(name))
+    return document(f"{paper}.py beside its paper", body)
 
 
 def document(title, body):
@@ -153,9 +167,14 @@ def document(title, body):
 
 def annotate(folder):
     """Write the three pages and their index."""
-    pages = {paper: page(paper) for paper in SCRIPTS}
-    titles = {p: inline(next(parts_of(p))[1].split("\n")[0]) for p in SCRIPTS}
-    links = "".join(f'<p><a href="{p}.html">{p}.py</a> {title}</p>' for p, title in titles.items())
+    docs, pages, links = os.path.relpath(ROOT / "docs", folder), {}, f"<p>{HOW_TO_READ}</p>"
+    for paper in SCRIPTS:
+        pages[paper] = page(paper)
+        title = inline(next(parts_of(paper))[1].split("\n")[0])
+        links += (f'<p><a href="{paper}.html">{paper}.py beside its paper</a>: {title} '
+                  f'<a href="{docs}/lectures/{paper}.md">Its lecture</a> explains the method; '
+                  f'<a href="{docs}/equations.md">equations.md</a> has all equations and '
+                  'notes.</p>')
     pages["index"] = document("Three papers beside their code", links)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():

@@ -4,20 +4,19 @@ EXPERIMENTS is the one source of the commands and of the tables.  The paper scri
 turns a row's flags into settings, so rows that share a run share it here too.
 """
 import functools
-import json
 import re
 import shlex
 import sys
-from collections import Counter, namedtuple
-from pathlib import Path
+from collections import Counter
 from typing import NamedTuple
 
 import dml_da
 import jrd
 import mdr
+from report.records import Folder
 from support.files import UserError
 from support.layouts import read_dataset
-from support.runs import code_of, read_config, read_result, run_folder, why_other
+from support.runs import code_of, read_result, run_folder, why_other
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
@@ -41,9 +40,32 @@ class Experiment(NamedTuple):
     picture: str = None         # what draws it, a function of report/figures.py
 
 
-PENALTIES = {"JRD": "jrs", "JMMD": "jmmd", "JIntra": "jintra"}
+def sweep(symbol, values, series):
+    """{series: its flags with a place for the value} -> {(series, symbol, value): flags}.  Without
+    its penalty a loss is the same in every series."""
+    rows = {}
+    for name, flags in series.items():
+        for value in values:
+            rows[name, symbol, value] = flags.format(value) if value else "--alpha 0"
+    return rows
+
+
+def over_zero(rows):
+    """The baselines of a sweep: each series at 0"""
+    baselines = {}
+    for series, symbol, value in rows:
+        if value:
+            baselines[series, symbol, value] = series, symbol, 0
+    return baselines
+
+
 ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 goes from 0 to 2; the paper names no points
-INTRA, INTRA_ALPHAS = "AMSoftmax + intra-class penalty", (0, 0.05, 0.1, 0.2, 0.5, 1)
+JRD_ALPHAS = sweep("α", ALPHAS, {"JRD": "--alpha {}"})
+PENALTIES = sweep("α", ALPHAS, {
+    "JRD": "--regularizer jrs --alpha {}", "JMMD": "--regularizer jmmd --alpha {}",
+    "JIntra": "--regularizer jintra --alpha {}"})
+INTRA = sweep("α", (0, 0.05, 0.1, 0.2, 0.5, 1), {
+    "AMSoftmax + intra-class penalty": "--regularizer intra --alpha {}"})
 TRIPLET = {"Triplet": "--lambda 0", "Triplet+L2Norm": "--lambda 0 --l2norm", "Triplet+MDR": ""}
 OVER_TRIPLET = {"Triplet+L2Norm": "Triplet", "Triplet+MDR": "Triplet"}
 WIDTHS = (64, 128, 256, 512)
@@ -77,23 +99,18 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         "moment-generating exp(x.x') (alpha=1e-3)": "--kernel mgf --alpha 1e-3"}),
     ("jrd", "fig2"): Experiment(
         "λ and d_H against the intra-class penalty of Eq. 4", "cub", 3,
-        {(INTRA, "α", a): f"--regularizer intra --alpha {a}" if a else "--alpha 0"
-         for a in INTRA_ALPHAS},
-        {(INTRA, "α", a): (INTRA, "α", 0) for a in INTRA_ALPHAS if a},
-        columns=("lambda", "d_H", "R@1"), picture="sweep"),
+        INTRA, over_zero(INTRA), columns=("lambda", "d_H", "R@1"), picture="sweep"),
     ("jrd", "fig4"): Experiment(
-        "R@1 against α", "cub cars sop", 3, {("JRD", "α", a): f"--alpha {a}" for a in ALPHAS},
-        {("JRD", "α", a): ("JRD", "α", 0) for a in ALPHAS if a},
+        "R@1 against α", "cub cars sop", 3, JRD_ALPHAS, over_zero(JRD_ALPHAS),
         beside=("jrs",), picture="sweep"),
     ("jrd", "fig5"): Experiment(
         "R@1 against α for JRD, JMMD and JIntra", "cub", 3,
-        {(name, "α", a): f"--regularizer {penalty} --alpha {a}" if a else "--alpha 0"
-         for name, penalty in PENALTIES.items() for a in ALPHAS},    # α = 0 is AMSoftmax with each
-        {(name, "α", a): (name, "α", 0) for name in PENALTIES for a in ALPHAS if a},
+        PENALTIES, over_zero(PENALTIES),    # α = 0 is AMSoftmax with each
         picture="sweep"),
     ("jrd", "fig6"): Experiment(
         "R@1 over (K, K'); the curves coincide, so a table alone", "cub cars", 3,
-        {(f"K' = {b}", "K", a): f"--K {a} --K-prime {b}" for b in (1, 3, 5) for a in (1, 3, 5)}),
+        sweep("K", (1, 3, 5), {"K' = 1": "--K {} --K-prime 1", "K' = 3": "--K {} --K-prime 3",
+                               "K' = 5": "--K {} --K-prime 5"})),
     ("mdr", "1a"): Experiment(
         "Recall@K", "cub cars", 10, TRIPLET | {"Triplet+MDR (256x256)": "--size 256"},
         OVER_TRIPLET, beside=RETRIEVAL),
@@ -120,13 +137,16 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         {f"{name} learnable": f"{name} fixed" for name in LEVELS_OF}),
     ("mdr", "3"): Experiment(
         "l2 norm at inference only", "cub", 10,
-        {name + more: TRIPLET[name] for name in ("Triplet", "Triplet+MDR")
-         for more in ("", " (L2 norm at inference)")},
-        {f"{name} (L2 norm at inference)": name for name in ("Triplet", "Triplet+MDR")},
+        {"Triplet": "--lambda 0", "Triplet (L2 norm at inference)": "--lambda 0",
+         "Triplet+MDR": "", "Triplet+MDR (L2 norm at inference)": ""},
+        {"Triplet (L2 norm at inference)": "Triplet",
+         "Triplet+MDR (L2 norm at inference)": "Triplet+MDR"},
         measured="l2 norm at inference"),
     ("mdr", "fig3a"): Experiment(
         "R@1 against the embedding's width", "cub cars", 3,
-        {(name, "d", d): f"{flags} --dim {d}" for name, flags in TRIPLET.items() for d in WIDTHS},
+        sweep("d", WIDTHS, {"Triplet": "--lambda 0 --dim {}",
+                            "Triplet+L2Norm": "--lambda 0 --l2norm --dim {}",
+                            "Triplet+MDR": "--dim {}"}),
         {(name, "d", d): ("Triplet", "d", d) for name in OVER_TRIPLET for d in WIDTHS},
         picture="sweep"),
     ("mdr", "fig3b"): Experiment(
@@ -148,7 +168,7 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         5, ADAPTIVE | {f"DML-DA⁻ {name}": f"{loss} --regularizer da-"
                        for name, loss in LOSSES.items()},
         {f"DML-DA {name}": f"DML-DA⁻ {name}" for name in LOSSES},
-        columns=tuple(f"R@{2 ** i}" for i in range(8)),
+        columns=("R@1", "R@2", "R@4", "R@8", "R@16", "R@32", "R@64", "R@128"),
         beside=("alpha min", "alpha mean", "alpha max")),
     ("dml_da", "fig4"): Experiment(
         "NMI with each regularizer", "cars cub sop", 5,
@@ -159,8 +179,8 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
          for kind in ("EN", "GOR", "DA")}, columns=("NMI",)),
     ("dml_da", "fig6"): Experiment(
         "NMI against λ", "cars", 3,
-        {(f"DML-DA {name}", "λ", x): f"{loss} --lambda {x}" for name, loss in LOSSES.items()
-         for x in (0.5, 2, 5, 7, 10, 15, 25)},
+        sweep("λ", (0.5, 2, 5, 7, 10, 15, 25), {
+            name: f"{loss} --lambda {{}}" for name, loss in ADAPTIVE.items()}),
         columns=("NMI",), beside=("D_avg mean",), picture="sweep")}
 # Each paper's first table, and the row that --quick runs with its baseline; JRD's has no gain.
 HEADLINES = {("mdr", "1a"): "Triplet+MDR", ("dml_da", "I"): "DML-DA N-pair", ("jrd", "1"): "JRD"}
@@ -172,94 +192,119 @@ HEADLINES = {("mdr", "1a"): "Triplet+MDR", ("dml_da", "I"): "DML-DA N-pair", ("j
 # Flags on cub128 besides a row's own, {(paper, words among these): flags}; MDR explored at 25.
 CUB128_FLAGS = {("mdr", ""): "--iterations 25", ("mdr", "--l2norm"): "--lr 1e-4",
                 ("dml_da", "--loss npair"): "--lr 1e-5"}
-# key: (paper, table); baseline: the row that its gain is over, or None
-Row = namedtuple("Row", "key name dataset flags seeds baseline")
+# What the title of a picture and a line above a table say of the runs
+NOTES = {("cub128", "mdr"): (
+    ", exploring at 25 iterations per epoch", "Exploring runs: 25 iterations per epoch, from seed "
+    "0 on.  The deciding ones have 50, and seeds 3 to 10: results/cub128/decided.md.")}
+STAND_INS = {"glyphs": None, "cub128": 3}           # how many seeds, None: the experiment's
+
+
+class Row(NamedTuple):
+    """A row of a table on a dataset"""
+    key: tuple                  # paper, table
+    name: object                # a text; of a sweep (series, symbol, value)
+    dataset: str
+    flags: str
+    seeds: int                  # how many are planned
+    baseline: object            # the name of the row that its gain is over, or None
+    runs: list = []             # its trainings, of as many seeds as any row of the list has
+
+    @property
+    def finished(self):
+        return [run for run in self.runs if run.result]
+
+
+def label(name):
+    """The name of a row as a text"""
+    return name if isinstance(name, str) else "{}, {} = {:g}".format(*name)
 
 
 def row_on(dataset, key, name, seeds):
     """A row of an experiment on a dataset"""
     flags, baseline = EXPERIMENTS[key].rows[name], EXPERIMENTS[key].baselines.get(name)
     if dataset == "glyphs" and "--dim" in flags:                        # widths are an eighth
-        name = *name[:2], name[2] // 8
-        flags = re.sub(r"--dim \d+", f"--dim {name[2]}", flags)
-    elif dataset == "cub128":
-        flags += "".join(f" {more}" for (paper, words), more in CUB128_FLAGS.items()
-                         if paper == key[0] and words in flags)
-    return Row(key, name, dataset, flags, seeds,
-               row_on(dataset, key, baseline, seeds) if baseline else None)
+        series, symbol, width = name
+        name, baseline = (series, symbol, width // 8), baseline and ("Triplet", symbol, width // 8)
+        flags = flags.replace(f"--dim {width}", f"--dim {width // 8}")
+    for (paper, words), more in CUB128_FLAGS.items():
+        if dataset == "cub128" and paper == key[0] and words in flags:
+            flags += f" {more}"
+    return Row(key, name, dataset, flags, seeds, baseline)
 
 
-def selected(args):
-    """The rows that the command line selects; args.dataset is filled in if it is not given.
-    UserError if there are none."""
-    args.dataset, rows = args.dataset or ("glyphs" if args.quick else "real"), []
-    keys = [key for key in (HEADLINES if args.quick else EXPERIMENTS)
-            if args.paper in (None, key[0])]
-    for key in [key for key in keys if args.table in (None, key[1].lower())]:
-        experiment, names = EXPERIMENTS[key], [*EXPERIMENTS[key].rows]
-        datasets = [dataset for dataset in experiment.datasets.split()
-                    if args.dataset in (dataset, "real")]
-        if args.dataset in ("glyphs", "cub128") and re.search("cub|cars", experiment.datasets):
-            datasets = [args.dataset]
-            names = [n for n in names if not re.search("--(backbone|size)", experiment.rows[n])]
-        if args.quick:
-            names = experiment.baselines[HEADLINES[key]], HEADLINES[key]
-        for dataset in datasets:
-            # --quick ends on two cores in ten minutes, the installation too
-            seeds = 1 if args.quick else {"glyphs": experiment.seeds, "cub128": 3}.get(dataset, 5)
-            rows += [row_on(dataset, key, name, args.seeds or seeds) for name in names]
+def rows_of(key, dataset, quick, seeds):
+    """The rows of an experiment on each of its datasets that `dataset` stands for"""
+    experiment, rows = EXPERIMENTS[key], []
+    names, datasets = list(experiment.rows), experiment.datasets.split()
+    if quick:
+        names = [experiment.baselines[HEADLINES[key]], HEADLINES[key]]
+    if dataset in STAND_INS and ("cub" in datasets or "cars" in datasets):
+        names = [n for n in names if not re.search("--(backbone|size)", experiment.rows[n])]
+        datasets, usual = [dataset], STAND_INS[dataset] or experiment.seeds
+    else:
+        datasets, usual = [d for d in datasets if dataset in (d, "real")], 5
+    if quick:                   # which ends on two cores in ten minutes, the installation too
+        usual = 1
+    for on in datasets:
+        for name in names:
+            rows.append(row_on(on, key, name, seeds or usual))
+    return rows
+
+
+def selected(folder, code, dataset, paper, table, quick, seeds, weights, precision):
+    """The rows that the flags select, with their runs in a folder.  code: whether runs of other
+    code are other runs.  UserError if there are none."""
+    rows, tables = [], []
+    for key in HEADLINES if quick else EXPERIMENTS:
+        if paper in (None, key[0]):
+            tables.append(" ".join(key))
+            if table in (None, key[1].lower()):
+                rows += rows_of(key, dataset, quick, seeds)
     if not rows:
-        raise UserError(f"nothing to run on {NAMES[args.dataset]}" + (
-            f" for --table {args.table}: there are {', '.join(map(' '.join, keys))}"
-            if args.table else ""))
+        which = f" for --table {table}: there are {', '.join(tables)}" if table else ""
+        raise UserError(f"nothing to run on {NAMES[dataset]}{which}")
+    most = max(row.seeds for row in rows)
+    for i, row in enumerate(rows):
+        runs = [training(row.key[0], row.dataset, row.flags, seed, folder, weights, precision, code)
+                for seed in range(most)]
+        rows[i] = row._replace(runs=runs)
     return rows
 
 
 # ---------------------------------------------------------------------------- a run
-def read_lines(path):
-    """A file of JSON lines -> its rows, dicts.  UserError if it is damaged or not there."""
-    try:
-        return [dict(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError, TypeError):
-        raise UserError(f"{path} is damaged, or not there")
-
-
-class Folder:
-    """A run's folder, of which each file is read once."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    config = functools.cached_property(lambda self: read_config(self.folder))
-    log = functools.cached_property(lambda self: read_lines(self.folder / "log.jsonl"))
-    result = functools.cached_property(lambda self: read_result(self.folder))
-
-
 class Training(Folder):
     """One run of the list: its command, settings and folder.  code: whether a run of other code is
     another run; in an archive it is not, and reports name the commits."""
 
     def __init__(self, paper, dataset, flags, seed, runs, weights, precision, code):
-        words = ["--dataset", dataset, *flags.split(), "--seed", str(seed)]
+        self.paper, self.code = paper, code
+        words, more = ["--dataset", dataset, *flags.split()], []
         for flag, value in (("--weights", weights), ("--precision", precision)):
-            words += [flag, value] if value and flag not in words else []
-        words += ["--out", runs] if runs != "runs" else []
-        self.paper, self.command = paper, shlex.join(["python", f"{paper}.py", *words])
+            if value and flag not in words:
+                more += [flag, value]
+        self.setting = shlex.join(["python", f"{paper}.py", *words, *more])     # of any seed
+        words += ["--seed", str(seed), *more]
+        if runs != "runs":
+            words += ["--out", runs]
+        self.command = shlex.join(["python", f"{paper}.py", *words])
         self.cfg = SCRIPTS[paper].parse_args(words)
         self.folder = run_folder(paper, self.cfg)
-        self.settings = {"paper": paper, **vars(self.cfg)} | (
-            {"code": code_of(paper)} if code else {})
 
     @functools.cached_property
     def why_other(self):
         """Why the folder does not hold this run, in words; "" if it does, or holds none"""
-        return why_other(self.folder, self.settings)
+        settings = {"paper": self.paper, **vars(self.cfg)}
+        if self.code:
+            settings["code"] = code_of(self.paper)
+        return why_other(self.folder, settings)
 
     @functools.cached_property
     def state(self):
         """'finished', 'begun', 'to do', or 'stale' if the folder holds another run"""
-        if self.why_other or self.config is None:
-            return "stale" if self.why_other else "to do"
+        if self.why_other:
+            return "stale"
+        if self.config is None:
+            return "to do"
         return "finished" if (self.folder / "result.json").exists() else "begun"
 
     @functools.cached_property
@@ -271,44 +316,47 @@ class Training(Folder):
 training = functools.cache(Training)        # of the same arguments the same one
 
 
-def runs_of(row, args):
-    """A row's runs under --runs, one per seed"""
-    return [training(row.key[0], row.dataset, row.flags, seed, args.runs, args.weights,
-                     args.precision, not args.archive) for seed in range(row.seeds)]
-
-
-def finished_runs(rows, args):
-    """[(row, its runs that are finished)]"""
-    return [(row, [run for run in runs_of(row, args) if run.result]) for row in rows]
-
-
-def all_runs(rows, args):
+def all_runs(rows):
     """Each training of the rows once: the headlines', then others'; seed 0 of all, 1, ..."""
-    wanted = [(row.key not in HEADLINES, run) for row in rows for run in runs_of(row, args)]
-    runs = {}
-    for _, run in sorted(wanted, key=lambda entry: (entry[0], entry[1].cfg.seed)):
+    wanted, runs = [], {}
+    for row in rows:
+        for seed, run in enumerate(row.runs[:row.seeds]):
+            wanted.append((row.key not in HEADLINES, seed, len(wanted), run))
+    for _, _, _, run in sorted(wanted):
         runs.setdefault(run.folder, run)
     return list(runs.values())
 
 
-def plan(rows, args):
-    """The plan on stderr, the commands that are left on stdout -> status, 1: some cannot start"""
-    if args.weights not in (None, "random") and not Path(args.weights).is_file():
-        raise UserError(f"--weights {args.weights}: no such file")
-    runs, missing = all_runs(rows, args), {}                            # {dataset: why}
-    for dataset, root in {run.cfg.dataset: run.cfg.data_root for run in runs}.items():
-        try:
-            if dataset != "glyphs":
-                read_dataset(dataset, root)
-        except UserError as error:
-            missing[dataset] = f"missing: {error}"
-    states = Counter(run.state for run in runs)
-    lines = [f"plan: {len(runs)} runs for {len({row.key for row in rows})} tables and figures, "
-             + ", ".join(f"{n} {state}" for state, n in states.items())]
-    lines += [f"  {run.folder} holds a run {run.why_other}: delete it to train anew"
-              for run in runs if run.state == "stale"]
-    print("\n".join([*lines, *missing.values()]), file=sys.stderr, flush=True)
+def plan(rows):
+    """The plan on stderr; on stdout the commands that are left and can start -> the exit status,
+    3 if a dataset is missing"""
+    runs, missing, stale = all_runs(rows), {}, {}
     for run in runs:
-        if run.state != "finished" and run.cfg.dataset not in missing:
+        dataset, kind = run.cfg.dataset, run.why_other.partition(":")[0]
+        if kind:
+            stale.setdefault(kind, []).append(run)
+        if dataset != "glyphs" and dataset not in missing:
+            missing[dataset] = why_missing(dataset, run.cfg.data_root)
+    states, tables = Counter(run.state for run in runs), {row.key for row in rows}
+    counts = ", ".join(f"{n} {state}" for state, n in states.items())
+    lines = [f"plan: {len(runs)} runs for {len(tables)} tables and figures, {counts}"]
+    for kind, of_kind in stale.items():
+        lines.append(f"  {len(of_kind)} stale {kind}, not listed below: {of_kind[0].folder} holds "
+                     f"a run {of_kind[0].why_other}")
+    if stale:
+        lines.append("  Delete stale folders to train them anew, or give --runs another folder.")
+    lines += filter(None, missing.values())
+    print("\n".join(lines), file=sys.stderr, flush=True)
+    for run in runs:
+        if run.state in ("begun", "to do") and not missing.get(run.cfg.dataset):
             print(run.command)
-    return 1 if missing else 0
+    return 3 if any(missing.values()) else 0
+
+
+def why_missing(dataset, root):
+    """Why a dataset cannot be read, "" if it can be"""
+    try:
+        read_dataset(dataset, root)
+        return ""
+    except UserError as error:
+        return f"missing: {error}"

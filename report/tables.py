@@ -1,36 +1,38 @@
 """Tables: a paper's figures and ours, every finished run, one setting against another; CSV."""
-import contextlib
-import io
-import lzma
 import re
 import statistics
-import tarfile
-import tempfile
-from collections import defaultdict
 from pathlib import Path
 
 from eval import confidence_interval
-from report.experiments import EXPERIMENTS, NAMES, Folder, read_lines, runs_of
+from report.experiments import EXPERIMENTS, NAMES, label
+from report.records import (PERCENT, Record, folders_of, gains, pivot, read_lines, records,
+                            seeds_of)
 from support.files import UserError
 from support.layouts import SMALLER
-from support.runs import other_images, other_settings
+from support.runs import differences
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
+COLUMNS = ["run", "seeds", "unseen R@1, last epoch", "best on test*", "pretrained", "seen R@1",
+           "MAP@R", "NMI", "code"]
+SHOWN = (("last epoch", "R@1"), ("best on test", "R@1"), ("pretrained backbone", "R@1"),
+         ("last epoch", "seen R@1"), ("last epoch", "MAP@R"), ("last epoch", "NMI"))
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
-IN_RUNS = {"R@1 (fraction)": "R@1", "lambda_NN": "lambda", "H-divergence_NN": "d_H"}
-PERCENT = re.compile(r"(seen |val )?R@\d+(, l2-normalized)?|NMI|MAP@R")
 
 
 # ---------------------------------------------------------------------------- cells
 def mean_and_std(values):
     """-> mean, standard deviation of the sample (n - 1); None for what there is too little for"""
-    return (statistics.mean(values) if len(values) else None,
-            statistics.stdev(values) if len(values) > 1 else None)
+    if len(values) > 1:
+        return statistics.mean(values), statistics.stdev(values)
+    return (*values, None, None)[:2]
 
 
 def spread(values, digits=1):
     """'mean ± std', the mean alone of a single value, – of none"""
-    return " ± ".join(f"{x:.{digits}f}" for x in mean_and_std(values) if x is not None) or "–"
+    mean, std = mean_and_std(values)
+    if mean is None:
+        return "–"
+    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
 
 
 def each(values, digits=1):
@@ -51,254 +53,209 @@ def difference(values, digits=2):
         return "–"
     mean, half = confidence_interval(values)
     text = f"{round(mean, digits) + 0:+.{digits}f}"                     # + 0: not -0.00
-    return f"{text} {interval(mean - half, mean + half, digits)}" if len(values) > 2 else text
-
-
-def label(row):
-    return row.name if isinstance(row.name, str) else "{}, {} = {:g}".format(*row.name)
+    if len(values) > 2:
+        text += f" {interval(mean - half, mean + half, digits)}"
+    return text
 
 
 def markdown(rows):
     """Lists of cells, the heads first -> the lines of an aligned table."""
+    lines = []
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [f"| {' | '.join(cell.ljust(w) for cell, w in zip(row, widths))} |" for row in rows]
-    return [lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]]
-
-
-# ---------------------------------------------------------------------------- single figures
-def papers(key, dataset, row=None):
-    """The entries of a paper's table or of one of its rows, on this dataset alone (cub128: on
-    CUB); on glyphs on all of the paper's."""
-    return [entry for entry in PAPER_NUMBERS if (entry["paper"], entry["table"]) == key
-            and (dataset == "glyphs" or entry["dataset"] == SMALLER.get(dataset, dataset))
-            and row in (None, entry["row"])]
-
-
-def metrics_of(key, dataset):
-    """A table's columns: the paper's (on glyphs without R@10 and above) or the experiment's, and
-    those beside them"""
-    columns = [entry["metric"] for entry in papers(key, dataset)] or EXPERIMENTS[key].columns
-    columns = [metric for metric in dict.fromkeys(columns)
-               if dataset != "glyphs" or not re.search(r"R@\d\d", metric)]
-    return [*columns, *EXPERIMENTS[key].beside]
-
-
-def reading(run, metric, row=None, part="last epoch"):
-    """A finished run's figure in the paper's unit, None if it has none.  metric: a name of
-    paper_numbers.jsonl, of result.json or of the last log row.  row: one "at inference" reads the
-    result of l2-normalized embeddings."""
-    figures, name = run.result[part], IN_RUNS.get(metric, metric)
-    measured = row and EXPERIMENTS[row.key].measured
-    if measured and part != "last epoch":
-        return None
-    if measured == "ten parts":                     # R@K within them, as in JRD's Table 2
-        figures = figures | figures.get(measured, {})
-    elif measured and "at inference" in row.name:
-        name += ", l2-normalized"
-    log = run.log[-1] if part == "last epoch" and name not in figures else {}
-    value = (log | figures).get(name)
-    value = value[0] if isinstance(value, list) else value          # of [mean, half-width]
-    return 100 * value if value is not None and PERCENT.fullmatch(metric) else value
-
-
-def by_seed(runs, *args):
-    """{seed: reading's figure} of the finished runs that have one."""
-    figures = {run.config["seed"]: reading(run, *args) for run in runs if run.result}
-    return {seed: value for seed, value in figures.items() if value is not None}
-
-
-def gains(ours, baselines):
-    """{seed: figure} of a row and of its baseline -> their differences in the seeds of both"""
-    return [ours[seed] - baselines[seed] for seed in ours if seed in baselines]
+    for row in rows:
+        lines.append("| " + " | ".join(map(str.ljust, row, widths)) + " |")
+    rule = "|".join("-" * (width + 2) for width in widths)
+    lines.insert(1, f"|{rule}|")
+    return lines
 
 
 # ---------------------------------------------------------------------------- a paper's table
-def cells(row, args):
-    """A row's figures -> rows of tables.csv, one per metric; {head: {metric: text}}, first the
-    paper's figures, on glyphs those on each of its datasets, then ours"""
-    runs, own, texts, csv_rows = runs_of(row, args), {}, defaultdict(dict), []
-    baseline = row.baseline and row.baseline._replace(seeds=row.seeds)
-    n = sum(run.result is not None for run in runs)
-    ours = f"**ours**, last epoch, n = {n}" if n else "not run"
-    for entry in papers(row.key, row.dataset, label(row)):
-        texts[f"paper, {NAMES[entry['dataset']]}"][entry["metric"]] = published(entry)
-        if row.dataset != "glyphs":
-            own[entry["metric"]] = entry["value"]
-    for metric in metrics_of(row.key, row.dataset):
-        last, at_best, before = (by_seed(runs, metric, row, part) for part in (
-            "last epoch", "best on test", "pretrained backbone"))
-        gain = gains(last, by_seed(runs_of(baseline, args), metric, baseline)) if baseline else []
-        mean, std = mean_and_std(last.values())
-        best, best_std = mean_and_std(at_best.values())
-        gained, half = confidence_interval(gain) if gain else (None, None)
-        digits = 1 if PERCENT.fullmatch(metric) else 3
-        texts[ours][metric] = f"**{spread(last.values(), digits)}**" if n else "–"
-        if gain:
-            head = f"gain over {label(baseline)}, n = {len(gain)}"
-            texts[head][metric] = difference(gain, digits + 1)
-        if at_best:
-            texts["best on test*"][metric] = spread(at_best.values(), digits)
-        csv_rows.append({
-            "paper": row.key[0], "table": row.key[1], "row": label(row), "dataset": row.dataset,
-            "metric": metric, "paper's figure": own.get(metric),
-            "ours": mean if n else ours,                # None: DML-DA's α without DML-DA
-            "our std": std, "seeds": len(last), "best on test, not to report": best,
-            "best on test's std": best_std, "before training": mean_and_std(before.values())[0],
-            "command": re.sub(r" --(seed 0|out ('.*'|\S+))", "", runs[0].command),
-            "rate": runs[0].cfg.lr, "baseline": baseline and label(baseline), "gain": gained,
-            "gain's half-width": half if len(gain) > 2 else None, "gain's seeds": len(gain)})
-    return csv_rows, texts
-
-
-def published(entry):
-    """A paper's figure as printed, with ± std or [its 95% interval]"""
-    text = " ± ".join(str(entry[k]) for k in ("value", "std") if k in entry)
-    if "ci95" in entry:
-        value, half = entry["value"], entry["ci95"]
-        digits = max(len(str(x).partition(".")[2]) for x in (value, half))
-        text += " " + interval(value - half, value + half, digits).replace("+", "")
-    return text
-
-
-def paper_table(rows, args):
-    """A table on one dataset, metrics across as in the paper -> Markdown lines, CSV rows"""
-    metrics = metrics_of(rows[0].key, rows[0].dataset)
-    lines, csv_rows = [["", "", *metrics]], []
+def records_of(rows):
+    """The records of the rows' finished runs; a table may measure the last epoch otherwise."""
     for row in rows:
-        figures, texts = cells(row, args)
-        told = [[head, *(by_metric.get(metric, "–") for metric in metrics)]
-                for head, by_metric in texts.items()]
-        lines += [[f"**{label(row)}**", *told[0]], *(["", *line] for line in told[1:])]
-        csv_rows += figures
+        measured = EXPERIMENTS[row.key].measured
+        for run in row.finished:
+            figures = run.figures
+            if measured == "ten parts" or measured and "at inference" in row.name:
+                figures = {"last epoch": figures[measured]}
+            elif measured:
+                figures = {"last epoch": figures["last epoch"]}
+            yield from records(row.name, run.config["seed"], figures)
+
+
+def published(key, dataset):
+    """The entries of a paper's table as records, on this dataset alone (cub128: on CUB); on glyphs
+    on all of the paper's.  A record's part is the paper's dataset, its value the whole entry."""
+    for entry in PAPER_NUMBERS:
+        here = dataset == "glyphs" or entry["dataset"] == SMALLER.get(dataset, dataset)
+        if here and (entry["paper"], entry["table"]) == key:
+            yield Record(entry["row"], None, entry["dataset"], entry["metric"], entry)
+
+
+def metrics_of(key, dataset, entries):
+    """A table's columns: the paper's (on glyphs without R@10 and above) or the experiment's, and
+    those beside them"""
+    metrics = []
+    for metric in [entry.metric for entry in entries] or EXPERIMENTS[key].columns:
+        if metric not in metrics and not (dataset == "glyphs" and re.match(r"R@\d\d", metric)):
+            metrics.append(metric)
+    return metrics + list(EXPERIMENTS[key].beside)
+
+
+def printed(entry):
+    """A paper's figure as printed, with ± std or [its 95% interval]"""
+    value = entry["value"]
+    if "std" in entry:
+        return f"{value} ± {entry['std']}"
+    if "ci95" in entry:
+        half = entry["ci95"]
+        digits = max(len(str(x).partition(".")[2]) for x in (value, half))
+        return f"{value} {interval(value - half, value + half, digits).replace('+', '')}"
+    return str(value)
+
+
+def cells(row, metric, table):
+    """A row's figures of one metric -> {what stands before a line of its table: the cell}, a row of
+    tables.csv"""
+    last = table[row.name, "last epoch", metric].values()
+    best = table[row.name, "best on test", metric].values()
+    before = table[row.name, "pretrained backbone", metric].values()
+    gain = gains(table[row.name, "last epoch", metric], table[row.baseline, "last epoch", metric])
+    papers = table[row.name, SMALLER.get(row.dataset, row.dataset), metric].get(None, {})
+    digits, n = 1 if PERCENT.fullmatch(metric) else 3, len(row.finished)
+    baseline = row.baseline and label(row.baseline)
+    ours, std = mean_and_std(last)
+    chosen, chosen_std = mean_and_std(best)
+    gained = half = None
+    if n:                                                   # ours None: α without DML-DA
+        texts = {f"**ours**, last epoch, n = {n}": f"**{spread(last, digits)}**"}
+    else:
+        texts, ours = {"not run": "–"}, "not run"
+    if gain:
+        gained, half = confidence_interval(gain)
+        texts[f"gain over {baseline}, n = {len(gain)}"] = difference(gain, digits + 1)
+    if best:
+        texts["best on test*"] = spread(best, digits)
+    return texts, {
+        "paper": row.key[0], "table": row.key[1], "row": label(row.name), "dataset": row.dataset,
+        "metric": metric, "paper's figure": papers.get("value"), "ours": ours,
+        "our std": std, "seeds": len(last), "best on test, not to report": chosen,
+        "best on test's std": chosen_std, "before training": mean_and_std(before)[0],
+        "command": row.runs[0].setting, "rate": row.runs[0].cfg.lr, "baseline": baseline,
+        "gain": gained, "gain's half-width": half if len(gain) > 2 else None,
+        "gain's seeds": len(gain)}
+
+
+def paper_table(rows):
+    """A table on one dataset, metrics across as in the paper -> Markdown lines, CSV rows"""
+    key, dataset = rows[0].key, rows[0].dataset
+    entries = list(published(key, dataset))
+    metrics = metrics_of(key, dataset, entries)
+    table = pivot(entries + list(records_of(rows)))
+    lines, csv_rows = [["", ""] + metrics], []
+    for row in rows:
+        texts = {}                                          # {head: {metric: cell}}
+        for entry in entries:
+            if entry.setting == row.name:
+                head = f"paper, {NAMES[entry.part]}"
+                texts.setdefault(head, {})[entry.metric] = printed(entry.value)
+        for metric in metrics:
+            of_metric, csv_row = cells(row, metric, table)
+            csv_rows.append(csv_row)
+            for head, text in of_metric.items():
+                texts.setdefault(head, {})[metric] = text
+        name = f"**{label(row.name)}**"
+        for head, by_metric in texts.items():
+            lines.append([name, head] + [by_metric.get(metric, "–") for metric in metrics])
+            name = ""
     return markdown(lines), csv_rows
 
 
-def pair_table(rows, args):
+def pair_table(rows):
     """R@1 of some rows and of their baselines, seed by seed, and the gain -> Markdown lines"""
+    table = pivot(records_of(rows))
     lines = [["method", "R@1", "baseline", "R@1", "gain", "seeds"]]
     for row in rows:
-        ours, theirs = (by_seed(runs_of(side, args), "R@1") for side in (row, row.baseline))
-        lines.append([label(row), each(ours.values()) or "not run", label(row.baseline),
-                      each(theirs.values()) or "not run", difference(gains(ours, theirs)),
-                      ", ".join(map(str, ours)) or "–"])
+        if row.baseline:
+            ours = table[row.name, "last epoch", "R@1"]
+            theirs = table[row.baseline, "last epoch", "R@1"]
+            lines.append([row.name, each(ours.values()) or "not run", row.baseline,
+                          each(theirs.values()) or "not run", difference(gains(ours, theirs)),
+                          ", ".join(map(str, ours)) or "–"])
     return markdown(lines)
 
 
 # ---------------------------------------------------------------------------- whatever was run
-@contextlib.contextmanager
-def unpacked(paths):
-    """A folder of runs, or archives (.tar.xz) of runs, unpacked for a while -> the folder"""
-    if not str(paths[0]).endswith(".tar.xz") and len(paths) == 1:
-        yield paths[0]
-        return
-    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
-    with tempfile.TemporaryDirectory() as folder:
-        for path in paths:
-            try:        # all of it first: tarfile takes damage in the middle for the archive's end
-                content = io.BytesIO(lzma.decompress(Path(path).read_bytes()))
-                archive = tarfile.open(fileobj=content)
-                for file in filter(tarfile.TarInfo.isfile, archive):
-                    if Path(folder, file.name).exists():
-                        raise UserError(f"{path}: {file.name} is in another archive too")
-                archive.extractall(folder, **safely)
-            except (OSError, lzma.LZMAError, tarfile.TarError) as error:
-                raise UserError(f"cannot read the archive {path}: {error}")
-        yield folder
-
-
-def folders_of(runs, file="result.json"):
-    """{setting: {seed: Folder}} of those that have a file, whatever the experiment list"""
-    settings = {}
-    for path in sorted(Path(runs).glob(f"*-s*/{file}")):
-        if file == "result.json" and not path.with_name("config.json").exists():
-            raise UserError(f"{path.parent} has no config.json: was it copied in part?")
-        if name := re.fullmatch(r"(.*)-s(\d+)", path.parent.name):      # no copy of a run's folder
-            settings.setdefault(name[1], {})[name[2]] = Folder(path.parent)
-    return settings
-
-
-def finished(path):
-    """The finished runs of a folder or of an archive, Folders, one by one"""
-    with unpacked([path]) as folder:
-        for runs in folders_of(folder).values():
-            yield from runs.values()
-
-
-def seeds_of(runs, name, file="result.json"):
-    """name: a setting, one of its runs, or that run's folder -> {seed: Folder} of all its runs
-    that have the file.  UserError: there are none."""
-    settings, name = folders_of(runs, file), Path(name).name
-    run = re.fullmatch(r"(.*)-s(\d+)", name)
-    setting = run[1] if run and run[2] in settings.get(run[1], {}) else name
-    if setting not in settings:
-        kind = "run" if file == "log.jsonl" else "finished run"
-        known = ", ".join(settings) or "none"
-        raise UserError(f"no {kind} {name} under {runs}: there are {known}")
-    return settings[setting]
+def records_in(settings):
+    """{setting: {seed: Folder}} -> the records of all"""
+    for setting, runs in settings.items():
+        for seed, run in runs.items():
+            yield from records(setting, seed, run.figures)
 
 
 def table(runs):
     """Every finished run of a folder as Markdown, a row per setting."""
-    columns = {"unseen R@1, last epoch": ["R@1"], "best on test*": ["R@1", None, "best on test"],
-               "pretrained": ["R@1", None, "pretrained backbone"],
-               **{metric: [metric] for metric in ("seen R@1", "MAP@R", "NMI")}}
-    rows = [["run", "seeds", *columns, "code"]]
-    for name, folders in folders_of(runs).items():
-        rows.append([name, str(len(folders)), *(
-            spread(by_seed(folders.values(), *asked).values()) for asked in columns.values()),
-            ", ".join({str(run.config.get("code")): 0 for run in folders.values()})])
-    if len(rows) == 1:
+    settings = folders_of(runs)
+    if not settings:
         raise UserError(f"no finished run under {runs}")
-    return "\n".join([*markdown(rows), "", f"%, mean ± standard deviation over seeds.  {CHOSEN}"])
+    lines, figures = [COLUMNS], pivot(records_in(settings))
+    for name, folders in settings.items():
+        line, codes = [name, str(len(folders))], {}
+        for part, metric in SHOWN:
+            line.append(spread(figures[name, part, metric].values()))
+        for run in folders.values():
+            codes[str(run.config.get("code"))] = True
+        lines.append(line + [", ".join(codes)])
+    return "\n".join(markdown(lines) + ["", f"%, mean ± standard deviation over seeds.  {CHOSEN}  "
+                      "Pretrained: before training; jrd.py, mdr.py and dml_da.py resize images "
+                      "differently, so compare it within a script alone."])
 
 
-def last_figures(run):
-    """A run's last epoch, of its result and its log: shares in %, lists one by one."""
-    figures = {}
-    for name, value in (run.result["last epoch"] | run.log[-1]).items():
-        if isinstance(value, list) and name not in ("lambda", "d_H"):   # these: [mean, half-width]
-            figures |= {f"{name}, {i}": part for i, part in enumerate(value, 1)}
-        elif isinstance(value, float | list) and name not in ("lr", "images/s", "seconds"):
-            figures[name] = reading(run, name)
-    return figures
-
-
-def settings_that_differ(*runs):
+def settings_that_differ(one, other):
     """Two runs -> {setting: its values in both}.  UserError: they were tested on other images."""
-    one, other = configs = [run.config for run in runs]
-    if others := other_images(*({"dataset": Path(config["dataset"]).name} | {
-            split: (config.get("images") or {}).get(split) for split in ("test", "gallery")}
-            for config in configs)):
-        raise UserError(f"{' and '.join(run.folder.name for run in runs)} were tested on different "
-                        f"images ({others} differ): their figures have no difference to speak of")
-    differ = {name: values for name, values in other_settings(one, other).items()
-              if name in one and name in other and name not in ("name", "seed", "splits")}
-    codes = one.get("code"), other.get("code")
-    return differ | ({"code": codes} if len({*codes}) > 1 and "paper" not in differ else {})
+    differ = differences({"code": None} | one.config, {"code": None} | other.config)
+    images, told = [], {}
+    if Path(one.config["dataset"]).name != Path(other.config["dataset"]).name:
+        images.append("dataset")
+    for name in sorted(differ):
+        if name in ("images of test", "images of gallery"):
+            images.append(name.removeprefix("images of "))
+        elif name not in ("name", "seed", "splits", "code", "images of train", "images of val"):
+            told[name] = differ[name]
+    if images:
+        raise UserError(f"{one.folder.name} and {other.folder.name} were tested on different "
+                        f"images ({', '.join(images)} differ): their figures have no difference to "
+                        "speak of")
+    if "code" in differ and "paper" not in differ:
+        told["code"] = differ["code"]
+    return told
 
 
 def compare(runs, *names):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
     differences within a seed; then the settings in which they differ -> Markdown"""
-    one, other = [seeds_of(runs, name) for name in names]
-    seeds, differ = sorted(one.keys() & other.keys(), key=int), {}
+    one, other = seeds_of(runs, names[0]), seeds_of(runs, names[1])
+    seeds, alone = sorted(one.keys() & other.keys()), sorted(one.keys() ^ other.keys())
     if not seeds:
         raise UserError(f"{' and '.join(names)} have no seed in common")
+    measured, differ = [], {}
     for seed in seeds:
         differ |= settings_that_differ(one[seed], other[seed])
-    figures = [[last_figures(side[seed]) for seed in seeds] for side in (one, other)]
-    rows = [["last epoch", *(side[seeds[0]].folder.name.rpartition("-s")[0]
-                             for side in (one, other)), "difference"]]
-    for metric in figures[0][0]:
-        if all(metric in of_run for of_run in sum(figures, [])):
-            a, b = ([of_run[metric] for of_run in side] for side in figures)
+        for side, run in enumerate((one[seed], other[seed])):
+            measured += records(side, seed, run.figures)
+    heads = [run.folder.name.rpartition("-s")[0] for run in (one[seeds[0]], other[seeds[0]])]
+    lines, figures = [["last epoch"] + heads + ["difference"]], pivot(measured)
+    for metric in one[seeds[0]].figures["last epoch"]:
+        a, b = figures[0, "last epoch", metric], figures[1, "last epoch", metric]
+        if len(a) == len(b) == len(seeds):
             digits = 2 if PERCENT.fullmatch(metric) else 4
-            rows.append([metric, each(a, digits), each(b, digits),
-                         difference([x - y for x, y in zip(a, b)], digits)])
-    alone = ", ".join(sorted(one.keys() ^ other.keys(), key=int))
-    told = ", ".join(seeds) + (alone and f" (one side has {alone} too)")
+            lines.append([metric, each(a.values(), digits), each(b.values(), digits),
+                          difference(gains(a, b), digits)])
+    told = ", ".join(map(str, seeds))
+    if alone:
+        told += f" (one side has {', '.join(map(str, alone))} too)"
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
-    return "\n".join([
-        *markdown(rows), "", f"Seeds {told}; recalls, MAP@R and NMI in %, others as in the log; "
+    return "\n".join(markdown(lines) + [
+        "", f"Seeds {told}; recalls, MAP@R and NMI in %, others as in the log; "
         "differences within a seed, their mean, from three seeds on with its 95% interval.",
-        *([f"The settings differ in {words}."] if words else [])])
+        words and f"The settings differ in {words}."]).rstrip("\n")

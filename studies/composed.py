@@ -11,13 +11,16 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import dml_da  # noqa: E402
 from report.figures import by_epoch, draw_curves  # noqa: E402
-from report.tables import difference, finished, markdown, reading, spread  # noqa: E402
+from report.records import finished, reading  # noqa: E402
+from report.tables import difference, markdown, spread  # noqa: E402
 from studies.jrs_bandwidths import mean_distance, penalty  # noqa: E402
 from support.command_line import main  # noqa: E402
 
 ARMS = {"contrastive": ("0", None), "density": ("10", None), "JRS": ("0", "detached"),
-        "both": ("10", "detached"), "tau": ("0", "only τ")}             # λ, variant of JRS
+        "both": ("10", "detached"), "tau": ("0", "only τ"), "dtau": ("10", "only τ")}
 SHOWN = {"R@1": 1, "MAP@R": 1, "seen R@1": 1, "D_avg mean": 3, "τ of x⁻": 0, "τ of x": 3}  # digits
+BY_EPOCH = {f"R@1 at {epoch}": 1 for epoch in range(3, 31, 3)}          # cub128's evaluations
+BY_EPOCH["best R@1"] = 1                                                # chosen on test
 
 
 class Network(dml_da.Network):
@@ -40,32 +43,70 @@ def compose(variant, alpha, alone=dml_da.objective):
     dml_da.Network, dml_da.objective = Network, objective
 
 
+def figures_of(run):
+    """{head: figure} of a finished run; of one with held-out classes R@1 is on these"""
+    if run.config["val"]:
+        return {"R@1": reading(run, "val R@1"), "τ of x⁻": reading(run, "τ of x⁻")}
+    figures = {metric: reading(run, metric) for metric in SHOWN}
+    figures["best R@1"] = run.figures["best on test"]["R@1"]
+    for line in run.log:
+        if "R@1" in line:
+            figures[f"R@1 at {line['epoch']}"] = 100 * line["R@1"]
+    return figures
+
+
+def differences(arms):
+    """{name: {arm: its sign}}: gains over contrastive, both beside its parts, JRS beside its τ"""
+    signs = {}
+    for arm in sorted(arms):
+        kind, _, alpha = arm.partition("-")
+        if arm != "contrastive-0":
+            signs[arm] = {arm: 1, "contrastive-0": -1}
+        if kind in ("both", "dtau"):
+            signs[f"{arm} - density"] = {arm: 1, "density-0": -1}
+        if kind == "both":
+            signs[f"{arm}, interaction"] = {
+                arm: 1, f"JRS-{alpha}": -1, "density-0": -1, "contrastive-0": 1}
+            signs[f"{arm} - dtau"] = {arm: 1, f"dtau-{alpha}": -1}
+        if kind == "JRS":
+            signs[f"{arm} - tau"] = {arm: 1, f"tau-{alpha}": -1}
+    return signs
+
+
 def table(runs):
-    """Mean ± std of each arm (held out: R@1 on those classes); gains over contrastive in a seed."""
-    arms, rows, gains = {}, [["", "seeds", *SHOWN]], [["gain", *SHOWN]]
+    """Mean ± std of each arm (held out: R@1 on those classes); gains within a seed; by epoch."""
+    arms, held_out, logs = {}, {}, {}
     for run in finished(runs):
-        name, figures = run.config["name"], {m: reading(run, m) for m in SHOWN}
+        name, seed = run.config["name"], run.config["seed"]
         if run.config["val"]:
-            name += ", held out"
-            figures = {"R@1": reading(run, "val R@1"), "τ of x⁻": figures["τ of x⁻"]}
-        arms.setdefault(name, {})[run.config["seed"]] = {"log": run.log, **figures}
-    own, base = sorted(name for name in arms if "held" not in name), "contrastive-0"
-    weights = {name: {name: 1, base: -1} for name in own if name != base}
-    weights |= {f"{both}, interaction": {both: 1, f"JRS{both[4:]}": -1, "density-0": -1, base: 1}
-                for both in own if both.startswith("both")}
-    for name, seeds in sorted(arms.items()):
-        rows.append([name, f"{len(seeds)}", *(
-            spread([row[m] for row in seeds.values() if m in row], SHOWN[m]) for m in SHOWN)])
-    for name, signs in weights.items():
-        seeds = set.intersection(*({*arms.get(arm, ())} for arm in signs))
-        gains.append([name, *(difference(
-            [sum(signs[arm] * arms[arm][seed][m] for arm in signs) for seed in seeds],
-            SHOWN[m] + 1) for m in SHOWN)])
-    print(*markdown(rows), "", *markdown(gains), sep="\n")
-    if own:
-        draw_curves(Path(__file__).with_name(f"composed-{run.config['dataset']}.png"), [
-            (("", "epoch", m), name, by_epoch([row["log"] for row in arms[name].values()], m))
-            for m in ("contrastive", "R@1", "D_avg mean") for name in own])
+            held_out.setdefault(f"{name}, held out", {})[seed] = figures_of(run)
+        else:
+            arms.setdefault(name, {})[seed] = figures_of(run)
+            logs.setdefault(name, {})[seed] = run.log
+    for shown in (SHOWN, BY_EPOCH):
+        rows, gains = [["", "seeds", *shown]], [["gain", *shown]]
+        for name, seeds in sorted((arms | held_out).items()):
+            line = [name, f"{len(seeds)}"]
+            for head, digits in shown.items():
+                line.append(spread([row[head] for row in seeds.values() if head in row], digits))
+            rows.append(line)
+        for name, signs in differences(arms).items():
+            line, common = [name], set.intersection(*(set(arms.get(arm, ())) for arm in signs))
+            for head, digits in shown.items():
+                line.append(difference([sum(signs[arm] * arms[arm][seed][head] for arm in signs)
+                                        for seed in common], digits + 1))
+            gains.append(line)
+        print(*markdown(rows), "", *markdown(gains), "", sep="\n")
+    if arms:
+        dataset, curves = run.config["dataset"], []
+        for metric, y_label in (("contrastive", "contrastive loss"), ("R@1", "R@1 (%)"),
+                                ("D_avg mean", "spread within classes, mean D_avg")):
+            for name in sorted(arms):
+                arm, _, alpha = name.rpartition("-")
+                text = arm if alpha == "0" else f"{arm}, α = {alpha}"
+                curves.append((("", "epoch", y_label), text, by_epoch(logs[name], metric)))
+        draw_curves(Path(__file__).with_name(f"composed-{dataset}.png"), curves,
+                    f"dml_da.py + α JRS on {dataset}, backbone {run.config['backbone']}")
 
 
 if __name__ == "__main__":

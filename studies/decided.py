@@ -3,7 +3,8 @@
     python studies/decided.py [--runs PATH ...]     tables of the committed runs, or of others
     python studies/decided.py --list                the commands of all runs, by seed
 
-No verdict before a family is whole, and no figure if its runs differ in more than setting and seed.
+No verdict before a family is whole.  No figure if runs of a script differ in code, commit, images,
+splits or weights, or if those of a seed differ in versions, processor or precision.
 Intervals are 95%: over seeds from three on; "over classes" with the trainings fixed.
 """
 import argparse
@@ -15,7 +16,8 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from report.experiments import LOSSES, NAMES, training  # noqa: E402
-from report.tables import difference, each, interval, markdown, reading, unpacked  # noqa: E402
+from report.records import reading, unpacked  # noqa: E402
+from report.tables import difference, each, interval, markdown  # noqa: E402
 
 METHODS = {         # paper, flags, the rate on SqueezeNet
     "JRD": ("jrd", "", "--lr 3e-4 --lr-proxies 3e-2"),
@@ -40,11 +42,13 @@ FAMILIES = {        # --name: network, seeds, {difference: the paper's, None: in
         "MDR - Triplet": 12.4, "DML-DA contrastive - contrastive": 3.63, "JRD - AMSoftmax": None,
         "MDR - L2Norm": None})}                                         # 12.4: Table 2a, R18
 OPTIONAL = ("networks", "MDR - L2Norm")         # in its family only if all its runs are
-ONE = ("code", "commit", "images", "splits", "weights_sha256", "versions",      # in a script's runs
-       "processor", "precision")                                            # in its runs of a seed
+IN_SCRIPT = ("code", "commit", "images", "splits", "weights_sha256")   # equal in a script's runs
+IN_SEED = ("versions", "processor", "precision")            # equal in a script's runs of a seed
 METRICS = {"R@1 of each": "R@1", "L2-normalized R@1 of each": "R@1, l2-normalized",
            **{name: name for name in ("MAP@R", "NMI", "seen R@1")}}
-HEADS = ("must be above 0", "paired", "over classes", "Holm-adjusted", "paper's", "seeds", *METRICS)
+BEST = "each arm's best epoch"                              # of those evaluated, by test classes
+HEADS = ("must be above 0", "paired", "over classes", "Holm-adjusted", "adjusted p", "paper's",
+         "seeds", BEST, *METRICS)
 
 
 def over_classes(one, other):
@@ -60,11 +64,15 @@ def over_classes(one, other):
 def figures(*sides):
     """Runs of two settings, of the same seeds -> {head: text}, the mean gain, p from 3 seeds on"""
     both = {head: [[reading(run, metric) for run in side] for side in sides]
-            for head, metric in [("hits", "hits"), *METRICS.items()]}
+            for head, metric in METRICS.items()}
+    hits = [[run.result["last epoch"]["hits"] for run in side] for side in sides]
     a, b = map(np.array, both["R@1 of each"])
-    row = {"over classes": over_classes(*both.pop("hits")), "mean": np.mean(a - b),
+    row = {"over classes": over_classes(*hits), "mean": np.mean(a - b),
            "paired": difference(a - b), "p": stats.ttest_rel(a, b).pvalue if len(a) > 2 else None}
     row["paired"] += f" ({', '.join(f'{x:+.2f}' for x in a - b)})" if 1 < len(a) < 4 else ""
+    best = [[run.figures["best on test"]["R@1"] for run in side] for side in sides]
+    epochs = [[run.result["best on test"]["epoch"] for run in side] for side in sides]
+    row[BEST] = difference(np.subtract(*best)) + " at {:.0f}, {:.0f}".format(*np.mean(epochs, 1))
     for head, pair in both.items():
         if None not in sum(pair, []):
             row[head] = " and ".join(map(each, pair)) if "each" in head else difference(
@@ -79,6 +87,7 @@ def holm(rows):
         p = row["Holm-adjusted p"] = max(p, min(1.0, (len(rows) - i) * row["p"]))
         word = "holds" if row["mean"] > 0 else "does not hold"
         row["Holm-adjusted"] = word if p < 0.05 else "undecided"
+        row["adjusted p"] = f"{p:.2g}"
     return rows
 
 
@@ -88,24 +97,68 @@ def runs_of(label, method, out):
     return [training(paper, "cub128", flags, s, out, None, None, False) for s in FAMILIES[label][1]]
 
 
+def family(label, out):
+    """{difference: the runs of its two settings}; the optional one only if all its runs are in."""
+    pairs = {}
+    for text in FAMILIES[label][2]:
+        sides = [runs_of(label, method, out) for method in text.split(" - ")]
+        if (label, text) != OPTIONAL or all(run.result for run in sum(sides, [])):
+            pairs[text] = sides
+    return pairs
+
+
+def finished_runs(pairs):
+    """The finished runs of a family, each once."""
+    runs = {}
+    for sides in pairs.values():
+        for run in sum(sides, []):
+            if run.result:
+                runs[run.folder] = run
+    return [*runs.values()]
+
+
+def mixed(runs):
+    """In what runs differ that must be equal, in words."""
+    values = {}
+    for run in runs:
+        differ = f"of {NAMES[run.paper]}'s runs differ"
+        for what in IN_SCRIPT:
+            values.setdefault(f"{what} {differ}", set()).add(str(run.config.get(what)))
+        for what in IN_SEED:
+            text = f"{what} {differ} at seed {run.cfg.seed}"
+            values.setdefault(text, set()).add(str(run.config.get(what)))
+    return ", ".join(text for text, found in values.items() if len(found) > 1)
+
+
+def machines(runs):
+    """Processor, precision and versions of each script's runs, by seed -> lines of Markdown"""
+    seeds = {}
+    for run in runs:
+        versions = ", ".join(f"{name} {n}" for name, n in run.config["versions"].items())
+        processor = run.config.get("processor", "processor not noted")
+        machine = f"{processor}, {run.config['precision']}, {versions}"
+        seeds.setdefault((NAMES[run.paper], machine), set()).add(run.cfg.seed)
+    return [f"- {name}, seeds {', '.join(map(str, sorted(found)))}: {machine}"
+            for (name, machine), found in seeds.items()]
+
+
 def decided(label, out):
     """A family -> its rows, {head: text}, as far as it has run"""
-    (_, seeds, differences), rows, runs, kinds = FAMILIES[label], [], {}, {}
-    for text, papers in differences.items():
-        sides = [runs_of(label, method, out) for method in text.split(" - ")]
+    rows, pairs = [], family(label, out)
+    differ = mixed(finished_runs(pairs))
+    for text, sides in pairs.items():
+        if differ:
+            rows.append({HEADS[0]: text, "Holm-adjusted": differ})
+            continue
+        papers = FAMILIES[label][2][text]
         done = [both for both in zip(*sides) if all(run.result for run in both)]
-        if (label, text) != OPTIONAL or len(done) == len(seeds):
-            runs |= dict.fromkeys(sum(sides, []))
-            rows.append({"must be above 0": text, "seeds": f"{len(done)} of {len(seeds)}",
-                         "Holm-adjusted": "not before all seeds", "paper's": f"{papers:+g}" if
-                         papers else "–"} | (figures(*zip(*done)) if done else {}))
-    for run, what in ((run, what) for run in runs if run.result for what in ONE):
-        text = f"{what} of {NAMES[run.paper]}'s runs differ"
-        text += f" at seed {run.cfg.seed}" if what in ONE[-2:] else ""
-        kinds.setdefault(text, set()).add(str(run.config.get(what)))
-    if mixed := ", ".join(text for text, values in kinds.items() if len(values) > 1):
-        return [{HEADS[0]: row[HEADS[0]], "Holm-adjusted": mixed} for row in rows]
-    return holm(rows) if all(run.result for run in runs) else rows
+        row = {HEADS[0]: text, "seeds": f"{len(done)} of {len(sides[0])}",
+               "Holm-adjusted": "not before all seeds", "paper's": f"{papers:+g}" if papers else "–"}
+        if done:
+            row.update(figures(*zip(*done)))
+        rows.append(row)
+    whole = all(run.result for sides in pairs.values() for run in sum(sides, []))
+    return holm(rows) if whole and not differ else rows
 
 
 def main(args):
@@ -119,7 +172,8 @@ def main(args):
         for label, (network, seeds, _) in FAMILIES.items():
             cells = [[row.get(head, "–") for head in HEADS] for row in decided(label, out)]
             print(f"\n## By seeds {seeds[0]} to {seeds[-1]}, on {network}\n")
-            print(*markdown([HEADS, *cells]), sep="\n")
+            print(*markdown([HEADS, *cells]), "", sep="\n")
+            print(*machines(finished_runs(family(label, out))), sep="\n")
 
 
 if __name__ == "__main__":

@@ -177,7 +177,7 @@ def trainings(out):
             cfg = replaced(variant, ["--alpha", str(alpha), "--seed", str(seed), *RATE,
                                      "--out", out])
             last = jrd.train(cfg)["last epoch"]
-            network, _ = common.load(run_folder("jrd", cfg) / "last.pt")
+            network, _ = common.load(run_folder("jrd", cfg) / "last.pt", jrd.Network)
             means, taus = measure(network, data, fixed)
             fixed = fixed or taus
             recalls = {metric: 100 * last[metric] for metric in ("R@1", "MAP@R")}

@@ -18,7 +18,8 @@ import torch.nn.functional as F  # noqa: E402
 import common  # noqa: E402
 import mdr  # noqa: E402
 from report.figures import by_epoch, draw_curves  # noqa: E402
-from report.tables import finished, markdown, reading  # noqa: E402
+from report.records import finished, reading  # noqa: E402
+from report.tables import markdown  # noqa: E402
 from studies import rate_search  # noqa: E402
 from support import command_line  # noqa: E402
 
@@ -135,11 +136,11 @@ def draw(runs):
             continue
         panel = (at_best, length), (f"{length} iterations per epoch" + ", best rates" * at_best,
                                     "images seen (1,000)", "R@1, held-out classes (%)")
-        panels.setdefault(panel, {}).setdefault(arm(config), []).append(
+        panels.setdefault(panel, {}).setdefault(arm(config), {})[config["seed"]] = (
             [row | {"epoch": row["epoch"] * length * config["batch"] / 1000} for row in run.log])
     draw_curves(Path(__file__).with_suffix(".png"), [
         (panel, name, by_epoch(logs, "R@1")) for (_, panel), curves in sorted(panels.items())
-        for name, logs in curves.items()])
+        for name, logs in curves.items()], "MDR on cub128, squeezenet1_1, on held-out classes")
 
 
 if __name__ == "__main__":

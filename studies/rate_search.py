@@ -19,9 +19,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
 from report.experiments import SCRIPTS  # noqa: E402
-from report.tables import finished, markdown, reading, spread  # noqa: E402
+from report.records import finished, in_paper_units  # noqa: E402
+from report.tables import markdown, spread  # noqa: E402
 from support import command_line  # noqa: E402
-from support.runs import other_settings  # noqa: E402
+from support.runs import differences  # noqa: E402
 
 load_dataset = common.load_dataset          # of all classes; run puts held_out in its place
 
@@ -84,9 +85,8 @@ def is_run_of(config, name, dataset):
     """Whether a config.json is of a setting of the search on a dataset, at any rate and seed."""
     script, *flags = command(name, dataset, config["lr"]).split()
     own = {"paper": script, **vars(SCRIPTS[script].parse_args(flags))}
-    differ = other_settings(config, own).keys() & own.keys()
-    any_value = {"seed", "eval_every"} | ({"precision"} if own["precision"] == "auto" else set())
-    return config["dataset"] == dataset and differ <= any_value
+    differ = differences(config, own).keys()
+    return config["dataset"] == dataset and differ <= {"seed", "eval_every"}
 
 
 def finished_runs(dataset, runs):
@@ -97,9 +97,10 @@ def finished_runs(dataset, runs):
     for run in finished(runs):
         for name in SETTINGS_ON[dataset]:
             if run.config["seed"] < SEEDS[dataset] and is_run_of(run.config, name, dataset):
-                by_rate.setdefault(run.config["lr"], {}).setdefault(name, []).append((
-                    *(reading(run, metric) for metric in ("R@1", "seen R@1", "MAP@R")),
-                    run.result["best on test"]["epoch"] / run.config["epochs"]))
+                last = in_paper_units(run.result["last epoch"])
+                best_after = run.result["best on test"]["epoch"] / run.config["epochs"]
+                by_rate.setdefault(run.config["lr"], {}).setdefault(name, []).append(
+                    (last["R@1"], last["seen R@1"], last["MAP@R"], best_after))
     return dict(sorted(by_rate.items()))
 
 

@@ -55,9 +55,15 @@ def label(text):
     return text
 
 
+def path(text):
+    """An argparse type: a file or a folder; ~ is the user's, also in --out=~/runs"""
+    return os.path.expanduser(text)
+
+
 def output(*suffixes):
     """An argparse type: a file that can be written, so far as can be seen before the work."""
     def parse(text):
+        text = path(text)
         if not text.lower().endswith(suffixes):
             raise argparse.ArgumentTypeError(f"'{text}' must end in {' or '.join(suffixes)}")
         if Path(text).is_dir() or not Path(text).absolute().parent.is_dir():
@@ -69,7 +75,7 @@ def output(*suffixes):
 
 def data_root():
     """Where the datasets are unless --data-root says otherwise."""
-    return os.environ.get("DML_DATA", "data")
+    return path(os.environ.get("DML_DATA", "data"))
 
 
 FORMATS = ("auto", "fp32", "tf32", "bf16")
@@ -103,8 +109,8 @@ RUNTIME_ONLY = ("data_root", "out", "device", "workers", "no_cache", "again")
 def add_flag(parser, name, default, kind, text, presets):
     """Add the flag of a setting; its help names the default, and the presets that have their own.
 
-    kind: bool for a switch, a tuple of choices, a text in capitals for any text, or an argparse
-    type, of which a list takes several.  None: no flag, because presets alone set it.
+    kind: bool for a switch, a tuple of choices, a text in capitals for any text or a path, or an
+    argparse type, of which a list takes several.  None: no flag, because presets alone set it.
     """
     if kind is None:
         return
@@ -123,7 +129,7 @@ def add_flag(parser, name, default, kind, text, presets):
     elif isinstance(kind, tuple):
         options["choices"] = kind
     elif isinstance(kind, str):
-        options["metavar"] = kind
+        options |= {"type": path, "metavar": kind}
     else:
         options |= {"type": kind, "metavar": word.replace("-", "_").upper()}
     if isinstance(default, list):
@@ -174,11 +180,18 @@ def main(function, parse_args):
         if hasattr(stream, "reconfigure"):              # a notebook's has not
             stream.reconfigure(errors="replace")        # a console that has no λ shows a ?
     try:
-        function(parse_args())
+        try:
+            function(parse_args())
+        finally:
+            if sys.stdout:                              # pythonw has none
+                sys.stdout.flush()
+    except BrokenPipeError:                             # nobody reads on: python ... | head
+        _end_by(signal.SIGPIPE)
     except (UserError, NonFiniteLoss, OSError, MemoryError, torch.OutOfMemoryError) as error:
-        # The error of a loader's worker has its traceback before the message.
-        message = str(error).rpartition("files.UserError: ")[2].strip()
-        fail(message or "out of memory", 1 if isinstance(error, NonFiniteLoss) else 2)
+        message = reason(error)
+        if isinstance(error, MemoryError) and not str(error):
+            message = "out of memory"
+        fail(message, 1 if isinstance(error, NonFiniteLoss) else 2)
     except RuntimeError as error:
         last_line = str(error).strip().rpartition("\n")[2]
         if re.search(r"DataLoader worker \(pid|shared memory|</torch_", last_line):
@@ -190,8 +203,13 @@ def main(function, parse_args):
     except KeyboardInterrupt:
         if hasattr(sys, "ps1"):                         # a notebook, which lives on
             raise
-        signal.signal(signal.SIGINT, signal.SIG_DFL)    # a calling shell script stops too
-        os.kill(os.getpid(), signal.SIGINT)
+        _end_by(signal.SIGINT)                          # a calling shell script stops too
+
+
+def _end_by(number):
+    """End as by a signal that nobody handles."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def fail(message, status=2):

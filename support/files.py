@@ -1,12 +1,15 @@
 """Files that appear whole or not at all, their hashes, and what goes wrong with them."""
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
 import time
 import uuid
 from pathlib import Path
 
+import filelock
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent           # of this project
@@ -16,17 +19,17 @@ class UserError(Exception):
     """A mistake that the user can mend: one line on stderr, exit status 2."""
 
 
-class Unsplit(UserError):
-    """A folder whose images cannot be split into classes that train and classes that test."""
-
-
 class NonFiniteLoss(Exception):
     """The loss became nan or infinite: one line on stderr, exit status 1."""
 
 
 def reason(error):
-    """The first line of an error's message, or its name if it has none."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+    """The first line of an error's message, or its name if it has none.  The error of a loader's
+    process has its traceback before the message."""
+    text = str(error) or type(error).__name__
+    if "Original Traceback" in text:
+        text = re.findall(r"^[\w.]+: (.*)", text, re.MULTILINE)[-1]
+    return text.splitlines()[0]
 
 
 def listed(names, most=4):
@@ -59,6 +62,29 @@ def atomic(path, mode="w"):
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+# flock's answers on file systems that have no locks: NFS, Lustre and CIFS as some mount them, FUSE.
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+
+
+@contextlib.contextmanager
+def lock(path, timeout=-1):
+    """Hold the lock of a file, whose folder exists -> whether it is locked: not where the file
+    system has no locks.  A killed process leaves no lock.  filelock.Timeout: another process holds
+    it for more than so many seconds (-1: wait)."""
+    held = filelock.FileLock(path, timeout=timeout, fallback_to_soft=False)
+    try:
+        held.acquire()
+    except NotImplementedError:                             # no flock, filelock before 4
+        pass
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    try:
+        yield held.is_locked
+    finally:
+        held.release()
 
 
 def write_json(path, value):

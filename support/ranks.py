@@ -1,7 +1,7 @@
 """The counting behind eval.py: places of positives, nearest neighbours.
 
 float32 compares -‖a - b‖²/2 = a·b - ‖a‖²/2 - ‖b‖²/2, a product of matrices.  What a bound on its
-rounding leaves open, float64 decides by differences of the points: there, squared distances within
+rounding leaves open, float64 decides by differences of the points.  There, squared distances within
 a share of 1e-10 of each other may be ties.  Ties count against the query.
 """
 import torch
@@ -16,56 +16,78 @@ def products(a, b):
     return result
 
 
-def centred(x, gallery=None):
-    """x and the gallery (x itself if None) less a vector near its mean, so that no offset drowns a
-    distance, times a power of two that keeps squares in range -> a (n, d), b (m, d)"""
-    bank, both = (x, x) if gallery is None else (gallery, torch.cat([x, gallery]))
+def centred(x, bank):
+    """Both less a vector near the bank's mean, so that no offset drowns a distance, times a power
+    of two that keeps squares in range -> a (n, d), b (m, d), the same if the bank is x"""
+    both = x
+    if bank is not x:
+        both = torch.cat([x, bank])
     both = both - bank[0]                                               # equal points are 0
     both /= both.abs().max().clamp(min=torch.finfo(both.dtype).tiny).log2().floor().exp2()
     both -= both[-len(bank):].mean(0)
     return both[:len(x)], both[-len(bank):]
 
 
-def with_norms(x, gallery):
-    """-> a (n, d + 2), b (m, d + 2) in float32, of which a @ b.T is -‖a - b‖²/2 of the points; for
-    each a twice the most by which rounding moves that (n,)"""
-    a, b = (points.float() for points in centred(x, gallery))
-    half_a, half_b = (torch.linalg.vector_norm(points, dim=1).square() / 2 for points in (a, b))
+def with_norms(x, bank):
+    """Append norms so that a @ b.T is -‖a - b‖²/2 of the points -> a (n, d + 2), b (m, d + 2) in
+    float32; for each a twice the most by which rounding moves that (n,)"""
+    a, b = centred(x, bank)
+    a, b = a.float(), b.float()
+    half_a = torch.linalg.vector_norm(a, dim=1).square() / 2
+    half_b = torch.linalg.vector_norm(b, dim=1).square() / 2
+    error = (3.2 * x.shape[1] + 50) * 2 ** -23 * (half_a + max(half_a.max(), half_b.max()))
     a = torch.column_stack([a, half_a, torch.ones_like(half_a)])
     b = torch.column_stack([b, -torch.ones_like(half_b), -half_b])
-    return a, b, (3.2 * x.shape[1] + 50) * 2 ** -23 * (half_a + max(half_a.max(), half_b.max()))
+    return a, b, error
 
 
-def ranked(x, labels, bank, bank_labels, row, s, low, high=torch.inf):
-    """The places of a query's positives whose -‖a - b‖²/2, in s (m,), is at least low.  float64
-    compares those below high; the others are nearer, and negatives."""
-    if bank is x:
-        s[row] = -torch.inf                                 # the query itself leaves, by its index
-    q, near = x[row].double(), ((s >= low) & (s < high)).nonzero()[:, 0]
-    d = torch.cat([(bank.index_select(0, j).double() - q).square().sum(1) for j in near.split(128)])
-    right = bank_labels[near] == labels[row]
+def similarities(a, b, rows, within_itself):
+    """-‖a - b‖²/2 of the queries `rows` (r,) and every item, -inf for the query itself  (r, m)"""
+    s = products(a[rows], b)
+    if within_itself:
+        s.scatter_(1, rows[:, None], -torch.inf)
+    return s
+
+
+def decided_places(x, labels, bank, bank_labels, rows, near):
+    """The places of positives among the items `near` (r, m) to each of the queries x[rows], by
+    distances in float64 -> query (p,), place (p,), ascending within each query"""
+    query, item = near.nonzero().T
+    size = 64 if x.device.type == "cpu" else 65536                      # pairs that fit a cache
+    distances = []
+    for i, j in zip(rows[query].split(size), item.split(size)):
+        difference = bank.index_select(0, j).double() - x.index_select(0, i)
+        distances.append(difference.square_().sum(1))
+    d = torch.cat(distances)
+    right = bank_labels[item] == labels[rows[query]]
     d = torch.where(right, d * (1 + 1e-10) + torch.finfo(d.dtype).tiny, d)
-    return 1 + (s >= high).sum() + right[d.argsort()].nonzero()[:, 0]
+    order = d.argsort()
+    order = order[query[order].argsort(stable=True)]        # by query, within it by distance
+    place = torch.arange(1, len(d) + 1, device=d.device) - torch.searchsorted(query, query)
+    return rows[query[right[order]]], place[right[order]]
 
 
-def first_places(x, labels, gallery, gallery_labels, ks):
+def first_places(x, labels, bank, bank_labels, ks):
     """The place of each query's first positive: 1 + how many negatives lie at least as near, exact
     as to whether it is <= k for each k in ks -> (n,) on the host, inf without a positive"""
-    within_itself, size = gallery is None, 512 if x.device.type == "cpu" else 8192
+    within_itself = bank is x
     labels, order = labels.to(x.device).sort()                          # a class is a range
-    x = x.index_select(0, order)
-    bank, bank_labels = (x, labels) if within_itself else (gallery, gallery_labels.to(x.device))
-    a, b, error = with_norms(x, gallery)
+    x, bank_labels = x.index_select(0, order), bank_labels.to(x.device)
+    if within_itself:
+        bank, bank_labels = x, labels
+    a, b, error = with_norms(x, bank)
+
     nearest = torch.full_like(error, -torch.inf)                        # -‖a - b‖²/2 of a positive
-    ends = labels.unique(return_counts=True)[1].cumsum(0).tolist()
-    for rows in map(slice, [0, *ends], ends):
-        own = rows if within_itself else bank_labels == labels[rows.start]
-        s = products(a[rows], b[own])
+    for rows in torch.arange(len(a)).split(labels.unique(return_counts=True)[1].tolist()):
+        s = products(a[rows], b[bank_labels == labels[rows[0]]])
         if within_itself:
             s.fill_diagonal_(-torch.inf)
-        nearest[rows] = s.amax(1) if s.numel() else -torch.inf
-    low, high = nearest - error, nearest + error            # most, least count negatives above them
-    most, least = torch.where(nearest > -torch.inf, 0, torch.inf).repeat(2, 1)
+        if s.numel():
+            nearest[rows] = s.amax(1)
+
+    bounds = torch.stack([nearest - error, nearest + error])
+    counts = torch.zeros_like(bounds)                       # of negatives that s has above them
+    size = 512 if x.device.type == "cpu" else 8192
     for start in range(0, len(a), size):
         rows = slice(start, start + size)
         for begin in range(start if within_itself else 0, len(b), size):
@@ -74,32 +96,42 @@ def first_places(x, labels, gallery, gallery_labels, ks):
             if not within_itself or labels[rows][-1] >= labels[begin]:
                 s.masked_fill_(labels[rows, None] == bank_labels[columns], -torch.inf)
             nearer = torch.empty_like(s)                    # of 0 and 1: floats are summed faster
-            for count, bound in ((most, low), (least, high)):
+            for count, bound in zip(counts, bounds):
                 count[rows] += torch.ge(s, bound[rows, None], out=nearer).sum(1)
                 if within_itself and begin > start:
                     count[columns] += torch.ge(s, bound[columns], out=nearer).sum(0)
-    for rows in (sum((least < k) & (k <= most) for k in ks) > 0).nonzero()[:, 0].split(128):
-        for row, s in zip(rows.tolist(), products(a[rows], b)):
-            most[row] = ranked(x, labels, bank, bank_labels, row, s, low[row], high[row])[0] - 1
+
+    (most, least), undecided = counts, torch.zeros_like(error, dtype=torch.bool)
+    for k in ks:
+        undecided |= (least < k) & (k <= most)
+    for rows in undecided.nonzero()[:, 0].split(128):
+        s = similarities(a, b, rows, within_itself)
+        low, high = bounds[:, rows, None]
+        query, place = decided_places(x, labels, bank, bank_labels, rows, (s >= low) & (s < high))
+        most[rows] = (s >= high).sum(1) + place[torch.searchsorted(query, rows)] - 1.0
+    most[nearest == -torch.inf] = torch.inf
     return torch.empty_like(most).scatter(0, order, 1 + most).cpu()
 
 
-def positive_places(x, labels, gallery, gallery_labels, R):
-    """The places of all positives up to R and perhaps of more, which is what MAP@R asks: yields
-    (row, places ascending where x is) for each query."""
-    bank, bank_labels = (x, labels) if gallery is None else (gallery, gallery_labels)
-    labels, bank_labels = labels.to(x.device), bank_labels.to(x.device)
-    a, b, error = with_norms(x, gallery)
+def positive_places(x, labels, bank, bank_labels, R):
+    """The places of each query's positives up to its R and perhaps of more, which is what MAP@R
+    asks.  R (n,) -> query (p,), place (p,), ascending, on the host"""
+    labels, bank_labels, R = labels.to(x.device), bank_labels.to(x.device), R.to(x.device)
+    a, b, error = with_norms(x, bank)
+    last = (R - 1).clamp(min=0)
+    found = []
     for rows in torch.arange(len(x), device=x.device).split(128):
-        s = products(a[rows], b)
-        lows = s.topk(min(R + 1, len(b))).values[:, -1] - error[rows]   # one may be the query
-        for row, values, low in zip(rows.tolist(), s, lows):
-            yield row, ranked(x, labels, bank, bank_labels, row, values, low)
+        s = similarities(a, b, rows, bank is x)
+        values = s.topk(int(last.max()) + 1).values
+        low = values.gather(1, last[rows, None]) - error[rows, None]
+        found.append(decided_places(x, labels, bank, bank_labels, rows, s >= low))
+    queries, places = zip(*found)
+    return torch.cat(queries).cpu(), torch.cat(places).cpu()
 
 
 def nearest(points, bank):
     """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and its nearest row of
     the bank (n,), and which row that is (n,) long: of equally near ones any"""
     half = bank.square().sum(1) / 2
-    parts = [(half - products(part, bank)).min(1) for part in points.split(1024)]
-    return [torch.cat(part) for part in zip(*parts)]
+    values, rows = zip(*[(half - products(part, bank)).min(1) for part in points.split(1024)])
+    return torch.cat(values), torch.cat(rows)

@@ -77,16 +77,30 @@ OTHERS = "bash pip git source sed sbatch scontrol".split()
 SCRIPTS = ("jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py")
 
 
+def shell_lines(page):
+    """The lines that a page has a person paste into a shell."""
+    for language, block in fenced(page.read_text(encoding="utf-8")):
+        if not language:
+            yield from block.splitlines()
+
+
+@each_page
+def test_a_pasted_line_has_no_comment_and_closes_its_quotes(page):
+    """At the prompt of zsh, the Mac's shell, # is a word and an apostrophe begins a quote."""
+    for line in shell_lines(page):
+        assert not re.search(r"(^|\s)#", line), line
+        assert shlex.split(line), line
+
+
 def commands(page):
     """What a page has a person type, in its shell blocks or between backticks -> lists of words"""
-    begins = re.compile(r"(#|(\w+=\S+ +)*(python|bash|export|for|xargs)\b)")
-    lines = [line for language, block in fenced(page.read_text(encoding="utf-8"))
-             if not language and begins.match(block) for line in block.splitlines()]
+    lines = list(shell_lines(page))
     lines += re.findall(r"(?<!`)`((?:python|bash) [^`\n]+)`(?!`)", prose(page))
     for line in lines:
-        for part in re.split(r"[;|]|\bdo\b", line.split("  # ")[0]):
-            words = shlex.split(part, comments=True)
-            words = words[:words.index(">")] if ">" in words else words
+        for part in re.split(r"[;|]|\bdo\b", line):
+            words = shlex.split(re.sub(r"^ *(\w+=\S+ +)+", "", part))
+            if ">" in words:
+                words = words[:words.index(">")]
             if words and words[0] in ("python", *OTHERS):
                 yield ["0" if word.startswith("$") else word for word in words]
 
@@ -102,7 +116,8 @@ def accepted(words):
         assert rest[0] == "report"
         report.parse_args(rest[1:])
     elif program == "python" and script in SCRIPTS:
-        importlib.import_module(script.removesuffix(".py")).parse_args(rest)
+        module = {"eval.py": "report.judge", "common.py": "report.prepare"}.get(script)
+        importlib.import_module(module or script.removesuffix(".py")).parse_args(rest)
     elif program == "python":
         source = (ROOT / script).read_text(encoding="utf-8")
         source += "".join(f'"--{name.replace("_", "-")}"' for name in common.SHARED | jrd.SETTINGS)

@@ -5,6 +5,7 @@ import re
 import shutil
 import struct
 import unicodedata
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ import dml_da
 import jrd
 import mdr
 from conftest import each_script, left_in, make_folder
-from report import figures
-from support import glyphs, prepare, search
-from support.images import decode
+from report import figures, judge, prepare
+from support import glyphs
+from support.images import decode_as_stored
+from support.photos import Folder, decode
 
 
 # ---------------------------------------------------------------------------- train/ and test/
@@ -51,7 +53,9 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkey
 
 
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
-    ({"train": [2, 2, 2], "val": [2, 2, 2]}, "has 2 sub-.* at least 4; half .* train/ and test/"),
+    ({"train": [2, 2, 2], "val": [2, 2, 2]}, "photos/test has no sub-folders .* train/ and test/"),
+    ({"train": [2, 2], "test": [2], "Query": [2]}, "photos has Query and test, which mean one"),
+    ({".": [2, 2, 2]}, "has 3 sub-.* at least 4; half .* train/ and test/$"),
     ({"train": [2], "test": [2, 2, 2]}, "photos/train has 1 sub-folders .* at least 2"),
     ({"train": [2, 2], "test": []}, "photos/test has no sub-folders with images"),
     ({"train": [2, 2], "test": [2, 1, 1]},
@@ -60,10 +64,70 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkey
      "gallery has no class of .*test to find")])
 def test_split_folders_by_other_names_or_not_whole(parts, message, tmp_path):
     for part, sizes in parts.items():
-        (tmp_path / "photos" / part).mkdir(parents=True)
+        (tmp_path / "photos" / part).mkdir(parents=True, exist_ok=True)
         make_folder(tmp_path / "photos" / part, sizes, side=20)
     with pytest.raises(common.UserError, match=message):
         common.load_dataset(str(tmp_path / "photos"))
+
+
+@pytest.mark.parametrize("parts", ["train test", "Train valid Test", "training query val gallery"])
+def test_training_and_eval_read_a_folder_alike(parts, tmp_path):
+    """... by the names that people give its parts.  What lies beside the classes has none."""
+    folder = split_folder(tmp_path / "photos", *parts.split(), images=2)
+    for place in (folder, *folder.iterdir()):
+        shutil.copy(next(folder.rglob("*.png")), place / "cover.png")
+    data, judged = common.load_dataset(str(folder)), Folder(folder).judged()
+    assert [*data.counts().values()] == [[6, 3], [6, 3], [6, 3]][:2 + ("gallery" in parts)]
+    for part, rows in judged.items():
+        files = [path.relative_to(folder).as_posix() for path, _ in rows]
+        assert files == getattr(data, part).files
+    assert len(judged) == len(data.counts()) - 1
+
+
+def test_train_and_val_alone_are_no_two_classes(tmp_path):
+    folder = Folder(split_folder(tmp_path / "photos", "train", "val"))
+    count = Counter(kind for _, kind in folder.judged()["test"])
+    assert count == {"class00": 6, "class01": 6, "class02": 6}
+
+
+def test_folders_below_the_classes_are_said(tmp_path, capsys):
+    folder = tmp_path / "f"
+    told = "6 folders of images lie below the classes, as Dairy/Milk/class00"
+    for kind in ("Fruit/Apple/Gala", "Fruit/Pear", "Dairy/Milk", "Plant/Leek", "Plant/Rice", "Tea"):
+        make_folder(folder / kind, [2])
+    common.load_dataset(str(folder))
+    assert capsys.readouterr().out.startswith(f"note: {told} does; ")
+    (folder / "Tea").rename(folder / "Fruit" / "Tea")
+    with pytest.raises(common.UserError, match=f"f has 3 sub-folders .*  {told}"):
+        common.load_dataset(str(folder))
+
+
+def test_a_folder_without_classes_has_no_figures(tmp_path, typed):
+    """check reads it all the same, lists every broken photo, and says why nothing trains on it."""
+    album = make_folder(tmp_path / "g", [6], side=20) / "class00"
+    with pytest.raises(common.UserError, match="no classes in sub-folders, so no figures"):
+        Folder(album).judged()
+    advice = f"it cannot be trained on: {album} has no sub-folders with images: it needs .*\n"
+    status, out, err = typed("common.py", "check", album)
+    assert (status, out) == (2, f"{album}: 6 images, all can be read\n")
+    assert re.fullmatch(f"common.py: {advice}", err)
+    for name in ("1.png", "4.png"):
+        (album / name).write_bytes((album / name).read_bytes()[:700])
+    status, out, err = typed("common.py", "check", album)
+    assert status == 2
+    assert re.fullmatch(f"common.py: 2 of 6 images .* read: mend or .* them; and {advice}", err)
+    assert out.count("cannot read the image") == 2 and "1.png" in out and "4.png" in out
+
+
+@pytest.mark.parametrize("trained, left, told", [
+    (["a", "x"], ["b"], "of their 2 classes 1 trained, by name, and are left out · a\n"),
+    (["x"], ["a", "b"], "of their 2 classes 0 trained"),
+    (["a", "b"], ["a", "b"], "2 classes 2 trained, by name; all are judged"),
+    (None, ["a", "b"], "if a class of them was trained on, its figures are too high")])
+def test_other_images_are_judged_by_the_classes_that_did_not_train(trained, left, told, capsys):
+    """None: a checkpoint from before it kept their names."""
+    assert judge.that_did_not_train([(c, c) for c in "ab"], trained) == [(c, c) for c in left]
+    assert told in capsys.readouterr().out
 
 
 def test_a_name_has_two_spellings(tmp_path):
@@ -73,11 +137,11 @@ def test_a_name_has_two_spellings(tmp_path):
         (folder / part / "class01").rename(folder / part / unicodedata.normalize(form, "Zoë"))
     data = common.load_dataset(str(folder), tmp_path)
     assert data.shared() == 3 and data.test.present() == data.gallery.present()
-    kinds = {kind for *_, kind, _ in search.folder_entries(folder)}
+    kinds = {kind for _, kind in Folder(folder).images.values()}
     assert kinds == {"class00", "Zoë", "class02"}
     np.savez(tmp_path / "e.npz", embeddings=np.eye(2), labels=["a", "Zoe\u0308"],
              gallery=np.eye(2), gallery_labels=["a", "Zoë"])
-    embedded, *_ = search.load_npz(tmp_path / "e.npz")
+    embedded = judge.load_npz(tmp_path / "e.npz")
     assert embedded["test"][1].tolist() == embedded["gallery"][1].tolist()
 
 
@@ -96,12 +160,13 @@ def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
     data = common.load_dataset(str(folder))
     assert data.counts() == {"train": [9, 3], "test": [9, 3]}
     prepare.check(str(folder), None)
-    search.folder_entries(folder / "test")
+    whole = Folder(folder / "test")
+    whole.say_left_out(whole.judged())
     told = capsys.readouterr().out
     assert told.count(
-        f"note: left out of {folder}: 15 files, test/class01/IMG_1.HEIC, test/class01/a.eps, "
-        "test/class01/a.fits, test/class01/clip.mpg and 11 more\n") == 2
-    assert f"note: left out of {folder / 'test'}: 6 files, class01/IMG_1.HEIC" in told
+        f"note: left out of {folder}: valid/ (9 files); 6 files: test/class01/IMG_1.HEIC, "
+        "test/class01/a.eps, test/class01/a.fits, test/class01/clip.mpg and 2 more\n") == 2
+    assert f"note: left out of {folder / 'test'}: 6 files: class01/IMG_1.HEIC" in told
     assert "train 9 images of 3 classes, class00, class01, class02 · test 9 images of 3" in told
 
 
@@ -124,8 +189,8 @@ def test_a_class_does_not_vanish(damage, message, tmp_path, monkeypatch):
             path.unlink()
             path.symlink_to("gone")
     for read in (common.load_dataset, lambda name: prepare.check(name, None),
-                 search.folder_entries):
-        if (read, damage) != (search.folder_entries, "only HEIC"):
+                 Folder):
+        if read is not Folder or damage == "unreadable":
             with pytest.raises(common.UserError, match=message) as error:
                 read(str(folder))
             assert "unpack" not in str(error.value)
@@ -145,9 +210,10 @@ def test_links_to_folders_are_followed_once(tmp_path, capsys):
     assert data.train.files == [f"class0{c}/{i}.png" for c in (0, 1) for i in (0, 1)]
     assert data.test.files == [f"class0{c}/{i}.png" for c in (2, 3, "4/more") for i in (0, 1)]
     assert data.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
-    note = f"note: left out of {folder}: 2 files, class04/loop, class09\n"
-    assert capsys.readouterr().out == note
-    assert len(search.folder_entries(folder)) == 10
+    left_out, deeper = capsys.readouterr().out.splitlines()
+    assert left_out == f"note: left out of {folder}: 2 files: class04/loop, class09"
+    assert deeper.startswith("note: 1 folders of images lie below the classes, as class04/more ")
+    assert len(Folder(folder).images) == 10
 
 
 def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
@@ -164,7 +230,7 @@ def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
         f"{folder}/test/class02/copy.png is {folder}/test/class00/0.png")
     (folder / "test" / "class00" / "0.png").write_bytes(b"")
     assert typed("common.py", "check", folder)[2] == (                  # none to unpack again
-        f"common.py: 1 of 18 images in {folder} cannot be read\n")
+        f"common.py: 1 of 18 images in {folder} cannot be read: mend or remove them\n")
 
 
 # ---------------------------------------------------------------------------- what a viewer shows
@@ -233,8 +299,8 @@ def test_a_photo_has_the_colours_of_its_profile(tmp_path):
     stored = np.rint(255 * (1.055 * light ** (1 / 2.4) - 0.055)).astype(np.uint8)
     for profile, want in ((profile, scene), (b"damaged", stored)):
         Image.fromarray(stored).save(tmp_path / "a.png", icc_profile=profile)
-        seen, raw = (np.asarray(decode(tmp_path / "a.png", as_stored)).astype(int)
-                     for as_stored in (False, True))
+        seen, raw = (np.asarray(read(tmp_path / "a.png")).astype(int)
+                     for read in (decode, decode_as_stored))
         assert np.abs(seen - want).mean() < 2 < 8 < np.abs(scene - raw).mean()
 
 
@@ -245,7 +311,7 @@ def test_a_photo_has_the_colours_of_its_profile(tmp_path):
     ("RGB", (1, 20_000), "1 × 20,000 pixels")])
 def test_what_cannot_be_shown_is_refused(mode, size, message, tmp_path):
     Image.new(mode, size).save(tmp_path / "a.tif")
-    assert decode(tmp_path / "a.tif", as_stored=True).size == size
+    assert decode_as_stored(tmp_path / "a.tif").size == size
     with pytest.raises(common.UserError, match=f"cannot read the image .*a.tif: {message}"):
         decode(tmp_path / "a.tif")
     Image.new("RGB", (2000, 20)).save(tmp_path / "a.png")

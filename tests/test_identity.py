@@ -1,16 +1,23 @@
 """A run is code × images × settings × seed: no other is shown or continued as if it were it."""
+import errno
+import os
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import PIL.Image
 import pytest
+import torch
 
 import common
 import jrd
-from conftest import ROOT, edit_settings, make_folder
+from conftest import ROOT, edit_settings, left_in, make_folder
 from report import tables
-from support import runs
+from support import command_line, machine, runs
 
 
 @pytest.fixture
@@ -18,26 +25,103 @@ def photos(tmp_path):
     return make_folder(tmp_path / "photos", [3] * 6, side=20)
 
 
-@pytest.mark.parametrize("file, pattern, replacement, counts", [
-    ("jrd.py", r"return ams \+ cfg.alpha \* reg", "return ams - cfg.alpha * reg", True),
-    ("common.py", r"            module.eval\(\)", "            module.train()", True),  # batch norm
-    ("eval.py", "places <= k for k in ks", "places <= k + 1 for k in ks", True),        # recall
-    ("support/ranks.py", "masked_fill_", "masked_fill", True),
-    ("mdr.py", "lerp_", "add_", False),                                         # another script
-    ("report/tables.py", "^import", "import csv\nimport", False),
-    ("jrd.py", r'"""Eq. 10-11: L_JRS', '"""Equation 10 and 11: L_JRS', False),          # docstrings
-    ("jrd.py", "    # U1: eps and", "    # U1, eps and", False),                        # a comment
-    ("support/layouts.py", "cannot read the folder", "unreadable folder", False),       # a message
-    ("jrd.py", r"(return gram\[different\].mean\(\)) if", r"\1  if", False)])          # layout
-def test_a_run_is_told_by_its_code(file, pattern, replacement, counts, tmp_path, monkeypatch):
-    before, root = runs.code_of("jrd"), tmp_path / "copy"
-    shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(".*", "results", "data"))
-    source = (root / file).read_text(encoding="utf-8")
-    edited, times = re.subn(pattern, replacement, source, count=1, flags=re.M)
-    assert times == 1 and edited != source
-    (root / file).write_text(edited, encoding="utf-8")
-    monkeypatch.setattr(runs, "ROOT", root)
+TRAINING = {f"support/{name}.py" for name in ("files", "glyphs", "images", "layouts", "networks",
+                                              "photos", "ranks", "runs")}
+COMMAND_LINES = {f"support/{name}.py" for name in ("command_line", "machine")}
+COUNTS = [      # a place in some file, what stands there instead
+    (r"return ams \+ cfg.alpha \* reg", "return ams - cfg.alpha * reg"),       # the objective
+    (r"torch.randperm\(len\(labels\), gen", "torch.randperm(len(labels) - 1, gen"),    # a sampler
+    (r"v2.Compose\(\[crop, v2.RandomHor", "v2.Compose([v2.RandomHor"),          # a transform
+    (r"            module.eval\(\)", "            module.train()"),            # batch norm
+    (r"in_place=True\)", "in_place=False)"),                                   # how photos decode
+    (r"places <= k for k in ks", "places <= k + 1 for k in ks"),               # Recall@K
+    (r"masked_fill_", "masked_fill"),                                          # ... faster
+    (r'best\("val R@1"\)$', 'best("R@1")')]                                    # which is best.pt
+COUNTS_NOT = [
+    (r"lerp_\(d.mean", "add_(d.mean"),                                         # another script
+    (r'"--compare"', '"--versus"'), (r'"--export"', '"--save"'),               # command lines
+    (r'FORMATS = \("auto"', 'FORMATS = ("fp8"'), (r"listed\(across \+ here, 2\)", "listed(across + here, 3)"),
+    (r"SIDE, GAP, TEXT, LINE = 128", "SIDE, GAP, TEXT, LINE = 256"),
+    (r'"""Eq. 10-11: L_JRS', '"""Equations 10 and 11: L_JRS'),                 # a docstring
+    (r"    # U1: eps and", "    # U1, eps and"),                               # a comment
+    (r"cannot read the folder {", "unreadable: {a} {"),                        # messages
+    (r"is finished; --again", "is done; --again"),
+    (r"(return gram\[different\].mean\(\)) if", r"\1  if")]                    # layout
+
+
+@pytest.mark.parametrize("pattern, replacement, counts", [
+    *(change + (True,) for change in COUNTS), *(change + (False,) for change in COUNTS_NOT)])
+def test_a_run_is_told_by_its_code(pattern, replacement, counts, tmp_path, monkeypatch):
+    for folder in ("", "support", "report"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for file in (ROOT / folder).glob("*.py"):
+            shutil.copy(file, tmp_path / folder)
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    before, files = runs.code_of.__wrapped__("jrd"), [*tmp_path.rglob("*.py")]
+    assert before == runs.code_of("jrd")
+    places = [file for file in files if re.search(pattern, file.read_text(), re.M)]
+    assert places, "the code has changed"
+    for file in places:
+        file.write_text(re.sub(pattern, replacement, file.read_text(), flags=re.M))
     assert (runs.code_of.__wrapped__("jrd") != before) == counts
+
+
+SYNTAX = '''"""A module."""
+async def f(a, /, b: int = 1, *c, d, **e) -> None:
+    """A function."""
+    x = f"{{a}} b {a!r:>{b}}c{{}}" "tail" f"{b=}" f"{b = !s:}" f"{a:%H:%M}" f"{a:{b}.{c}f}" f""
+    with open(a) as b, open(c) as d:
+        print(*a, **e, sep="", end=f"{a:}" + f"\\N{DEGREE SIGN}{a}" u"\\u1c89\\U0001fae9")
+    match x:
+        case {"a": 1, **rest} if rest: pass
+        case [1, *_] | None: z: int
+    try: lambda *, k=None: (yield)
+    except (A, B) as q: raise X from q
+    return [i for i in x if (j := i)], {**a, "b": None, 1j: ..., -1: 1e400}, a[1:, ::3], {*a}
+class C(A, metaclass=M):
+    @dec
+    def g(self): "A method."'''
+
+
+def test_every_python_tells_the_same_code_by_the_same_digest(tmp_path):
+    """... for all the syntax that ours might have, on each Python at hand, without its packages."""
+    shutil.copytree(ROOT / "support", tmp_path / "support")
+    for path in ("jrd.py", "common.py", "eval.py", *tmp_path.rglob("*.py")):
+        (tmp_path / path).write_text(SYNTAX)
+    program = f"""if True:
+        import pathlib, sys
+        from unittest.mock import MagicMock
+        for name in ("filelock", "torch", "tqdm", "support.command_line", "support.machine"):
+            sys.modules[name] = MagicMock(RUNTIME_ONLY=())
+        from support import runs
+        ours = [runs.code_of(paper) for paper in runs.PAPERS]
+        runs.ROOT = pathlib.Path({str(tmp_path)!r})
+        print(runs.code_of.__wrapped__("jrd"), *ours)"""
+    known = [f"python3.{minor}" for minor in range(10, 20)]
+    pythons = [sys.executable, *filter(None, map(shutil.which, known)),
+               *map(str, Path.home().glob(".pyenv/versions/3.1[0-9]*/bin/python"))]
+    told = [subprocess.run([python, "-BWignore", "-c", program], capture_output=True, text=True,
+                           cwd=ROOT) for python in pythons]
+    digests = {process.stdout for process in told if process.returncode == 0}   # a shim may fail
+    assert len(digests) == 1 and told[0].returncode == 0
+    assert digests.pop().startswith("1a50ec88cb3b ")
+
+
+def test_what_a_training_runs_through_is_its_code(tmp_path, monkeypatch):
+    program = "import sys, jrd; print(*(name for name in sys.modules if name[:8] == 'support.'))"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    imported = {f"{name.replace('.', '/')}.py" for name in run.stdout.split()}
+    assert imported - COMMAND_LINES == {*TRAINING}
+    shutil.copytree(ROOT / "support", tmp_path / "support")
+    for name in ("jrd.py", "common.py", "eval.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    before = runs.code_of.__wrapped__("jrd")
+    for name in imported:
+        source = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(source + "X = 0")
+        assert (runs.code_of.__wrapped__("jrd") != before) == (name in TRAINING)
+        (tmp_path / name).write_text(source)
 
 
 def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, capfd):
@@ -87,7 +171,7 @@ def test_photos_exchanged_for_others_of_the_same_names_and_sizes(train, tmp_path
             path.unlink()
     train(jrd, dataset=folder)
     for place in (other, shutil.copytree(other, folder, dirs_exist_ok=True)):
-        with pytest.raises(common.UserError, match="times of train, test differ; --name"):
+        with pytest.raises(common.UserError, match="contents of train, test differ; --name"):
             train(jrd, dataset=place)
 
 
@@ -108,21 +192,23 @@ def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path,
     assert status == 0 and "note:" not in out
     (moved / "class00").rename(moved / "zebra")
     _, out, _ = typed(*words)
-    assert "note: these are not the images of the run" in out
-    assert "18 embeddings of 6 classes" in out and "seen" not in out
+    assert "of their 6 classes 2 trained, by name, and are left out · class01 · class02\n" in out
+    assert "12 embeddings of 4 classes" in out and "seen" not in out
 
 
-def test_another_folder_is_judged_whole(train, photos, tmp_path, typed):
-    """... though it has too few classes to train on, a class of one image, images in none."""
+def test_another_folder_is_judged_by_its_new_classes(train, photos, tmp_path, typed):
+    """... though it has too few to train on, one of a single image; what lies beside is left out."""
     checkpoint = train(jrd, dataset=photos)[0] / "last.pt"
     folder = make_folder(tmp_path / "new", [3, 1], side=20, seed=9)
-    (folder / "class00" / "0.png").rename(folder / "loose.png")
+    for name, new in (("class00", "new"), ("class01", "lone")):
+        (folder / name).rename(folder / new)
+    (folder / "new" / "0.png").rename(folder / "loose.png")
     status, out, err = typed("eval.py", checkpoint, "--dataset", folder, "--export",
                              tmp_path / "e.npz")
-    assert (status, err) == (0, "") and "4 embeddings of 3 classes" in out and "seen" not in out
+    assert (status, err) == (0, "") and "3 embeddings of 2 classes" in out and "seen" not in out
     with np.load(tmp_path / "e.npz") as file:
-        assert [*file["paths"]] == ["class00/1.png", "class00/2.png", "class01/0.png", "loose.png"]
-        assert [*file["classes"][file["labels"]]] == ["class00", "class00", "class01", "–"]
+        assert [*file["paths"]] == ["lone/0.png", "new/1.png", "new/2.png"]
+        assert [*file["classes"][file["labels"]]] == ["lone", "new", "new"]
 
 
 def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_path):
@@ -137,3 +223,123 @@ def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_pat
     for of_older_runs in (None, {"test": {"class00": "a digest of its own"}}):
         edit_settings(folders[2], images=of_older_runs)
         assert "| R@1 " in tables.compare(tmp_path / "runs", one, other)
+
+
+# ---------------------------------------------------------------------------- its folder
+@pytest.fixture
+def at_epochs(monkeypatch):
+    """at_epochs(function of the epoch): called at each one's end, for what it puts into the log"""
+    real = runs.Run.end_epoch
+    return lambda function: monkeypatch.setattr(runs.Run, "end_epoch", lambda run, epoch, **row: (
+        real(run, epoch, **row | (function(epoch) or {}))))
+
+
+def test_best_is_by_the_held_out_classes(train, at_epochs):
+    """... of val, never of test, and of the first of equal epochs."""
+    val, test = (0.5, 0.8, 0.8), (0.9, 0.1, 0.2)
+    at_epochs(lambda epoch: {"val R@1": val[epoch], "R@1": test[epoch]})
+    folder, out = train(jrd, "--epochs", "3", "--val", "0.2")
+    result = left_in(folder)[1]
+    assert result["best on held-out classes"]["epoch"] == 2
+    assert result["best on test"]["epoch"] == 1
+    assert "best.pt (epoch 2, chosen" in out and "best on test (epoch 1, chosen" in out
+    best, last = (torch.load(folder / name, weights_only=True) for name in ("best.pt", "last.pt"))
+    assert (len(best["history"]), len(last["history"])) == (2, 3)
+    assert best["classes"] == last["classes"] == [f"glyph {i}" for i in range(400, 408)]
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks(code, train, monkeypatch):
+    """The run says so, and leaves no marker that would keep a requeued job out."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(*args):
+        raise OSError(code, os.strerror(code))
+    monkeypatch.setattr(fcntl, "flock", flock)
+    folder, out = train(jrd)
+    assert out.count("note:") == out.count("without locks, so nothing keeps a second process") == 1
+    assert (folder / ".lock").read_bytes() == b"" and "is finished" in train(jrd)[1]
+
+
+def test_what_cannot_be_found_out_is_said_once(train, monkeypatch):
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout")
+    commit = machine.commit()
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")          # git would refuse
+    assert machine.commit() == commit and len(commit[0]) in (40, 41)
+    monkeypatch.setenv("PATH", "")
+    folder, out = train(jrd)
+    assert out.count("note: the commit of this code is unknown: [Errno 2]") == 1
+    assert left_in(folder)[2]["commit"] is None
+
+
+def test_a_name_that_is_too_long(train, tmp_path):
+    long = make_folder(tmp_path / ("long" * 60), [3] * 4, side=20)
+    for again in ((), ("--again",)):
+        with pytest.raises(common.UserError, match="too long: .* dataset's name, long.*; shorten"):
+            train(jrd, "--no-cache", *again, dataset=long)
+
+
+def test_a_finished_run_without_its_checkpoint_is_finished(train):
+    folder, first = train(jrd)
+    (folder / "last.pt").unlink()
+    again = train(jrd)[1]
+    assert "is finished; --again trains it anew" in again
+    assert again.partition("\n\n")[2] == first.partition("\n\n")[2]
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_photos_that_vanish_while_it_trains(workers, train, photos, at_epochs):
+    at_epochs(lambda epoch: (photos / "class01" / "0.png").unlink(missing_ok=True))
+    says = "cannot read the image .*0.png.*; .* keeps its last whole epoch; the same command cont"
+    with pytest.raises(common.UserError, match=f"^{says}") as stop:
+        train(jrd, "--epochs", "2", "--workers", workers, "--no-cache", dataset=photos)
+    assert "\n" not in str(stop.value)
+
+
+@pytest.mark.parametrize("error, says", [
+    (MemoryError(), "out of memory"), (OSError(), "OSError"), (common.UserError("a\nb"), "a"),
+    (FileNotFoundError(2, "No such file", "f"), "[Errno 2] No such file: 'f'")])
+def test_an_error_is_one_line(error, says, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["runs/jrd.py"])
+    with pytest.raises(SystemExit):
+        command_line.main(Mock(side_effect=error), lambda: None)
+    assert capsys.readouterr().err == f"jrd.py: {says}\n"
+
+
+def test_nobody_reads_to_the_end():
+    """python ... | head"""
+    program = "from support.command_line import main; main(print, lambda: 'line\\n' * 99999)"
+    done = subprocess.run(["bash", "-c", f'"$0" -c "$1" | head -n 1; exit ${{PIPESTATUS[0]}}',
+                           sys.executable, program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + 13, "line\n", "")
+
+
+@pytest.mark.parametrize("shell", [
+    {"CDPATH": "{tmp}/elsewhere"}, {"TMPDIR": "/scratch/not/here"},
+    {"CONDA_PREFIX": "{tmp}/env", "CONDA_DEFAULT_ENV": "dml", "PATH": "{tmp}/env/bin:/usr/bin"}])
+def test_run_all_in_the_shells_of_others(shell, tmp_path):
+    """It runs where it stands, with the environment that is active, without their TMPDIR."""
+    for name in ("work/code/run_all.sh", "elsewhere/code/run_all.sh"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        shutil.copy(ROOT / "run_all.sh", tmp_path / name)
+    python = tmp_path / "env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\npwd >&2\ncase "$*" in *--plan*) echo "python jrd.py" ;; esac\n')
+    python.chmod(0o755)
+    env = {"PATH": os.environ["PATH"], "PYTHON": str(python)}
+    env |= {name: value.format(tmp=tmp_path) for name, value in shell.items()}
+    if "CONDA_PREFIX" in shell:
+        del env["PYTHON"]
+    done = subprocess.run(["bash", "code/run_all.sh", "--quick"], cwd=tmp_path / "work", env=env,
+                          capture_output=True, text=True)
+    code = tmp_path / "work" / "code"
+    assert (done.returncode, {*done.stderr.splitlines()}) == (0, {str(code)})    # plan, run, report
+    assert "1 of 1, about" in done.stdout and [*code.iterdir()] == [code / "run_all.sh"]
+
+
+def test_a_home_folder_that_no_shell_expands(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    flags = ["dataset", "data_root", "out", "weights"]
+    cfg = jrd.parse_args([f"--{flag.replace('_', '-')}=~/{flag}" for flag in flags])
+    assert all(getattr(cfg, flag) == f"/home/me/{flag}" for flag in flags)

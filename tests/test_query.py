@@ -1,19 +1,25 @@
 """A trained network in use: eval.py --query, the sheet, docs/running.md's examples, export."""
+import contextlib
+import multiprocessing
 import re
 import shutil
+import weakref
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import PIL.Image
+import PIL.ImageFont
 import pytest
 import torch
 
 import common
 import jrd
 from conftest import ROOT, make_folder
-from report import figures
-from support import search, glyphs
-from support.images import decode, to_tensor
+from report import figures, judge
+from support import glyphs
+from support.images import ImageFiles, to_tensor
+from support.photos import Folder, decode
 
 PAGE = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
 
@@ -49,7 +55,7 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ty
     _, text, _ = typed("eval.py", checkpoint, "--query", *asked, "--gallery", folder, "--top", 3)
     answers = table(text)
     assert [*answers] == asked and f"{checkpoint} searches 8 images of {folder}\n" in text
-    network, cfg = common.load(checkpoint)
+    network, cfg = common.load(checkpoint, jrd.Network, "cpu")
     transform = jrd.transforms(cfg)[2]
     with torch.inference_mode():
         x = {str(path): network.embed(to_tensor(transform, decode(path))[None])[0].double()
@@ -60,6 +66,55 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ty
         got, _, found = zip(*answers[path])
         assert [*found] == want and got == pytest.approx([distances[p] for p in want], abs=2e-4)
         assert answers[path][0] == (0.0, path.split("/")[-2], path)
+
+
+def test_photos_that_cannot_be_read_are_named_and_the_others_searched(checkpoint, tmp_path, typed):
+    folder = make_folder(tmp_path / "g", [4, 30])
+    broken = [str(folder / "class00" / "2.png"), str(folder / "class01" / "7.png")]
+    for path in broken:
+        Path(path).write_bytes(Path(path).read_bytes()[:700])
+    asked = [str(folder / "class01" / "6.png"), broken[0], str(folder / "class01" / "29.png")]
+    status, text, _ = typed("eval.py", checkpoint, "--query", *asked, "--gallery", folder)
+    answers = table(text)
+    assert status == 0 and [*answers] == [asked[0], asked[2]] and "searches 32 images" in text
+    assert all(rows[0] == (0.0, "class01", query) for query, rows in answers.items())
+    assert text.count("left out: cannot read the image ") == 3
+    status, _, error = typed("eval.py", checkpoint, "--query", broken[0], "--gallery", folder)
+    assert (status, error) == (2, "eval.py: no images to embed that can be read\n")
+
+
+def test_queries_are_kept_small(checkpoint, tmp_path, typed, monkeypatch):
+    """A photo as it was decoded goes before the next but a few."""
+    def watched(path):
+        photo = decode(path)
+        photos.append(weakref.ref(photo))
+        alive.append(sum(ref() is not None for ref in photos))
+        return photo
+    photos, alive = [], []
+    monkeypatch.setattr(judge, "decode", watched)
+    asked = sorted(make_folder(tmp_path / "g", [40]).rglob("*.png"))
+    typed("eval.py", checkpoint, "--query", *asked, "--gallery", tmp_path / "g")
+    assert len(alive) == 80 and max(alive) <= 12
+
+
+def test_embedding_starts_no_process(checkpoint, tmp_path, monkeypatch):
+    """So it runs in a daemon, and where processes are spawned: paths, open files, PIL images."""
+    def refuse(*args):
+        raise AssertionError("daemonic processes are not allowed to have children")
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", refuse)
+    network, cfg = common.load(checkpoint, jrd.Network, "cpu")
+    transform = jrd.transforms(cfg)[2]
+    paths = sorted(make_folder(tmp_path / "g", [60]).rglob("*.png"))
+
+    def embed(photos):
+        return common.embed(network.embed, ImageFiles(photos, transform, decode), cfg)
+    x = embed(paths)
+    assert len(x) == 60 and cfg.workers is None
+    with open(paths[0], "rb") as file:
+        torch.testing.assert_close(embed([file, PIL.Image.open(paths[1])]), x[:2])
+        assert torch.equal(embed([file]), embed([paths[0]]))            # read a second time
+    with pytest.raises(common.UserError, match="no images to embed"):
+        embed([])
 
 
 def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
@@ -76,9 +131,6 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
         assert rows[0] == (0.0, "class01", str(photo))
         assert sorted(image for *_, image in rows) == sorted(searched)
     assert told.endswith(f"wrote {tmp_path / 'sheet.JPG'}\n")
-    (tmp_path / "file").write_text("no folder")             # judged anew, but not for want of a cache
-    status, _, error = typed("eval.py", checkpoint, *words[:3], tmp_path / "file")
-    assert status == 2 and "cannot use the cache" in error
     with PIL.Image.open(tmp_path / "sheet.JPG") as sheet:       # a query and ten images
         assert sheet.format == "JPEG" and sheet.size == (11 * 148, 148 + 2 * 17)
 
@@ -103,14 +155,15 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
     (tmp_path / "train").mkdir()                            # but of images it is one
     for name in ("lone.JPG", "train/steam.png"):
         PIL.Image.new("RGB", (4, 4)).save(tmp_path / name)
-    assert [(name, kind) for name, kind, _ in search.folder_entries(tmp_path)] == [
-        (f"{tmp_path}/class00/0.png", "class00"),
-        (f"{tmp_path}/deep/under/class00/0.png", "deep"), (f"{tmp_path}/lone.JPG", "–"),
-        (f"{tmp_path}/test/class00/0.png", "class00"), (f"{tmp_path}/train/steam.png", "train")]
+    folder = Folder(tmp_path)
+    assert {path.relative_to(tmp_path).as_posix(): place for path, place in folder.images.items()
+            } == {"class00/0.png": ("", "class00"), "deep/under/class00/0.png": ("", "deep"),
+                  "lone.JPG": ("", None), "test/class00/0.png": ("test", "class00"),
+                  "train/steam.png": ("", "train")}
     (tmp_path / "empty").mkdir()
-    for folder, message in (("nowhere", "no folder .*nowhere"), ("empty", "empty has no images")):
+    for name, message in (("nowhere", "no folder of images"), ("empty", "empty has no images")):
         with pytest.raises(common.UserError, match=message):
-            search.folder_entries(tmp_path / folder)
+            Folder(tmp_path / name)
 
 
 def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
@@ -119,7 +172,7 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
     tall = torch.zeros(3, 60, 30, dtype=torch.uint8)
     wide = "wide", "a name by far\ntoo long to stand below it", tmp_path / "wide.png"
     row = wide, [(0.5, ("tall", wide[1], tall)), (0.7, ("tall", "another class", tall))]
-    search.draw_sheet(tmp_path / "sheet.png", [row, (wide, []), row])
+    judge.draw_sheet(tmp_path / "sheet.png", [row, (wide, []), row])
     sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png").convert("RGB")).astype(int)
 
     def place(colour):
@@ -127,6 +180,9 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
         return columns.min(), np.ptp(columns) + 1, np.ptp(rows) + 1
     (left, _, high), (left_of_wrong, *_, high_too) = place((0, 158, 115)), place((213, 94, 0))
     assert place((0, 0, 255))[1:] == (128, 64) and left < left_of_wrong and high == high_too == 134
+    font = PIL.ImageFont.load_default(14)
+    assert judge.cut_to_fit("short\nname", font) == "short name"
+    assert re.fullmatch("a name by.*…", judge.cut_to_fit(wide[1], font))
     assert (sheet[-1] == 255).all() and (sheet[:, -1] == 255).all()     # nothing is cut off
 
 
@@ -139,12 +195,25 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capfd, typed):
     for i, path in enumerate(sorted(make_folder(tmp_path / "g", [2] * 4).rglob("*.png"))):
         PIL.Image.open(path).save(f"photos/{i}.jpg")
     shutil.copy("photos/5.jpg", "query.jpg")
-    recipe, use, export = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    (tmp_path / "labels.csv").write_text("file,label\nphotos/1.jpg,mug blue\ng/0.jpg,lamp\n")
-    exec(recipe.replace('f"photos/', 'f"linked/'), {})
-    links = {path.relative_to("linked").as_posix() for path in Path("linked").rglob("*.jpg")}
-    assert links == {"mug blue/photos_1.jpg", "lamp/g_0.jpg"}
-    assert Path("linked/mug blue/photos_1.jpg").resolve() == tmp_path / "photos" / "1.jpg"
+    recipe, deeper, use, export = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    recipe = recipe.replace('Path("photos"', 'Path("linked"')
+    (tmp_path / "groceries" / "Fruit" / "Apple").mkdir(parents=True)
+    shutil.copy("query.jpg", "groceries/Fruit/Apple/1.jpg")
+    tables = ("\ufefffile,label\r\nphotos/1.jpg,dress/red\r\nphotos/2.jpg,dress/blue\r\n",
+              'label;file;split\n"mug; blue";photos/3.jpg;test\nlamp;photos/4.jpg;\n')
+    refused = mock.patch.object(Path, "symlink_to", side_effect=OSError("Windows"))
+    for table_text, links in ((tables[0], contextlib.nullcontext()), (tables[1], refused)) * 2:
+        (tmp_path / "labels.csv").write_bytes(table_text.encode())
+        with links:
+            names = {}
+            exec(recipe, names)
+    exec(deeper, names)
+    linked = {p.relative_to("linked").as_posix(): p for p in Path("linked").rglob("*.jpg")}
+    assert {*linked} == {
+        "dress%2Fred/photos%2F1.jpg", "dress%2Fblue/photos%2F2.jpg", "lamp/photos%2F4.jpg",
+        "test/mug; blue/photos%2F3.jpg", "Fruit%2FApple/groceries%2FFruit%2FApple%2F1.jpg"}
+    assert linked["dress%2Fred/photos%2F1.jpg"].resolve() == tmp_path / "photos" / "1.jpg"
+    assert not linked["lamp/photos%2F4.jpg"].is_symlink()
     names = {}
     exec(use, names)
     printed = [line.split() for line in capfd.readouterr().out.splitlines()]

@@ -1,6 +1,7 @@
 """The experiment list, the plan, tables, figures, archives, on run folders made here."""
 import csv
 import importlib
+import itertools
 import json
 import os
 import re
@@ -21,21 +22,21 @@ from support.files import UserError
 from support.runs import code_of, run_folder
 
 
-def args_of(*words):
-    """As main has them: --runs is one folder."""
-    args = command.parse_args([str(word) for word in words])
-    args.runs = args.runs[0]
-    return args
-
-
 def rows_of(*words):
-    return experiments.selected(args_of(*words))
+    """The rows of a list, with their runs in --runs, as report has them"""
+    args = command.parse_args([str(word) for word in words])
+    listed = [getattr(args, name) for name in command.LISTED]
+    return experiments.selected(args.runs[0], True, *listed)
+
+
+def runs_of(*words):
+    return experiments.all_runs(rows_of(*words))
 
 
 def write_report(folder, *words):
     folder.mkdir(exist_ok=True)
-    args = args_of(*words)
-    return command.write_report(experiments.selected(args), args, folder)
+    dataset = words[words.index("--dataset") + 1]
+    return command.write_report(rows_of(*words), dataset, folder)
 
 
 def table_rows(text):
@@ -75,16 +76,17 @@ def pretend(run, r1=0.5, seen=0.9, epochs=None, hits=None):
                            "ten parts": {m: [v - 0.2, 0.01] for m, v in recall.items()}},
             "best on test": {"epoch": 2, **{m: v + 0.05 for m, v in recall.items()}},
             "pretrained backbone": {"R@1": 0.4}, "seconds": 1}))
-    for name in ("config", "why_other", "state", "result", "log"):
+    for name in ("config", "why_other", "state", "result", "log", "figures"):
         run.__dict__.pop(name, None)
 
 
 def ran(out, script, flags, *r1):
-    """Runs of seeds 0, 1, ... on glyphs, each with its R@1, that were not there yet"""
+    """Runs of seeds 0, 1, ... on glyphs, each with its R@1 or None, that were not there yet"""
     runs = [experiments.training(script, "glyphs", flags, seed, out, None, None, True)
             for seed in range(len(r1))]
     for run, value in zip(runs, r1):
-        run.folder.exists() or pretend(run, value)
+        if value is not None and not run.folder.exists():
+            pretend(run, value)
     return runs
 
 
@@ -98,9 +100,9 @@ def out(tmp_path):
 def test_a_command_stands_for_one_folder_and_one_setting(dataset, least):
     """Names of folders: no character that Windows forbids, room below 260, more than case apart.
     The headlines come first."""
-    args = args_of("--dataset", dataset, "--seeds", 1, "--weights", "my own", "--precision", "fp32")
-    rows = experiments.selected(args)
-    runs = experiments.all_runs(rows, args)
+    rows = rows_of("--dataset", dataset, "--seeds", 1, "--weights", "my own", "--precision", "fp32",
+                   "--list")
+    runs = experiments.all_runs(rows)
     settings = {json.dumps([run.paper, vars(run.cfg)]) for run in runs}
     assert len(settings) == len(runs) == len({run.folder.name.lower() for run in runs}) > least
     for run in runs:
@@ -110,40 +112,41 @@ def test_a_command_stands_for_one_folder_and_one_setting(dataset, least):
         assert python == "python" and run_folder(run.paper, cfg) == run.folder
         assert (cfg.weights, cfg.precision) == ("my own", "fp32")
     headlines = {run.folder for row in rows if row.key in experiments.HEADLINES
-                 for run in experiments.runs_of(row, args)}
+                 for run in row.runs}
     assert headlines == {run.folder for run in runs[:len(headlines)]}
     stand_in = {*experiments.EXPERIMENTS} - {("mdr", "1b"), ("mdr", "2a")}      # on CUB or Cars
     assert dataset == "real" or {row.key for row in rows} == stand_in
 
 
-def test_the_plan_has_what_the_list_has_but_what_is_finished(out, typed):
-    runs = experiments.all_runs(rows_of("--quick", "--runs", out), args_of("--runs", out))
-    pretend(runs[0])
-    pretend(runs[1], epochs=10)
-    for run, change in zip(runs[2:4], ({"lr": 7, "workers": 3}, {"code": "edited"})):
+def test_the_plan_has_what_the_list_has_but_what_is_finished_or_would_be_refused(out, typed):
+    finished, begun, edited, older, *_ = runs = runs_of("--quick", "--runs", out)
+    for run in (finished, edited, older):
         pretend(run)
-        edit_settings(run.folder, **change)
+    pretend(begun, epochs=10)
+    edit_settings(edited.folder, lr=7, workers=3)
+    edit_settings(older.folder, code="older")
     listed = typed("report", "--quick", "--list", "--runs", out)[1].splitlines()
     status, left, plan = typed("report", "--quick", "--plan", "--runs", out)
-    assert [run.command for run in runs] == listed and left.splitlines() == listed[1:]
+    assert [run.command for run in runs] == listed
+    assert left.splitlines() == [listed[1], *listed[4:]] and status == 0
     assert plan.startswith("plan: 6 runs for 3 tables and figures, 1 finished, 1 begun, 2 stale, ")
-    other = f"{runs[2].folder} holds a run with other settings: lr .there 7, now [^,]*: delete"
-    assert re.search(other, plan)
-    assert f"{runs[3].folder} holds a run of other code: " in plan and status == 0
+    assert f"{edited.folder} holds a run with other settings: lr (there 7, now " in plan
+    assert f"{older.folder} holds a run of other code: " in plan
+    assert plan.count("Delete stale folders to train them anew") == 1 == plan.count("1 stale of")
     assert "2 folders hold other runs" in typed("report", "--quick", "--runs", out)[2]
     codes = {row[0]: row[-1] for row in table_rows(typed("report", "--runs", out)[1])}
-    assert codes[runs[3].folder.name.removesuffix("-s0")] == "edited"
+    assert codes[older.folder.name.removesuffix("-s0")] == "older"
     status, left, plan = typed("report", "--paper", "mdr", "--table", "2c", "--plan", "--runs", out)
-    assert left == "" and status == 1 and "missing: no cub under" in plan
+    assert left == "" and status == 3 and "missing: no cub under" in plan
 
 
 # ---------------------------------------------------------------------------- gains
 def test_gains_are_within_a_seed(out, tmp_path):
-    """Seeds differ by far more than the two settings do, and seed 3 has only one of them."""
-    ran(out, "jrd", "--alpha 0", 0.3, 0.5, 0.7, 0.9)
+    """Seeds differ by far more than the two settings do, and seed 0 has only one of them."""
+    ran(out, "jrd", "--alpha 0", 0.9, 0.3, 0.5, 0.7)
     for n, told, half in ((2, "+1.05", 0),
                           (3, "+1.10 [+0.85, +1.35]", 4.302653 * 0.1 / 3 ** 0.5)):
-        ran(out, "jrd", "", *(0.31, 0.511, 0.712)[:n])
+        ran(out, "jrd", "", None, *(0.31, 0.511, 0.712)[:n])
         text, _ = write_report(tmp_path / "r", "--dataset", "glyphs", "--table", 1, "--runs", out)
         assert [f"gain over AMSoftmax, n = {n}", told] in [row[1:3] for row in table_rows(text)]
         cell = csv_cells(tmp_path / "r", "table", "row", "metric")["1", "JRD", "R@1"]
@@ -153,7 +156,7 @@ def test_gains_are_within_a_seed(out, tmp_path):
 
 def test_quick_ends_with_the_pairs_their_pictures_and_the_next_command(out, typed, monkeypatch):
     """One pair is not run; of a run that has its last.pt a sheet is drawn."""
-    runs = experiments.all_runs(rows_of("--quick", "--runs", out), args_of("--runs", out))
+    runs = runs_of("--quick", "--runs", out)
     for run, r1 in zip(runs[:4], (0.48, 0.50, 0.49, 0.51)):
         pretend(run, r1)
     (runs[1].folder / "last.pt").touch()
@@ -209,16 +212,19 @@ def test_archives_are_read_like_a_folder(out, tmp_path, typed):
     assert "s1/config.json is in another" in typed("report", "--runs", *archives, archive)[2]
     assert "/" not in csv_cells(tmp_path / "report", "row", "metric")["JRD", "R@1"]["command"]
     whole = archives[0].read_bytes()
+    assert typed("report", "--runs", out, out) == (2, "", (
+        f"python -m report: --runs {out} is a folder: give one folder, or archives (.tar.xz)\n"))
     archives[0].write_bytes(whole[:200] + bytes([whole[200] ^ 255]) + whole[201:])
     assert f"cannot read the archive {archives[0]}" in typed("report", "--runs", *archives)[2]
 
 
 # ---------------------------------------------------------------------------- the tables
 def test_every_figure_of_the_papers_methods_stands_in_a_table():
-    args = args_of("--dataset", "real", "--runs", "none")
-    key = itemgetter("paper", "table", "row", "dataset", "metric")
-    cells = {key(cell): (cell["paper's figure"], cell["ours"]) for row in experiments.selected(args)
-             for cell in tables.cells(row._replace(seeds=1), args)[0]}
+    key, cells = itemgetter("paper", "table", "row", "dataset", "metric"), {}
+    rows = rows_of("--dataset", "real", "--runs", "none", "--seeds", 1)
+    for _, rows in itertools.groupby(rows, lambda row: (row.key, row.dataset)):
+        for cell in tables.paper_table(list(rows))[1]:
+            cells[key(cell)] = cell["paper's figure"], cell["ours"]
     for e in tables.PAPER_NUMBERS:
         if e["reported_by"] == "this paper" and e["row"] != "HDC":
             assert cells[key(e)] == (e["value"], "not run")
@@ -255,7 +261,7 @@ def test_on_a_stand_in(dataset, papers, out, tmp_path):
     rows = rows_of(*words)
     for row in rows:
         if row.key[1] in ("1a", "3"):
-            for run in experiments.runs_of(row, args_of("--runs", out)):
+            for run in row.runs:
                 run.folder.exists() or pretend(run, 0.6 if row.name == "Triplet+MDR" else 0.5)
     text, _ = write_report(tmp_path / "r", *words)
     assert ("> **Not the papers' protocol.**" in text) == (dataset == "cub128")
@@ -268,87 +274,115 @@ def test_on_a_stand_in(dataset, papers, out, tmp_path):
     assert shown[at + n + 1][1] == "gain over Triplet, n = 4"
     cells = csv_cells(tmp_path / "r", "table", "row", "metric")
     assert cells["3", "Triplet+MDR (L2 norm at inference)", "R@1"]["ours"] == "50.0"
-    sweep, wide = [row for row in rows if row.key[1] == "fig3a"], 64 if dataset == "glyphs" else 512
-    assert {row.name[2] for row in sweep} == {wide // 8, wide // 4, wide // 2, wide}
-    assert all(row.baseline in (None, *sweep) and (row.baseline or row).name[2] == row.name[2]
-               for row in sweep)
+    wide = 64 if dataset == "glyphs" else 512
+    widths = {wide // 8, wide // 4, wide // 2, wide}
+    sweep = {row.name: row.baseline for row in rows if row.key[1] == "fig3a"}
+    assert sweep == {(name, "d", d): ("Triplet", "d", d) if "+" in name else None for d in widths
+                     for name in ("Triplet", "Triplet+L2Norm", "Triplet+MDR")}
 
 
 def test_where_a_figure_is_read(out):
     """Table 2's in ten parts, Table 3's as fractions.  What a run does not measure (α without
     DML-DA) is not called not run."""
-    (run,), args = ran(out, "jrd", "", 0.5), args_of("--runs", out)
-    two, *_, three = [row for name in "23" for row in rows_of("--paper", "jrd", "--table", name)]
-    read = tables.reading
-    assert (read(run, "R@1"), read(run, "R@1", two)) == pytest.approx((50, 30))
-    assert read(run, "R@1", two, "best on test") is None and read(run, "H-divergence_NN") == 0.9
-    assert read(run, "R@1 (fraction)", three) == pytest.approx(0.3)
+    ran(out, "jrd", "", 0.5)
+    for table, name, metric, value in (
+            ("1", "JRD", "R@1", 50), ("2", "JRD", "R@1", 30), ("3", "JRD (alpha=1)", "lambda_NN", 0.5),
+            ("3", "JRD (alpha=1)", "R@1 (fraction)", 0.3)):
+        rows = rows_of("--paper", "jrd", "--table", table, "--dataset", "glyphs", "--runs", out)
+        for cell in tables.paper_table(rows)[1]:
+            if (cell["row"], cell["metric"]) == (name, metric):
+                assert cell["ours"] == pytest.approx(value)
+                assert (cell["before training"] == 40) == (table == "1")
     rows = rows_of("--dataset", "glyphs", "--table", "fig3", "--runs", out)
-    pretend(experiments.runs_of(rows[0], args)[0])
-    cells = {cell["metric"]: cell["ours"] for cell in tables.cells(rows[0], args)[0]}
+    pretend(rows[0].runs[0])
+    cells = {cell["metric"]: cell["ours"] for cell in tables.paper_table(rows[:1])[1]}
     assert (cells["R@1"], cells["alpha mean"]) == (50, None)
 
 
 # ---------------------------------------------------------------------------- the figures
 def test_figures_from_logs_and_results(out, tmp_path, monkeypatch, capsys):
     """A sweep without one of its values is skipped, and what was drawn before goes; without
-    matplotlib a line says so."""
+    matplotlib, or with one that does not import, a line says so."""
     pytest.importorskip("matplotlib")
-    args = args_of("--dataset", "glyphs", "--runs", out)
-    rows = [row for row in rows_of("--dataset", "glyphs", "--seeds", 2) if row.key in (
-        ("jrd", "fig2"), ("mdr", "fig4"), ("mdr", "fig6"))]
-    first, *runs = experiments.all_runs(rows, args)
+    rows = [row for row in rows_of("--dataset", "glyphs", "--seeds", 2, "--runs", out)
+            if row.key in (("jrd", "fig2"), ("mdr", "fig4"), ("mdr", "fig6"))]
+    first, *runs = experiments.all_runs(rows)
     pretend(first, 0.4)
     (tmp_path / "jrd-fig2.png").write_bytes(b"from before")
-    text, drawn = command.write_report(rows, args, tmp_path)
-    elsewhere = rows[0]._replace(dataset="cub"), [first]
-    assert len([*figures.sweep([elsewhere, *experiments.finished_runs(rows[:2], args)], ["R@1"])]) == 1
+    text, drawn = command.write_report(rows, "glyphs", tmp_path)
+    elsewhere = rows[0]._replace(dataset="cub", runs=[first])
+    ((panel, series, points),) = figures.sweep([elsewhere, *rows[:2]], ["R@1"])
+    assert panel == ("JRD on CUB, backbone small", "α", figures.AXES["R@1"])
+    assert points == [(0, {0: 40})]
     assert capsys.readouterr().err == (
         "skipped jrd-fig2.png: nothing to draw: not every value has run, or no epoch\n")
     assert not [*tmp_path.glob("*.png")] and ".png" not in text + "".join(drawn)
     for i, run in enumerate(runs):
         pretend(run, 0.4 + 0.001 * i)
-    text, (_, _, *drawn) = command.write_report(rows, args, tmp_path)
+    one_seed = rows[0]._replace(runs=rows[0].runs[:1])
+    for _, _, points in figures.sweep([one_seed, rows[1]], ["R@1"]):
+        assert points[0][1].keys() == {0}
+    curves = list(figures.levels([row for row in rows if row.key[1] == "fig6"], ()))
+    assert [(name, round(x, 6), shares) for _, name, ((x, shares),) in curves[:2]] == [
+        ("positive pairs", -2.9, {0: 60, 1: 60}), ("positive pairs", 0.1, {0: 30, 1: 30})]
+    text, (_, _, *drawn) = command.write_report(rows, "glyphs", tmp_path)
     assert drawn == ["jrd-fig2.png", "mdr-fig4.png", "mdr-fig6.png"]
     assert all((tmp_path / name).stat().st_size > 10_000 and f"({name})" in text for name in drawn)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    command.write_report(rows, args, tmp_path)
+    def broken(name):
+        raise ValueError("matplotlib is broken\nhere")
+    monkeypatch.setattr(figures.importlib, "import_module", broken)
+    command.write_report(rows, "glyphs", tmp_path)
     for line, name in zip(capsys.readouterr().err.splitlines(), drawn, strict=True):
         assert line.startswith(f"skipped {name}: ") and "matplotlib" in line and "pip" in line
 
 
+def test_a_notebooks_backend_does_no_harm():
+    pytest.importorskip("matplotlib")
+    subprocess.run([sys.executable, "-c", "from report import figures; figures.panels(1)"],
+                   check=True, cwd=ROOT, env=os.environ | {"MPLBACKEND": "module://not.there"})
+
+
 def test_curves_of_any_runs(out, tmp_path, monkeypatch, typed):
     """A setting is the mean of its seeds, a folder itself, finished or not; epochs without R@1 are
-    left out of its panel alone; seeds that stand at different epochs share what both have."""
+    left out of its panel alone; seeds that stand at different epochs share what both have.  Of the
+    losses what the settings share, the paper's; nothing is shared by other losses."""
     def write(name, *rows):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    one = {"epoch": 1, "loss": 4.0}
-    write("mdr-glyphs-s0", one, {"epoch": 2, "loss": 2.0, "R@1": 0.5, "seen R@1": 0.75})
-    write("mdr-glyphs-s1", {"epoch": 1, "loss": 6.0}, {"epoch": 2, "loss": 4.0, "R@1": 0.25},
-          {"epoch": 3, "loss": 1.0, "R@1": 0.5})
+    one = {"epoch": 1, "loss": 8.0, "triplet": 4.0}
+    write("mdr-glyphs-s0", one,
+          {"epoch": 2, "loss": 8.0, "triplet": 2.0, "R@1": 0.5, "seen R@1": 0.75})
+    write("mdr-glyphs-s1", {"epoch": 1, "loss": 8.0, "triplet": 6.0},
+          {"epoch": 2, "loss": 8.0, "triplet": 4.0, "R@1": 0.25},
+          {"epoch": 3, "loss": 8.0, "triplet": 1.0, "R@1": 0.5})
     write("mdr-glyphs-s1-s0", one | {"R@1": 0.125})                     # another setting's name
     write("jrd-glyphs-s0")
     names, drawn = ["mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"], {}
     for name, message in (("jrd-glyphs-s0", "nothing to draw: not every value has run, or no epoch"),
                           ("mdr-cub", f"no run mdr-cub under {out}: there are jrd-glyphs, mdr")):
         assert message in typed("report", "--curves", name, "--runs", out)[2]
-    monkeypatch.setattr(figures, "draw_curves", lambda path, curves: drawn.update(
+    monkeypatch.setattr(figures, "draw_curves", lambda path, curves, title: drawn.update(
         {(y_label, name): points for (*_, y_label), name, points in curves}))
     typed("report", "--curves", *names, "--runs", out)
-    loss, r1, seen = (figures.AXES[metric] for metric in ("loss", "R@1", "seen R@1"))
-    assert drawn[loss, "mdr-glyphs"] == [(1, [4.0, 6.0]), (2, [2.0, 4.0]), (3, [1.0])]
-    assert drawn[r1, "mdr-glyphs"] == [(2, [50.0, 25.0]), (3, [50.0])]
-    assert drawn[r1, "mdr-glyphs-s1"] == [(2, [25.0]), (3, [50.0])]
-    assert drawn[r1, "mdr-glyphs-s1-s0"] == [(1, [12.5])]
+    r1, seen = (figures.AXES[metric] for metric in ("R@1", "seen R@1"))
+    assert drawn["triplet loss, without regularizer", "mdr-glyphs"] == [
+        (1, {0: 4, 1: 6}), (2, {0: 2, 1: 4}), (3, {1: 1})]
+    assert drawn[r1, "mdr-glyphs"] == [(2, {0: 50, 1: 25}), (3, {1: 50})]
+    assert drawn[r1, "mdr-glyphs-s1"] == [(2, {1: 25}), (3, {1: 50})]
+    assert drawn[r1, "mdr-glyphs-s1-s0"] == [(1, {0: 12.5})]
     assert [name for label, name in drawn if label == seen] == ["mdr-glyphs"]
+    write("dml_da-glyphs-s0", {"epoch": 1, "loss": 3.0, "npair": 1.0})
+    typed("report", "--curves", "mdr-glyphs", "dml_da-glyphs", "--runs", out)
+    loss = "training loss (objectives differ)"
+    assert drawn[loss, "dml_da-glyphs"] == [(1, {0: 3})]
+    assert drawn[loss, "mdr-glyphs"][0] == (1, {0: 8, 1: 8})
 
 
 @pytest.mark.parametrize("file, content", [
     ("config.json", '{"lr": '), ("result.json", "{}"), ("log.jsonl", '{"epoch": 1, "lo'),
     ("log.jsonl", None)])                                               # deleted
 def test_a_damaged_run_folder_is_named(file, content, out):
-    run = experiments.all_runs(rows_of("--quick", "--runs", out), args_of("--runs", out))[0]
+    run = runs_of("--quick", "--runs", out)[0]
     pretend(run)
     (run.folder / file).unlink()
     if content:
@@ -403,9 +437,10 @@ def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all, tmp_path):
 
 
 def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all, tmp_path):
-    stdout, _, status = ends(run_all("--paper", "jrd", PLAN="1"))
+    stdout, _, status = ends(run_all("--paper", "jrd", PLAN="3"))
     assert "the report" in stdout and status == 1
-    assert ends(run_all("--paper", "jrd", PLAN="2")) == ("", "plan: 3 runs\n", 2)
+    for wrong in ("1", "2"):                    # a traceback, an argument
+        assert ends(run_all(PLAN=wrong)) == ("", "plan: 3 runs\n", int(wrong))
     stdout, stderr, status = ends(run_all("--jobs", "0"))
     assert (stdout, stderr.count("\n"), status) == ("", 1, 2)
     assert ends(run_all("--list")) == (f"{tmp_path}/my\\ python listed\n", "", 0)

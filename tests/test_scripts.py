@@ -262,7 +262,7 @@ def test_the_figures_of_a_run(script, train):
     flags = "--epochs 2 --lr 0.01" + " --iterations 2" * (script is not jrd)
     folder, _ = train(script, *flags.split())
     (first, row), result, _ = left_in(folder)
-    last, (network, cfg) = result["last epoch"], common.load(folder / "last.pt")
+    last, (network, cfg) = result["last epoch"], common.load(folder / "last.pt", script.Network)
     prefix, _, whole = script.transforms(cfg)
     data = common.load_dataset("glyphs", train=prefix, test=whole)
     untrained, state = script.Network(cfg, 10).eval(), network.state_dict()

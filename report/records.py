@@ -1,0 +1,171 @@
+"""What runs and papers measured, as records of five fields, and the pivot that every table reads.
+
+A record is (setting, seed, part, metric, value).  Its part is "last epoch", "best on test" or
+"pretrained backbone", or a dataset of the paper.  Figures have the unit in which papers print them.
+"""
+import contextlib
+import functools
+import io
+import json
+import lzma
+import re
+import tarfile
+import tempfile
+from collections import defaultdict, namedtuple
+from pathlib import Path
+
+from support.files import UserError
+from support.runs import read_config, read_result
+
+PERCENT = re.compile(r"(seen |val )?R@\d+(, l2-normalized)?|NMI|MAP@R")
+INTERVAL = re.compile("R@|lambda|d_H|H-div")    # in result.json [mean, half-width]
+NAMES_IN_RUNS = {"R@1 (fraction)": "R@1", "lambda_NN": "lambda", "H-divergence_NN": "d_H"}
+NO_FIGURES = ("lr", "images/s", "seconds")
+Record = namedtuple("Record", "setting seed part metric value")
+
+
+# ---------------------------------------------------------------------------- a run's folder
+def read_lines(path):
+    """A file of JSON lines -> its rows, dicts.  UserError if it is damaged or not there."""
+    rows = []
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            rows.append(dict(json.loads(line)))
+    except (OSError, ValueError, TypeError):
+        raise UserError(f"{path} is damaged, or not there")
+    return rows
+
+
+class Folder:
+    """A run's folder, of which each file is read once."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    @functools.cached_property
+    def config(self):
+        return read_config(self.folder)
+
+    @functools.cached_property
+    def log(self):
+        return read_lines(self.folder / "log.jsonl")
+
+    @functools.cached_property
+    def result(self):
+        """None of a run that is not finished"""
+        return read_result(self.folder)
+
+    @functools.cached_property
+    def figures(self):
+        """{part: {metric: value}} of a finished run.  Two more parts measure the last epoch as
+        papers do: "ten parts" (JRD's Tables 2 and 3) and "l2 norm at inference" (MDR's Table 3)."""
+        last = self.result["last epoch"] | self.log[-1] | self.result["last epoch"]
+        tenths, normalized = last | last.get("ten parts", {}), {}
+        for name, ours in NAMES_IN_RUNS.items():
+            if ours in tenths:
+                tenths[name] = tenths[ours]
+        for name, value in last.items():
+            if name.endswith(", l2-normalized"):
+                normalized[name.removesuffix(", l2-normalized")] = value
+        parts = {"last epoch": last, "ten parts": tenths, "l2 norm at inference": normalized}
+        for part in ("best on test", "pretrained backbone"):
+            parts[part] = self.result.get(part) or {}
+        return {part: in_paper_units(row) for part, row in parts.items()}
+
+
+def in_paper_units(row):
+    """The numbers of a log's or result's row: shares in %, of an interval the mean, other lists
+    one by one."""
+    figures = {}
+    for metric, value in row.items():
+        if isinstance(value, list) and INTERVAL.match(metric):
+            value = value[0]
+        if isinstance(value, list):
+            for i, entry in enumerate(value, 1):
+                figures[f"{metric}, {i}"] = entry
+        elif isinstance(value, float) and metric not in NO_FIGURES:
+            figures[metric] = 100 * value if PERCENT.fullmatch(metric) else value
+    return figures
+
+
+def reading(run, metric):
+    """A finished run's figure of its last epoch, None if it has none."""
+    return run.figures["last epoch"].get(metric)
+
+
+# ---------------------------------------------------------------------------- many runs
+@contextlib.contextmanager
+def unpacked(paths):
+    """One folder of runs, or archives (.tar.xz) of runs, unpacked for a while -> the folder"""
+    if len(paths) == 1 and not str(paths[0]).endswith(".tar.xz"):
+        yield paths[0]
+        return
+    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
+    with tempfile.TemporaryDirectory() as folder:
+        for path in map(Path, paths):
+            if path.is_dir():
+                raise UserError(f"--runs {path} is a folder: give one folder, or archives "
+                                "(.tar.xz)")
+            try:        # all of it first: tarfile takes damage in the middle for the archive's end
+                content = io.BytesIO(lzma.decompress(path.read_bytes()))
+                archive = tarfile.open(fileobj=content)
+                for file in archive:
+                    if file.isfile() and Path(folder, file.name).exists():
+                        raise UserError(f"{path}: {file.name} is in another archive too")
+                archive.extractall(folder, **safely)
+            except (OSError, lzma.LZMAError, tarfile.TarError) as error:
+                raise UserError(f"cannot read the archive {path}: {error}")
+        yield folder
+
+
+def folders_of(runs, file="result.json"):
+    """{setting: {seed: Folder}} of those that have a file, whatever the experiment list"""
+    settings = {}
+    for path in sorted(Path(runs).glob(f"*-s*/{file}")):
+        if file == "result.json" and not path.with_name("config.json").exists():
+            raise UserError(f"{path.parent} has no config.json: was it copied in part?")
+        name = re.fullmatch(r"(.*)-s(\d+)", path.parent.name)           # no copy of a run's folder
+        if name:
+            settings.setdefault(name[1], {})[int(name[2])] = Folder(path.parent)
+    return settings
+
+
+def finished(path):
+    """The finished runs of a folder or of an archive, Folders, one by one"""
+    with unpacked([path]) as folder:
+        for runs in folders_of(folder).values():
+            yield from runs.values()
+
+
+def seeds_of(runs, name, file="result.json"):
+    """name: a setting, one of its runs, or that run's folder -> {seed: Folder} of all its runs
+    that have the file.  UserError: there are none."""
+    settings, name = folders_of(runs, file), Path(name).name
+    run = re.fullmatch(r"(.*)-s(\d+)", name)
+    if run and int(run[2]) in settings.get(run[1], {}):
+        name = run[1]
+    if name not in settings:
+        kind = "run" if file == "log.jsonl" else "finished run"
+        known = ", ".join(settings) or "none"
+        raise UserError(f"no {kind} {name} under {runs}: there are {known}")
+    return settings[name]
+
+
+def records(setting, seed, figures):
+    """{part: {metric: value}} of a setting and seed -> its records"""
+    for part, row in figures.items():
+        for metric, value in row.items():
+            yield Record(setting, seed, part, metric, value)
+
+
+def pivot(rows):
+    """Records -> {(setting, part, metric): {seed: value}}, of which a missing one is {}"""
+    table = defaultdict(dict)
+    for record in rows:
+        table[record.setting, record.part, record.metric][record.seed] = record.value
+    return table
+
+
+def gains(ours, baselines):
+    """{seed: value} of two settings -> their differences in the seeds of both"""
+    return [ours[seed] - baselines[seed] for seed in ours if seed in baselines]
