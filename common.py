@@ -132,8 +132,11 @@ def _hold_out(splits, share):
     classes = sorted({c for _, c in splits["train"]})
     first = round(len(classes) * (1 - share))
     if not 2 <= first <= len(classes) - 2:
+        advice = f"try {2 / len(classes):.2g}"
+        if len(classes) < 4:
+            advice = "it needs four training classes"
         raise UserError(f"--val {share:g} of {len(classes)} training classes leaves fewer than two "
-                        f"to train or to hold out: try {2 / len(classes):.2g}")
+                        f"to train or to hold out: {advice}")
     splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
     splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
 
@@ -173,7 +176,11 @@ def iterations_for(split, batches, cfg, settings):
 
 # ---------------------------------------------------------------------------- batches, embeddings
 def random_seed(*key):
-    """A 64-bit seed from a few whole numbers: what is drawn depends on the key alone."""
+    """A 64-bit seed from a few whole numbers: what is drawn depends on the key alone.
+
+    A trailing 0 adds nothing: (3, 5) and (3, 5, 0) give one seed.  So the sampler of seed 3 and
+    epoch 5 shares its seed with the crop of image 0; the two draw different things from it.
+    """
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
 
 

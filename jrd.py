@@ -183,8 +183,9 @@ def kernels_of(cfg):
 def jrs(gram, labels):
     """Eq. 10-11: L_JRS / N_pairs, the joint kernel's mean over ordered pairs of different classes.
 
-    Eq. 10's n^I n^J cancels Eq. 8's 1/(n^I n^J).  U12: the paper leaves open whether (i, j) and
-    (j, i) are two pairs.  Here they are, in L_JRS and N_pairs; as one, the mean is the same.
+    Eq. 10's n^I n^J cancels Eq. 8's 1/(n^I n^J), so it needs no class_similarities.  U12: the paper
+    leaves open whether (i, j) and (j, i) are two pairs.  Here they are, in L_JRS and N_pairs; as
+    one, the mean is the same.
     gram (B, B), labels (B,) -> scalar; 0 if the batch has one class.
     """
     different = labels[:, None] != labels[None, :]                      # (B, B)
