@@ -132,8 +132,11 @@ def _hold_out(splits, share):
     classes = sorted({c for _, c in splits["train"]})
     first = round(len(classes) * (1 - share))
     if not 2 <= first <= len(classes) - 2:
+        advice = f"try {2 / len(classes):.2g}"
+        if len(classes) < 4:
+            advice = "it needs four training classes"
         raise UserError(f"--val {share:g} of {len(classes)} training classes leaves fewer than two "
-                        f"to train or to hold out: try {2 / len(classes):.2g}")
+                        f"to train or to hold out: {advice}")
     splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
     splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
 
@@ -173,7 +176,11 @@ def iterations_for(split, batches, cfg, settings):
 
 # ---------------------------------------------------------------------------- batches, embeddings
 def random_seed(*key):
-    """A 64-bit seed from a few whole numbers: what is drawn depends on the key alone."""
+    """A 64-bit seed from a few whole numbers: what is drawn depends on the key alone.
+
+    A trailing 0 adds nothing: (3, 5) and (3, 5, 0) give one seed.  So the sampler of seed 3 and
+    epoch 5 shares its seed with the crop of image 0; the two draw different things from it.
+    """
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
 
 
@@ -485,6 +492,43 @@ def unwrapped(state, name):
             if key.startswith(prefix)}
 
 
+# ---------------------------------------------------------------------------- many scalars
+def save_as_one(network, name):
+    """Let the scalars of a ParameterList be one tensor in network.state_dict(), because a file of
+    11,318 takes seconds.  One by one, as older checkpoints have them, they load too."""
+    def pack(network, state, prefix, metadata):
+        values = [state.pop(f"{name}.{i}") for i in range(len(getattr(network, name)))]
+        state[name] = torch.stack(values)
+
+    def unpack(network, state, *_):
+        if name in state:
+            for i, value in enumerate(state.pop(name)):
+                state[f"{name}.{i}"] = value
+    network.register_state_dict_post_hook(pack)
+    network.register_load_state_dict_pre_hook(unpack)
+
+
+def save_adam_as_one(optimizer, group):
+    """The same for Adam's state of one of its groups: one tensor per quantity."""
+    def pack(optimizer, saved):
+        state = saved["state"]
+        which = [i for i in saved["param_groups"][group]["params"] if i in state]
+        if which:
+            rows = [state.pop(i) for i in which]
+            saved["which"] = which
+            saved["scalars"] = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+    def unpack(optimizer, saved):
+        if "which" in saved:
+            saved["state"] = dict(saved["state"])
+            columns = [values.unbind() for values in saved["scalars"].values()]
+            for i, *row in zip(saved["which"], *columns):
+                saved["state"][i] = dict(zip(saved["scalars"], row))
+    optimizer.register_state_dict_post_hook(pack)
+    optimizer.register_load_state_dict_pre_hook(unpack)
+
+
+# ---------------------------------------------------------------------------- a trained network
 def load(checkpoint, Network, device="auto"):
     """A run's last.pt and its script's Network -> the network in eval mode on a device, and its
     settings, with `classes`: the names of those it trained on, None in an old checkpoint.

@@ -62,10 +62,9 @@ PRESETS = {
     "cub": {},
     "cars": dict(lr=5e-4),
     "sop": dict(lr=3e-5, images_per_class=0, ks=[1, 10, 100, 1000], eval_every=10),
-    # Ours; the learning rate by results/glyphs.
+    # Ours; glyphs' rate by results/glyphs.  cub128: SqueezeNet, a tenth of the iterations; its
+    # best rate on held-out training classes is 3e-5, but 3e-6 for N-pair alone (docs/plans.md).
     "glyphs": dict(backbone="small", dim=64, epochs=40, iterations=10, lr=1e-4, ks=[1, 2, 4, 8]),
-    # Ours: CUB at 128 × 128 with SqueezeNet, a tenth of the iterations.  On held-out training
-    # classes the best rate is 3e-5, but 3e-6 for N-pair without DML-DA (docs/plans.md).
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto", eval_every=3,
                    iterations=100, lr=3e-5),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
@@ -90,6 +89,7 @@ class Network(nn.Module):
         # U4: they start at 0.5 (the paper).  It names no optimizer for them: here the network's
         # Adam learns them at the network's rate.  They may fall below 0; log.jsonl has the least.
         self.alpha = nn.ParameterList(nn.Parameter(torch.tensor(0.5)) for _ in range(classes))
+        common.save_as_one(self, "alpha")                   # quick checkpoints
         self.register_buffer("D0", torch.zeros(classes))    # D⁰_c of Eq. 7
 
     def train(self, mode=True):
@@ -288,11 +288,11 @@ def batches(labels, cfg, epoch):
     for _ in range(cfg.iterations):
         batch = []
         for c in torch.randperm(len(images_of), generator=generator).tolist():
-            own = images_of[c]
-            take = torch.randperm(len(own), generator=generator)[:n or None]
+            images = images_of[c]
+            take = torch.randperm(len(images), generator=generator)[:n or None]
             if batch and not n and len(batch) + len(take) > cfg.batch:
                 break
-            batch += own[take].tolist()
+            batch += images[take].tolist()
             if len(batch) >= cfg.batch:
                 break
         epoch_batches.append(batch[:cfg.batch])
@@ -346,6 +346,7 @@ def train(cfg):
         {"params": network.backbone.parameters()},
         {"params": network.embedding.parameters(), "lr": cfg.lr * cfg.head_lr_mult},
         {"params": network.alpha.parameters()}], lr=cfg.lr, fused=device.type == "cuda")
+    common.save_adam_as_one(optimizer, group=2)
     loader = common.train_loader(data.train, augment, batches, cfg)
 
     with common.Run("dml_da", cfg, data, weights) as run:

@@ -197,7 +197,7 @@ class MDR(nn.Module):
         super().__init__()
         self.levels = nn.Parameter(torch.tensor([float(s) for s in levels]), learnable)      # (S,)
         self.momentum = momentum                                                        # γ
-        for name in ("mu", "sigma", "batches"):         # μ*, σ*, how many batches they have seen
+        for name in ("mu", "sigma", "updates"):         # μ*, σ*, how many batches they have seen
             self.register_buffer(name, torch.zeros(()))
 
     @torch.no_grad()
@@ -208,10 +208,10 @@ class MDR(nn.Module):
         U7: over pairs i ≠ j, as in the paper; the authors' code includes the zero diagonal.
         """
         d = off_diagonal(distances)
-        weight = 1 - self.momentum if self.batches else 1
+        weight = 1 - self.momentum if self.updates else 1
         self.mu.lerp_(d.mean().to(self.mu), weight)
         self.sigma.lerp_(d.std().to(self.mu), weight)
-        self.batches += 1
+        self.updates += 1
 
     def normalize(self, distances):
         """Eq. 3 (Eq. 1 if γ = 0): d̄ = (d - μ*)/σ*, the statistics constant.  (B, B) -> (B, B)"""
@@ -293,9 +293,9 @@ def batches(labels, cfg, epoch):
     for _ in range(cfg.iterations):
         batch = []
         for c in torch.randperm(len(images_of), generator=generator).tolist():
-            own = images_of[c]
-            take = torch.randperm(len(own), generator=generator)[:cfg.images_per_class]
-            batch += own[take].tolist()
+            images = images_of[c]
+            take = torch.randperm(len(images), generator=generator)[:cfg.images_per_class]
+            batch += images[take].tolist()
             if len(batch) >= cfg.batch:
                 break
         epoch_batches.append(batch[:cfg.batch])

@@ -9,7 +9,19 @@ from pathlib import Path
 
 import torch
 
+from support import machine
 from support.files import NonFiniteLoss, UserError, reason
+
+
+class Version(argparse.Action):
+    """Print what a run's config.json would say of the code, if asked: git takes a moment."""
+
+    def __call__(self, parser, *_):
+        commit, why_not = machine.commit()
+        versions = machine.versions()
+        print(f"{parser.prog} at commit {commit or f'unknown ({why_not})'}, torch "
+              f"{versions['torch']}, Python {versions['python']}")
+        parser.exit(0)
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,6 +30,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog, page):
         super().__init__(prog=prog, epilog=page, allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter)
+        self.add_argument("--version", action=Version, nargs=0, default=argparse.SUPPRESS,
+                          help="print the commit, and the versions of torch and Python")
         self._negative_number_matcher = re.compile(r"-[\d.]")   # -1e-1 and -3,0,3 are no flags
 
     def error(self, message):

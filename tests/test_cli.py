@@ -17,7 +17,7 @@ import torch
 
 import jrd
 from conftest import ROOT, each_script, left_in, make_folder
-from support import command_line, glyphs, runs
+from support import command_line, glyphs, machine, runs
 
 ENV = dict(cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True)
 IDLE = """
@@ -44,7 +44,8 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --device tpu": "--device tpu",
     "mdr.py --device mps:0 --dataset birds": "use --device cpu",        # before anything is read
     "jrd.py --dataset birds": "unknown dataset 'birds'", "mdr.py --dataset=": "unknown dataset ''",
-    "jrd.py --dataset {tmp}/singles --val 0.1": "leaves fewer",
+    "jrd.py --dataset {tmp}/singles --val 0.1":
+        "leaves fewer than two to train or to hold out: it needs four training classes",
     "mdr.py --dataset {tmp}/singles": "no training class has two images",
     "mdr.py --batch 4": "is full with one class: raise it, or lower --images-per-class",
     "jrd.py --dataset {tmp}/singles --backbone inception_v3 --resize 64 --size 64":
@@ -101,6 +102,15 @@ def test_a_mistake_ends_in_one_line(mistake, material, few_glyphs, tmp_path, typ
     assert MISTAKES[mistake].format(tmp=material) in stderr
     assert sorted(material.rglob("*")) == before
     assert not (tmp_path / "runs").exists() or "--lr 1e30" in mistake, "half-written"
+
+
+@pytest.mark.parametrize("script", ["jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py"])
+def test_a_script_says_which_version_it_is(script, typed):
+    status, told, stderr = typed(script, "--version")
+    commit, _ = machine.commit()
+    assert status == 0 and not stderr and told == (
+        f"{script} at commit {commit}, torch {torch.__version__}, "
+        f"Python {sys.version.split()[0]}\n")
 
 
 def test_a_flag_that_does_nothing_is_refused(typed):

@@ -8,7 +8,7 @@ from conftest import ROOT
 
 PAPERS = ("jrd", "mdr", "dml_da")
 FLOORS = [  # each imports from those above it in this list, report/ from itself too
-    ["support.files", "support.networks"], ["support.command_line", "support.machine"],
+    ["support.files", "support.networks"], ["support.machine"], ["support.command_line"],
     ["support.layouts", "support.glyphs", "support.ranks", "support.photos"],
     ["support.images", "support.runs"],
     ["common", "eval"], PAPERS, ["report"]]
