@@ -206,7 +206,10 @@ def _usable(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery"))
 # ---------------------------------------------------------------------------- the whole judgement
 def normalized(embedded):
     """{split: (x, labels)} -> the same with each x l2-normalized"""
-    return {split: (F.normalize(torch.as_tensor(x)), y) for split, (x, y) in embedded.items()}
+    unit = {}
+    for split, (x, labels) in embedded.items():
+        unit[split] = F.normalize(torch.as_tensor(x)), labels
+    return unit
 
 
 def recalls(embedded, ks, hits=None):
@@ -238,7 +241,9 @@ def judge(embedded, ks):
     result["hits"] = of_classes
     result["MAP@R"] = map_at_r(x, labels, *gallery)
     positives = _positives(labels, *gallery[1:])
-    items = len(gallery[0]) if gallery else len(x) - 1
+    items = len(x) - 1
+    if gallery:
+        items = len(gallery[0])
     traps = {"queries without a positive": positives == 0,
              "queries with positives alone": positives == max(1, items)}
     if gallery:
