@@ -197,35 +197,38 @@ class _Augmented(torch.utils.data.Dataset):
             return self.augment(self.split.images[index]), int(self.split.labels[index])
 
 
-def _loader_args(cfg, images):
-    """Arguments of torch's loader; a generator of its own leaves the global one alone."""
-    default = 0 if torch.is_tensor(images) else min(16, cores())
-    return dict(num_workers=default if cfg.workers is None else cfg.workers,
-                pin_memory=cfg.device.startswith("cuda"), generator=torch.Generator())
-
-
 def train_loader(split, augment, batches, cfg):
     """A function of the epoch -> its batches of (uint8 images, labels) on the host.
 
     batches(labels, cfg, epoch) -> lists of indices.  What an epoch draws depends on (--seed, epoch,
     image) alone, in whichever worker and order.
     """
-    epoch_batches, loader_args = [], _loader_args(cfg, split.images)
-    loader = torch.utils.data.DataLoader(           # one for all epochs: its workers live on
-        _Augmented(split, augment, cfg.seed), batch_sampler=epoch_batches,
-        persistent_workers=loader_args["num_workers"] > 0, **loader_args)
+    workers = cfg.workers
+    if workers is None:
+        workers = 0 if torch.is_tensor(split.images) else min(16, cores())
+    epoch_batches = []
+    loader = torch.utils.data.DataLoader(               # one for all epochs: its workers live on
+        _Augmented(split, augment, cfg.seed), batch_sampler=epoch_batches, num_workers=workers,
+        persistent_workers=workers > 0, pin_memory=cfg.device.startswith("cuda"),
+        generator=torch.Generator())                    # the global one is left alone
 
     def of_epoch(epoch):
-        indices, first = batches(split.labels, cfg, epoch), not epoch_batches
+        indices = batches(split.labels, cfg, epoch)
+        if not epoch_batches:
+            _say_passes(indices, split, cfg)
         epoch_batches[:] = [[(epoch, i) for i in batch] for batch in indices]
-        if first:
-            n, drawn = len(indices), sum(map(len, indices))
-            more = "--iterations 20" if "iterations" in cfg else "a smaller --batch"
-            print(f"batches per epoch: {n}, of about {drawn / n:.0f} images, so "
-                  f"{drawn / len(split):.1f} passes over the training images"
-                  + f"; {more} makes more steps" * (n < 5))
         return loader
     return of_epoch
+
+
+def _say_passes(indices, split, cfg):
+    drawn = sum(map(len, indices))
+    told = (f"batches per epoch: {len(indices)}, of about {drawn / len(indices):.0f} images, so "
+            f"{drawn / len(split):.1f} passes over the training images")
+    if len(indices) < 5:
+        more = "--iterations 20" if "iterations" in cfg else "a smaller --batch"
+        told += f"; {more} makes more steps"
+    print(told)
 
 
 @torch.inference_mode()
