@@ -3,7 +3,8 @@
     load_dataset(name, root, ...)    the papers' datasets, glyphs, or a folder of images
     train_loader, embed_splits       batches of one epoch; the embeddings of the splits
     backbone, load_weights           pretrained networks, from a file or downloaded
-    to_device, features              --precision and channels_last
+    settings, settle                 the flags; --device and --precision, once
+    to_device, features              what --precision allows, and channels_last
     load(checkpoint, Network)        a trained network, ready to embed
     Run                              header, progress, log, atomic checkpoint, automatic resume
     python common.py check cub, prepare cub     report/prepare.py
