@@ -467,7 +467,7 @@ def weights_file(name, row, source):
         raise UserError(f"no weights file {path}")
     try:
         torch.hub.load_state_dict_from_url(row.url + row.file, check_hash=True, weights_only=True)
-    except (OSError, RuntimeError) as error:
+    except Exception as error:              # a server fails in a dozen ways
         raise UserError(f"cannot download {row.url}{row.file}: {error}; fetch it some other way "
                         f"and put it at {path}, or pass --weights FILE, or --weights random to "
                         "train from scratch")

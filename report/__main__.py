@@ -27,7 +27,7 @@ from pathlib import Path
 from report import experiments, figures, tables
 from report.experiments import EXPERIMENTS, NAMES, NOTES, SCRIPTS, all_runs
 from report.records import unpacked
-from support.command_line import Parser, number
+from support.command_line import Parser, number, path
 from support.command_line import main as run_script
 from support.files import UserError, atomic
 
@@ -189,20 +189,20 @@ def parse_args(argv=None):
     add("--seeds", type=number(int, 1), help="runs per row (5; on glyphs 10, 5 or 3 by "
         "table; on cub128 3; with --quick 1)")
     add("--quick", action="store_const", const=True, help="a method of each paper and its baseline")
-    add("--weights", metavar="FILE", help="pretrained weights of every command")
+    add("--weights", type=path, metavar="FILE", help="pretrained weights of every command")
     add("--precision", choices=("fp32", "tf32", "bf16"), help="of every command (default: its "
         "preset's)")
-    add("--runs", metavar="PATH", nargs="+", help="folder that holds the runs (default: runs), or "
-        "archives of such folders: results/cub128/runs.tar.xz ...")
+    add("--runs", type=path, metavar="PATH", nargs="+", help="folder that holds the runs (default: "
+        "runs), or archives of such folders: results/cub128/runs.tar.xz ...")
     one("--list", action="store_true", help="print the commands, one per line")
     one("--plan", action="store_true", help="print what there is to do")
     one("--compare", metavar="RUN", nargs=2, help="folders in --runs, without -s0, -s1, ...")
     one("--curves", metavar="RUN", nargs="+", help="folders in --runs, with -s0, -s1, ... or "
         "without: the mean of their seeds and its 95%% interval")
-    one("--sheet", metavar="last.pt", help="draw queries and the images nearest to them")
+    one("--sheet", type=path, metavar="last.pt", help="draw queries and the images nearest to them")
     one("--annotate", action="store_true", help="write the side-by-side pages")
-    add("--out", help="what to write (default: a report-... in --runs; the sheet beside the run; "
-        "curves.png; the folder annotated)")
+    add("--out", type=path, help="what to write (default: a report-... in --runs; the sheet beside "
+        "the run; curves.png; the folder annotated)")
     args = parser.parse_args(argv)
     args.mode, where = "everything", "without --dataset, --paper, --table or --quick"
     if args.dataset or args.paper or args.table or args.quick:

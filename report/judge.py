@@ -17,7 +17,8 @@ import dml_da
 import eval as protocol
 import jrd
 import mdr
-from support.command_line import Parser, device, main, number, output, refuse_idle  # noqa: F401
+from support.command_line import (Parser, device, main, number, output, path,     # noqa: F401
+                                  refuse_idle)
 from support.files import UserError, atomic, listed, reason
 from support.images import ImageFiles
 from support.layouts import of_papers
@@ -311,18 +312,19 @@ def cut_to_fit(line, font):
 def parse_args(argv=None):
     parser, whole = Parser("eval.py", protocol.__doc__), number(int, 1)
     add = parser.add_argument
-    add("file", help="a checkpoint runs/RUN/last.pt, or an .npz of embeddings")
+    add("file", type=path, help="a checkpoint runs/RUN/last.pt, or an .npz of embeddings")
     add("--ks", type=whole, nargs="+", help="the K of Recall@K")
     add("--l2norm", action="store_true", help="normalize the embeddings first")
     add("--export", metavar="FILE.npz", type=output(".npz"), help="write the embeddings")
-    add("--dataset", help="where the folder of images is now; or another one, judged by those "
-        "classes that did not train: of its test/, if it has one, else of all its images")
-    add("--data-root", help="where the datasets are now")
+    add("--dataset", type=path, help="where the folder of images is now; or another one, "
+        "judged by those classes that did not train: of its test/, if it has one, else of all its "
+        "images")
+    add("--data-root", type=path, help="where the datasets are now")
     add("--device", default="auto", help="auto (default), cpu, cuda")
     add("--no-cache", action="store_const", const=True, help="decode images anew")
-    add("--query", metavar="PHOTO", nargs="+", help="print the nearest images")
-    add("--gallery", metavar="FOLDER", help="with --query: the images to search, in sub-folders or "
-        "not (default: the run's test images)")
+    add("--query", type=path, metavar="PHOTO", nargs="+", help="print the nearest images")
+    add("--gallery", type=path, metavar="FOLDER", help="with --query: the images to search, in "
+        "sub-folders or not (default: the run's test images)")
     add("--top", type=whole, help="with --query: how many (5)")
     add("--to", metavar="SHEET.png", type=output(".png", ".jpg"), help="with --query: draw them "
         "too")

@@ -13,7 +13,8 @@ from tqdm.contrib.concurrent import thread_map
 
 import common
 from report.judge import SCRIPTS
-from support.command_line import Parser, cores, data_root, main, number, refuse_idle  # noqa: F401
+from support.command_line import (Parser, cores, data_root, main, number, path,    # noqa: F401
+                                  refuse_idle)
 from support.files import UserError, listed, reason, sha256
 from support.images import decode_as_stored
 from support.layouts import ARCHIVES, COUNTS, FOLDERS, of_papers, read_dataset
@@ -137,14 +138,14 @@ def parse_args(argv=None):
     parser = Parser("common.py", __doc__)
     add = parser.add_argument
     add("command", choices=("check", "prepare"))
-    add("dataset", nargs="+", help=f"{', '.join(COUNTS)}, cub128, or a folder of images; "
-        "prepare: several, glyphs too")
-    add("--data-root", metavar="DIR", default=data_root(), help="folder that holds the datasets "
-        "(default: $DML_DATA, else ./data)")
+    add("dataset", type=path, nargs="+", help=f"{', '.join(COUNTS)}, cub128, or a folder of "
+        "images; prepare: several, glyphs too")
+    add("--data-root", type=path, metavar="DIR", default=data_root(), help="folder that holds the "
+        "datasets (default: $DML_DATA, else ./data)")
     add("--paper", choices=tuple(SCRIPTS), help="prepare for this one alone")
     add("--backbone", help="instead of the preset's")
     add("--size", type=number(int, 1), help="instead of the preset's")
-    add("--weights", metavar="FILE", help="instead of the published ones")
+    add("--weights", type=path, metavar="FILE", help="instead of the published ones")
     args = parser.parse_args(argv)
     if args.command == "check":
         refuse_idle(parser, args, [("with check", True, "paper backbone size weights")])

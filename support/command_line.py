@@ -267,4 +267,6 @@ def settle(cfg):
 
 def cores():
     """How many cores this process may use: a job's share of a machine, where there are shares."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import re
+from http.client import IncompleteRead
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -133,6 +135,10 @@ def test_the_published_file_or_none(tmp_path, monkeypatch):
     with pytest.raises(common.UserError, match="cannot download .* --weights FILE"):
         common.load_weights(network, "small")
     assert not list(hub.rglob("*.pth"))
+    with monkeypatch.context() as patch:                # no OSError
+        patch.setattr(torch.hub, "load_state_dict_from_url", Mock(side_effect=IncompleteRead(b"")))
+        with pytest.raises(common.UserError, match="cannot download .*IncompleteRead"):
+            common.load_weights(network, "small")
     served.write_bytes(content)
     assert common.load_weights(network, "small") == digest
     served.unlink()

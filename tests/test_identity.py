@@ -16,7 +16,8 @@ import torch
 import common
 import jrd
 from conftest import ROOT, edit_settings, left_in, make_folder
-from report import tables
+from report import __main__ as report
+from report import judge, prepare, tables
 from support import command_line, machine, runs
 
 
@@ -343,3 +344,6 @@ def test_a_home_folder_that_no_shell_expands(monkeypatch):
     flags = ["dataset", "data_root", "out", "weights"]
     cfg = jrd.parse_args([f"--{flag.replace('_', '-')}=~/{flag}" for flag in flags])
     assert all(getattr(cfg, flag) == f"/home/me/{flag}" for flag in flags)
+    assert report.parse_args(["--runs=~/runs", "--curves", "a"]).runs == ["/home/me/runs"]
+    assert judge.parse_args(["~/last.pt"]).file == "/home/me/last.pt"
+    assert prepare.parse_args(["check", "~/photos"]).dataset == ["/home/me/photos"]
