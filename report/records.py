@@ -131,9 +131,12 @@ def folders_of(runs, file="result.json"):
 
 
 def finished(path):
-    """The finished runs of a folder or of an archive, Folders, one by one"""
+    """The finished runs of a folder or of an archive, Folders, one by one.  UserError: none"""
     with unpacked([path]) as folder:
-        for runs in folders_of(folder).values():
+        settings = folders_of(folder)
+        if not settings:
+            raise UserError(f"no finished run under {path}")
+        for runs in settings.values():
             yield from runs.values()
 
 
