@@ -68,20 +68,12 @@ def train_loader(split, augment, batches, cfg):
     def of_epoch(epoch):
         indices = batches(split.labels, cfg, epoch)
         if not epoch_batches:
-            _say_passes(indices, split, cfg)
+            drawn = sum(map(len, indices))
+            print(f"batches per epoch: {len(indices)}, of about {drawn / len(indices):.0f} images, "
+                  f"so {drawn / len(split):.1f} passes over the training images")
         epoch_batches[:] = [[(epoch, i) for i in batch] for batch in indices]
         return loader
     return of_epoch
-
-
-def _say_passes(indices, split, cfg):
-    drawn = sum(map(len, indices))
-    told = (f"batches per epoch: {len(indices)}, of about {drawn / len(indices):.0f} images, so "
-            f"{drawn / len(split):.1f} passes over the training images")
-    if len(indices) < 5:
-        more = "--iterations 20" if "iterations" in cfg else "a smaller --batch"
-        told += f"; {more} makes more steps"
-    print(told)
 
 
 @torch.inference_mode()
@@ -90,9 +82,8 @@ def embed(function, split, cfg):
     -> (n, d) float32.  UserError: no image, or none that can be read."""
     images = getattr(split, "images", split)
     size = 200 if cfg.device.startswith("cuda") else 25             # 25 fit into a CPU's cache
-    whole = images if torch.is_tensor(images) else getattr(images, "whole", None)
-    if whole is not None:
-        parts = whole.split(size)
+    if hasattr(images, "split"):                        # a tensor, or a cache of one
+        parts = images.split(size)
     else:                                               # 8 photos of 50 megapixels take 1.2 GB
         threads = cores() if cfg.workers is None else cfg.workers
         parts = read_ahead(images, size, min(8, threads))
@@ -122,34 +113,33 @@ def embed_splits(function, data, cfg, *names):
 def save_as_one(network, name):
     """Let the scalars of a ParameterList be one tensor in network.state_dict(), because a file of
     11,318 takes seconds.  One by one, as older checkpoints have them, they load too."""
-    def pack(network, state, prefix, metadata):
-        values = [state.pop(f"{name}.{i}") for i in range(len(getattr(network, name)))]
-        state[name] = torch.stack(values)
+    def pack(network, state, *_):
+        scalars = [state.pop(key) for key in [*state] if key.startswith(f"{name}.")]
+        state[name] = torch.stack(scalars)
 
     def unpack(network, state, *_):
-        if name in state:
-            for i, value in enumerate(state.pop(name)):
-                state[f"{name}.{i}"] = value
+        for i, value in enumerate(state.pop(name, ())):
+            state[f"{name}.{i}"] = value
     network.register_state_dict_post_hook(pack)
     network.register_load_state_dict_pre_hook(unpack)
 
 
 def save_adam_as_one(optimizer, group):
-    """The same for Adam's state of one of its groups: one tensor per quantity."""
+    """The same for Adam's state of the scalars of one of its groups: one row each."""
+    names = "step", "exp_avg", "exp_avg_sq"
+
     def pack(optimizer, saved):
         state = saved["state"]
         which = [i for i in saved["param_groups"][group]["params"] if i in state]
-        if which:
-            rows = [state.pop(i) for i in which]
-            saved["which"] = which
-            saved["scalars"] = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+        rows = [[state[i][name] for name in names] for i in which]
+        for i in which:
+            del state[i]
+        saved["scalars"] = which, torch.tensor(rows)
 
     def unpack(optimizer, saved):
-        if "which" in saved:
-            saved["state"] = dict(saved["state"])
-            columns = [values.unbind() for values in saved["scalars"].values()]
-            for i, *row in zip(saved["which"], *columns):
-                saved["state"][i] = dict(zip(saved["scalars"], row))
+        saved["state"] = dict(saved["state"])
+        for i, row in zip(*saved["scalars"]):
+            saved["state"][i] = dict(zip(names, row))
     optimizer.register_state_dict_post_hook(pack)
     optimizer.register_load_state_dict_pre_hook(unpack)
 
@@ -163,17 +153,16 @@ def load(checkpoint, Network, device="auto"):
     checkpoint, or one that does not fit this code.
     """
     saved = read_checkpoint(checkpoint)
-    cfg = argparse.Namespace(**saved["config"])
+    old = {"images": None, "commit": None}              # what old checkpoints lack
+    cfg = argparse.Namespace(**old | saved["config"])
     cfg.device, cfg.classes = device, saved.get("classes")
-    cfg.images = saved["config"].get("images")
     settle(cfg)
     try:
         network = Network(cfg, cfg.splits["train"][1])
         network.load_state_dict(saved["network"])
     except (AttributeError, KeyError, RuntimeError) as error:
-        commit = saved["config"].get("commit")
         raise UserError(f"{checkpoint} does not fit this {Network.__module__}.py (it is a run of "
-                        f"{saved['paper']}.py at commit {commit}): {reason(error)}")
+                        f"{saved['paper']}.py at commit {cfg.commit}): {reason(error)}")
     return to_device(network, cfg).eval(), cfg
 
 

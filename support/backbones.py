@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 import torch.nn as nn
 import torchvision
+from torchvision.transforms import v2
 
 from support import glyphs
 from support.files import UserError, listed, load_torch, reason, sha256
@@ -20,7 +21,7 @@ class Backbone(NamedTuple):
     """A row of BACKBONES: a network and what its weights were trained on."""
     build: Callable             # () -> the module, without classifier: (B, 3, h, w) -> (B, width)
     mean: tuple                 # of the input, per channel, in 0 to 255
-    std: tuple
+    std: tuple = (1.0, 1.0, 1.0)
     bgr: bool = False           # whether the input's channels are blue, green, red
     file: str = None            # published weights: a path, or a name in the folder of torch's hub
     sha256: str = None          # of this file, or the first digits
@@ -31,13 +32,11 @@ BACKBONES = {
     "small": Backbone(glyphs.SmallNet, mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5),
                       file=str(glyphs.WEIGHTS), sha256=glyphs.SHA256),
     "bn_inception": Backbone(
-        BNInception, mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), bgr=True,
-        file="bn_inception-52deb4733.pth",
+        BNInception, mean=(104.0, 117.0, 128.0), bgr=True, file="bn_inception-52deb4733.pth",
         sha256="52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353",
         url="http://data.lip6.fr/cadene/pretrainedmodels/"),
     # No file: Caffe's has to be converted.
-    "googlenet_bvlc": Backbone(GoogLeNet, mean=(104.0, 117.0, 123.0), std=(1.0, 1.0, 1.0),
-                               bgr=True),
+    "googlenet_bvlc": Backbone(GoogLeNet, mean=(104.0, 117.0, 123.0), bgr=True),
 }
 BACKBONE = ("the paper's own, small, or a classification model of torchvision: resnet50, "
             "squeezenet1_1, ...")                       # --help's line
@@ -57,7 +56,7 @@ def find_backbone(name):
     return Backbone(partial(torchvision_backbone, name),
                     mean=tuple(255 * value for value in normalize.mean),
                     std=tuple(255 * value for value in normalize.std),
-                    file=file, sha256=file.rpartition("-")[2].removesuffix(".pth"), url=f"{url}/")
+                    file=file, sha256=Path(file).stem.rpartition("-")[2], url=f"{url}/")
 
 
 def torchvision_backbone(name):
@@ -72,8 +71,7 @@ def torchvision_backbone(name):
             module.p = 0.0
         if isinstance(module, (nn.Linear, nn.Conv2d)):
             last = path
-    parent, _, child = last.rpartition(".")
-    setattr(network.get_submodule(parent), child, nn.Identity())
+    network.set_submodule(last, nn.Identity())
     return network
 
 
@@ -94,13 +92,11 @@ def backbone(name, size=224):
     network = find_backbone(name).build()
     try:
         with torch.no_grad():
-            shape = network.eval()(torch.zeros(1, 3, size, size)).shape
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"{name} cannot take images of {size} × {size} (--size): {reason(error)}")
-    if len(shape) != 2:
-        raise UserError(f"{name} gives {tuple(shape)} for one image, not (1, width): it must "
-                        "pool and flatten")
-    return network, shape[1]
+            _, width = network.eval()(torch.zeros(1, 3, size, size)).shape
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise UserError(f"{name} cannot take images of {size} × {size} (--size), or does not give "
+                        f"(B, width) for them: {reason(error)}")
+    return network, width
 
 
 class Preprocess(nn.Module):
@@ -109,16 +105,15 @@ class Preprocess(nn.Module):
     def __init__(self, name):
         super().__init__()
         row = find_backbone(name)
-        self.bgr = row.bgr
-        self.register_buffer("mean", torch.tensor(row.mean)[:, None, None], persistent=False)
-        self.register_buffer("std", torch.tensor(row.std)[:, None, None], persistent=False)
+        self.bgr, self.normalize = row.bgr, v2.Normalize(row.mean, row.std)
 
     def forward(self, images):
         if self.bgr:
             images = images.flip(1)
-        return (images.float() - self.mean) / self.std
+        return self.normalize(images.float())
 
 
+# ---------------------------------------------------------------------------- precision
 @contextlib.contextmanager
 def float32_products():
     """Matrix products, those of a loss, in float32 and not TF32; then as a notebook had them."""
@@ -180,21 +175,21 @@ def load_weights(network, name, source=None):
     sha = sha256(path)
     published = row.file and path.name == Path(row.file).name
     if published and not sha.startswith(row.sha256):
-        raise UserError(f"{path} is not {row.file}: SHA-256 {sha[:16]}…, expected "
-                        f"{row.sha256[:16]}…")
-    wanted = network.state_dict()
+        raise UserError(f"{path} is not the published file: SHA-256 {sha}, expected {row.sha256}")
+    wanted = network.state_dict()                       # it has its layers' versions too
     state = unwrapped(load_torch(path), next(iter(wanted)))
-    for key, value in wanted.items():                   # what old files lack
-        if key.endswith("num_batches_tracked"):
-            state.setdefault(key, value)
-    for key in [*state]:
-        if key not in wanted and key.startswith(CLASSIFIERS):
-            del state[key]
-    wrong = [key for key in wanted | state if not _fits(wanted.get(key), state.get(key))]
+    wrong = []
+    for key, value in state.items():
+        if key in wanted and getattr(value, "shape", None) == wanted[key].shape:
+            wanted[key] = value
+        elif key in wanted or not key.startswith(CLASSIFIERS):
+            wrong.append(key)
+    for key in sorted(wanted.keys() - state.keys()):
+        if not key.endswith("num_batches_tracked"):     # which old files lack
+            wrong.append(key)
     if wrong:
         raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ: "
                         f"{listed(wrong)}; --backbone NAME says whose weights they are")
-    wanted.update(state)                                # wanted has its layers' versions too
     network.load_state_dict(wanted)
     if not published:
         print(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
@@ -210,10 +205,8 @@ def weights_file(name, row, source):
     else:
         raise UserError(f"{name} needs --weights FILE (docs/running.md), or --weights random to "
                         "train from scratch")
-    if path.exists():
+    if source or path.exists():
         return path
-    if source or row.url is None:
-        raise UserError(f"no weights file {path}")
     try:
         torch.hub.load_state_dict_from_url(row.url + row.file, check_hash=True, weights_only=True)
     except Exception as error:              # a server fails in a dozen ways
@@ -223,15 +216,11 @@ def weights_file(name, row, source):
     return path
 
 
-def _fits(wanted, value):
-    return wanted is not None and torch.is_tensor(value) and wanted.shape == value.shape
-
-
 def unwrapped(state, name):
     """The tensors of a weights file by the names that a backbone gives them; name: one of those."""
     for key in ("state_dict", "model", "network"):
-        if isinstance(state, dict) and key in state:
-            state = state[key]
+        if isinstance(state, dict):
+            state = state.get(key, state)
     if not isinstance(state, dict):
         return {}
     renamed, prefixes = {}, []

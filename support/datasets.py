@@ -7,15 +7,16 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
-from torchvision.transforms import v2
+from torchvision.transforms.v2.functional import to_pil_image
 
 from support import glyphs
 from support.command_line import data_root
 from support.files import UserError, digest
-from support.images import ImageFiles, cache_images, decode_as_stored, to_tensor
+from support.images import ImageFiles, cache_images
 from support.layouts import COUNTS, of_papers, read_dataset
-from support.photos import Folder, decode, identity
+from support.photos import Folder, decode, decode_as_stored, identity
 
 
 @dataclass
@@ -66,32 +67,32 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     the transforms, None for none.  cache: keep what that part makes.  val: the share of the
     training classes to hold out.
     """
-    root, papers = Path(root or data_root()), of_papers(name)
-    if name == "glyphs":
-        folder, splits, ids = None, _glyphs(), {}
+    root, papers, folder, ids, read = Path(root or data_root()), of_papers(name), None, {}, decode
+    if papers:
+        folder, splits = read_dataset(papers, root)
+        label, read = papers, decode_as_stored
+    elif name == "glyphs":
+        splits = _glyphs()
     else:
-        if papers:
-            folder, splits = read_dataset(name, root)
-        else:
-            photos = Folder(name)
-            folder, splits = photos.path, photos.splits()
-            photos.say_left_out(splits)
+        photos = Folder(name)
+        folder, splits = photos.path, photos.splits()
+        photos.say_left_out(splits)
+        place = folder.resolve()
+        label = f"{place.name[:30]}-{digest(place)[:8]}"
+    if folder:
         ids = identity(folder, splits, papers)
     if val:
         _hold_out(splits, val)
 
     def split(part, prefix):
-        sources = [source for source, _ in splits[part]]
+        images = ImageFiles([source for source, _ in splits[part]], prefix, read)
         if folder is None:
-            images = torch.stack([to_tensor(prefix, image) for image in sources])
-        else:
-            images = ImageFiles(sources, prefix, decode_as_stored if papers else decode)
-        if cache and prefix and folder is not None:
-            words = [papers or f"{folder.resolve().name[:30]}-{digest(folder.resolve())[:8]}", part]
+            images = torch.stack([*images])
+        elif cache and prefix:
+            name, whole = f"{label}-{part}", part
             if val and part in ("train", "val"):
-                words.append(f"{val:g}")
-            whole = "train" if part == "val" else part
-            images = cache_images(images, root / ".cache" / "-".join(words), ids[whole])
+                name, whole = f"{name}-{val:g}", "train"
+            images = cache_images(images, root / ".cache" / name, ids[whole])
         return split_of(splits, part, images, folder)
     parts = {part: split(part, train if part == "train" else test) for part in splits}
     return Data(train_plain=split("train", test), identity=ids, folder=folder, **parts)
@@ -101,36 +102,36 @@ def _glyphs():
     splits = {"train": [], "test": []}
     for part, rows in splits.items():
         for image, label in zip(*glyphs.glyphs(part)):
-            kind = f"glyph {glyphs.GLYPHS[part][0][label]}"
-            rows.append((v2.functional.to_pil_image(image), kind))
+            rows.append((to_pil_image(image), f"glyph {glyphs.GLYPHS[part][0][label]}"))
     return splits
 
 
 def _hold_out(splits, share):
     """Move the last classes of splits["train"], by name, to splits["val"]."""
-    classes = sorted({c for _, c in splits["train"]})
+    rows = splits["train"]
+    classes = sorted({kind for _, kind in rows})
     first = round(len(classes) * (1 - share))
     if not 2 <= first <= len(classes) - 2:
-        advice = f"try {2 / len(classes):.2g}"
-        if len(classes) < 4:
-            advice = "it needs four training classes"
-        raise UserError(f"--val {share:g} of {len(classes)} training classes leaves fewer than two "
-                        f"to train or to hold out: {advice}")
-    splits["val"] = [row for row in splits["train"] if row[1] >= classes[first]]
-    splits["train"] = [row for row in splits["train"] if row[1] < classes[first]]
+        raise UserError(f"--val {share:g} of {len(classes)} training classes leaves {first} to "
+                        f"train and {len(classes) - first} to hold out: each needs two")
+    splits["train"] = [row for row in rows if row[1] < classes[first]]
+    splits["val"] = [row for row in rows if row[1] >= classes[first]]
 
 
 def split_of(splits, part, images, folder=None):
     """One of {split: [(path, class)]} with its images -> Split.  test and gallery number the
     classes of both.  folder: of the paths, None where there are none."""
-    together = ("test", "gallery") if part in ("test", "gallery") else (part,)
-    classes = sorted({c for other in together for _, c in splits.get(other, ())})
-    number_of = {c: i for i, c in enumerate(classes)}
-    labels = torch.tensor([number_of[c] for _, c in splits[part]])
+    paths, kinds = zip(*splits[part])
+    numbered = {*kinds}
+    if part in ("test", "gallery"):
+        for other in ("test", "gallery"):
+            numbered |= {kind for _, kind in splits.get(other, ())}
+    classes = sorted(numbered)
+    labels = torch.from_numpy(np.searchsorted(classes, kinds))
     files = None
     if folder is not None:
-        files = [path.relative_to(folder).as_posix() for path, _ in splits[part]]
-    return Split(images, labels, [str(c) for c in classes], files)
+        files = [path.relative_to(folder).as_posix() for path in paths]
+    return Split(images, labels, [str(kind) for kind in classes], files)
 
 
 def need_pairs(split, cfg):
