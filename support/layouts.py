@@ -100,8 +100,8 @@ def _cub(folder):
 
 
 def _below(folder, name):
-    """Where a file or folder of a name lies, somewhere below a folder"""
-    return [folder / name, *folder.rglob(name)][-1]
+    """Where a file or folder of a name lies: in a folder, or the deepest of two levels below it."""
+    return [folder / name, *folder.glob(f"*/{name}"), *folder.glob(f"*/*/{name}")][-1]
 
 
 def _cars(folder):
@@ -128,8 +128,6 @@ def _sop(folder):
 
 def _inshop(folder):
     """In-Shop: its own split; queries (test) are searched in the gallery."""
-    parts = {"train": "train", "query": "test", "gallery": "gallery"}
-    lists = folder / "Eval" if (folder / "Eval").is_dir() else folder
-    images = folder / "Img" if (folder / "Img").is_dir() else folder
-    for path, kind, part in _rows(lists / "list_eval_partition.txt", str, str, str, header=2):
-        yield parts[part], images / path, kind
+    lists, images = _below(folder, "list_eval_partition.txt"), _below(folder, "img").parent
+    for path, kind, part in _rows(lists, str, str, str, header=2):
+        yield {"query": "test"}.get(part, part), images / path, kind

@@ -8,7 +8,6 @@ Training, check, eval.py and --query read a folder by this Folder.  The papers k
 """
 import collections
 import contextlib
-import functools
 import hashlib
 import io
 import os
@@ -80,22 +79,18 @@ def _as_shown(image):
         white = PIL.Image.new("RGBA", image.size, "white")
         image = PIL.Image.alpha_composite(white, image.convert("RGBA"))
     with contextlib.suppress(Exception):        # a broken profile, a Pillow without littlecms
-        transform = _to_srgb(profile, mode)
-        if transform:
-            return transform.apply(image.convert(mode))
+        own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if not str(own.profile.profile_description).startswith("sRGB IEC61966"):
+            return ImageCms.profileToProfile(image.convert(mode), own,
+                                             ImageCms.createProfile("sRGB"), outputMode="RGB")
     return image.convert("RGB")
 
 
-@functools.lru_cache(100)
-def _to_srgb(profile, mode):
-    """An ICC profile of images of a mode -> its transform; None if there is none, or it is sRGB."""
-    if profile:
-        own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        if not str(own.profile.profile_description).startswith("sRGB IEC61966"):
-            return ImageCms.buildTransform(own, ImageCms.createProfile("sRGB"), mode, "RGB")
-
-
 # ---------------------------------------------------------------------------- what a folder means
+def for_people(name):
+    return name[0] != "." and name.lower() not in LITTER
+
+
 def files_below(folder):
     """-> the images below a folder, in order, and the other files that are for people.  Links are
     followed, but into each folder once.  OSError: a folder that cannot be read."""
@@ -109,10 +104,13 @@ def files_below(folder):
             folders.clear()
             continue
         seen.add(real)
-        for names in (folders, files):
-            names[:] = sorted(n for n in names if n[0] != "." and n.lower() not in LITTER)
-        for path in map(Path(place).joinpath, files):
-            (images if path.suffix.lower() in IMAGES else others).append(path)
+        folders[:] = sorted(filter(for_people, folders))
+        for name in filter(for_people, files):
+            path = Path(place, name)
+            if path.suffix.lower() in IMAGES:
+                images.append(path)
+            else:
+                others.append(path)
     return sorted(images, key=Path.as_posix), others
 
 
