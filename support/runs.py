@@ -154,10 +154,11 @@ class Run:
             "paper": paper, **vars(cfg), "weights_sha256": weights, "splits": data.counts(),
             "images": data.identity, "code": code_of(paper), "versions": machine.versions(),
             "commit": machine.commit(), "processor": machine.processor(torch.device(cfg.device))}
-        why = why_other(self.folder, self.config)
-        if why and not cfg.again:
-            raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run beside "
-                            "it, --again in its place")
+        if not cfg.again:
+            why = why_other(self.folder, self.config)
+            if why:
+                raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run "
+                                "beside it, --again in its place")
         self._print_header(data, weights)
 
     def _print_header(self, data, weights):
@@ -226,39 +227,29 @@ class Run:
         return max(rows, key=itemgetter(metric), default=None)
 
     def progress(self, loader):
-        """The batches of an epoch behind a progress bar.  NonFiniteLoss: nan or infinite."""
+        """The batches of an epoch behind a progress bar, then the means of what its steps recorded.
+        NonFiniteLoss: one is nan or infinite."""
         self.steps, self.images, start = [], 0, time.perf_counter()
         self.started = self.started or start
-        with tqdm(loader, f"epoch {len(self.history) + 1}/{self.cfg.epochs}", unit="batch",
-                  leave=False, disable=None) as bar:
-            for images, labels in bar:
-                yield images, labels
-                self.images += len(labels)
-                if len(self.steps) % 50 == 0:           # read back, for the bar
-                    bar.set_postfix(loss=f"{self._means()['loss']:.3f}", refresh=False)
-        self.means, self.seconds = self._means(), time.perf_counter() - start
+        epoch = f"epoch {len(self.history) + 1}/{self.cfg.epochs}"
+        for images, labels in tqdm(loader, epoch, unit="batch", leave=False, disable=None):
+            yield images, labels
+            self.images += len(labels)
+        self.seconds, self.means = time.perf_counter() - start, {}
+        for name in self.steps[0]:
+            values = torch.stack([step[name] for step in self.steps]).cpu()
+            if not values.isfinite().all():
+                raise NonFiniteLoss(f"the {name} of {epoch} is not finite; {self.folder} has the "
+                                    f"{len(self.history)} epochs before")
+            self.means[name] = values.double().mean(0).tolist()
 
     def record(self, **values):
         """Note what a step computed; it stays on the device until somebody reads it."""
         self.steps.append({name: value.detach().float() for name, value in values.items()})
 
-    def _means(self):
-        """{name: mean over the epoch's steps}.  NonFiniteLoss: a value that is not finite."""
-        means, bad = {}, []
-        for name in self.steps[0]:
-            values = torch.stack([step[name] for step in self.steps]).cpu()
-            if not values.isfinite().all():
-                bad.append(name)
-            means[name] = values.double().mean(0).tolist()
-        if bad:
-            done = len(self.history)
-            raise NonFiniteLoss(f"not finite in epoch {done + 1}, by step {len(self.steps)}: "
-                                f"{', '.join(bad)}; {self.folder} has the {done} epochs before")
-        return means
-
-    def end_epoch(self, epoch, **row):
+    def end_epoch(self, epoch, **metrics):
         """Log, checkpoint and print an epoch."""
-        row = {"epoch": epoch + 1, **self.means, **row,
+        row = {"epoch": epoch + 1, **self.means, **metrics,
                "images/s": self.images / self.seconds, "seconds": self.seconds}
         self.history.append(row)
         with atomic(self.folder / "log.jsonl") as file:     # first: never shorter than last.pt's
@@ -272,9 +263,9 @@ class Run:
     def _print(self, row):
         """A row of the table on the console, the names of its columns first where they changed."""
         cells = {}
-        for name, value in self.means.items():
-            if isinstance(value, float):
-                cells[name] = f"{value:.3f}"
+        for name, mean in self.means.items():
+            if isinstance(mean, float):
+                cells[name] = f"{mean:.3f}"
         for name in [*self.ks, "val R@1", "seen R@1"]:
             if self.best(name):                         # evaluated, in this epoch or before
                 cells[name] = percent(row, name)

@@ -52,7 +52,7 @@ MISTAKES = {  # what is typed: what the one line must say
         "inception_v3 cannot take images of 64 × 64",
     "jrd.py --weights {tmp}/none.pth": "no weights file",
     "dml_da.py --backbone googlenet_bvlc": "needs --weights FILE",
-    "jrd.py --lr 1e30 --epochs 1 --batch 9": "not finite in epoch 1, by step 5: loss, amsoftmax, jrs",
+    "jrd.py --lr 1e30 --epochs 1 --batch 9": "the loss of epoch 1/1 is not finite; ",
     "jrd.py --epochs 1 --out {tmp}/file": "Not a directory: '{tmp}/file/jrd",
     "eval.py {tmp}/none.pt": "cannot load {tmp}/none.pt ([Errno 2] No such file",
     "eval.py last.pt --query none.jpg": "cannot read the image none.jpg",
