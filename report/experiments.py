@@ -16,7 +16,7 @@ import mdr
 from report.records import Folder
 from support.files import UserError
 from support.layouts import read_dataset
-from support.runs import code_of, read_result, run_folder, why_other
+from support.runs import code_of, read_json, run_folder, why_other
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
@@ -310,7 +310,7 @@ class Training(Folder):
     @functools.cached_property
     def result(self):
         """None of a run that is not finished"""
-        return read_result(self.folder) if self.state == "finished" else None
+        return read_json(self.folder / "result.json") if self.state == "finished" else None
 
 
 training = functools.cache(Training)        # of the same arguments the same one
@@ -332,7 +332,7 @@ def plan(rows):
     3 if a dataset is missing"""
     runs, missing, stale = all_runs(rows), {}, {}
     for run in runs:
-        dataset, kind = run.cfg.dataset, run.why_other.partition(":")[0]
+        dataset, kind = run.cfg.dataset, run.why_other.partition(" (")[0]
         if kind:
             stale.setdefault(kind, []).append(run)
         if dataset != "glyphs" and dataset not in missing:
