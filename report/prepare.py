@@ -47,18 +47,16 @@ def download(dataset, root):
 
 def run(args):
     if args.command == "check":
-        check(args.dataset[0], args.data_root)
-        return
+        return check(args.dataset[0], args.data_root)
     for dataset in args.dataset:
+        download(dataset, args.data_root)
         for paper, script in SCRIPTS.items():
             if args.paper in (None, paper):
                 prepare(paper, script, dataset, args)
 
 
 def prepare(paper, script, dataset, args):
-    """Download a dataset that is missing, build the caches and fetch the weights, as the preset
-    sees them."""
-    download(dataset, args.data_root)
+    """Build the caches of a dataset and fetch the weights, as the preset sees them."""
     flags = ["--dataset", dataset, "--data-root", args.data_root]
     for name in ("backbone", "size", "weights"):
         value = getattr(args, name)
@@ -80,14 +78,13 @@ def check(name, root):
         folder, splits = read_dataset(name, root)
         paths = [path for rows in splits.values() for path, _ in rows]
         return refuse_faults(folder, paths, decode_as_stored, "unpack it again")
-    folder, untrainable, advice = Folder(name), None, "mend or remove them"
+    folder, untrainable = Folder(name), ""
     try:
         splits = folder.splits()
         folder.say_left_out(splits)
     except UserError as error:
         untrainable = f"it cannot be trained on: {error}"
-        advice += f"; and {untrainable}"
-    refuse_faults(folder.path, [*folder.images], decode, advice)
+    refuse_faults(folder.path, [*folder.images], decode, f"mend or remove them. {untrainable}")
     if untrainable:
         raise UserError(untrainable)
     told = []
