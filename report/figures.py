@@ -209,7 +209,7 @@ def draw_nearest(path, checkpoint):
     draw, rows = np.random.RandomState(0), []
     for c in draw.permutation(labels.unique())[:6]:
         i = draw.choice(np.flatnonzero(labels == c))
-        (nearest,) = nearest_entries(queries[i:i + 1].cpu(), gallery.cpu(), searched, 6)
+        nearest = nearest_entries(queries[i], gallery, searched, 6)
         rows.append((entries[i], [pair for pair in nearest if pair[1] is not entries[i]][:5]))
     draw_sheet(path, rows)
     print(f"wrote {path}")
