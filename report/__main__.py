@@ -45,17 +45,15 @@ GAIN = ("Gains are differences within a seed: their mean and, from three seeds o
 # ---------------------------------------------------------------------------- reports
 def header(dataset, runs):
     """From which runs the report was made and by which code, and how to read it."""
-    commits, weights, done = set(), set(), 0
-    for run in runs:
-        if run.result:
-            done += 1
-            commit = run.config["commit"] or "none"                     # 40 digits, + if edited
-            commits.add(commit[:12] + commit[40:])
-            weights.add(run.config["weights_sha256"][:12])
+    commits, weights, done = set(), set(), [run for run in runs if run.result]
+    for run in done:
+        commit = run.config["commit"] or "none"                         # 40 digits, + if edited
+        commits.add(commit[:12] + commit[40:])
+        weights.add(run.config["weights_sha256"][:12])
     command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
     note = NOT_THE_PAPERS if dataset == "cub128" else ""
     return f"""\
-{note}{done} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, with \
+{note}{len(done)} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, with \
 pretrained weights of SHA-256 {", ".join(sorted(weights))}.  Report made by `{command}`.  \
 tables.csv has its numbers and, with --seed 0, 1, ..., the command of each row.
 
@@ -118,8 +116,6 @@ def write_quick(rows, folder, seeds):
 
 # ---------------------------------------------------------------------------- command line
 LISTED = "dataset paper table quick seeds weights precision"    # the flags of a list of runs
-IDLE = {"list": "out", "plan": "out", "compare": f"{LISTED} out", "curves": LISTED,
-        "sheet": f"{LISTED} runs", "annotate": f"{LISTED} runs"}
 
 
 def main(args):
@@ -202,12 +198,15 @@ def parse_args(argv=None):
     add("--out", type=path, help="what to write (default: a report-... in --runs; the sheet beside "
         "the run; curves.png; the folder annotated)")
     args = parser.parse_args(argv)
-    modes = [mode for mode in IDLE if getattr(args, mode)]
-    selecting = args.dataset or args.paper or args.table or args.quick
-    args.everything = not modes and not selecting
-    idle = [(f"with --{mode}", True, IDLE[mode]) for mode in modes]
-    refuse_idle(parser, args, idle + [("without --dataset, --paper, --table or --quick",
-                                       args.everything, "out seeds weights precision")])
+    selected = args.dataset or args.paper or args.table or args.quick
+    drawn = args.curves or args.sheet or args.annotate
+    args.everything = not (args.list or args.plan or args.compare or selected or drawn)
+    refuse_idle(parser, args, [
+        ("with --list and --plan", args.list or args.plan, "out"),
+        ("with --compare", args.compare, f"out {LISTED}"), ("with --curves", args.curves, LISTED),
+        ("with --sheet and --annotate", args.sheet or args.annotate, f"runs {LISTED}"),
+        ("without --dataset, --paper, --table or --quick", args.everything,
+         "out seeds weights precision")])
     args.runs = args.runs or ["runs"]
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")
     return args

@@ -41,22 +41,22 @@ def inline(markdown):
 
 
 def paper_side(paper):
-    """A paper's part of docs/equations.md -> {function: its left side}, [equation or note].  An
-    equation stands at the first function that its paragraph names, a method at its class."""
+    """A paper's part of docs/equations.md -> {(function, file): its left side}, [equation or note].
+    An equation stands at the first function that its part names, a method at its class."""
     text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
     text = re.search(rf"^## {NAMES[paper]} \(.*?(?=^## )", text, re.S | re.M)[0]
-    place = re.compile(rf"`({paper}\.\w+|[a-z_]\w*(?:\.\w+)+)")
+    place = re.compile(rf"`({paper}\.\w+|[a-z_]\w*(?:\.\w+)+)\S*`\]\(\.\./(.*?)\)")
     left, anchors = defaultdict(str), []
     for block in re.split(r"^### ", text, flags=re.M)[1:]:
         heading, _, body = block.partition("\n")
         for point, choice, where in re.findall(r"^\| ([UE]\d+) \| (.*?) \| (.*?) \|", body, re.M):
             anchors.append(point)
-            left[place.search(where)[1]] += (
+            left[place.search(where).groups()] += (
                 f'<p class="note" id="{point}"><b>{point}</b> {inline(choice)}</p>')
         told, tested, tests = body.partition("tested by")
         if not tested:
             continue
-        function, side = place.search(told)[1], f"<h3>{heading}</h3>"
+        function, side = place.search(told).groups(), f"<h3>{heading}</h3>"
         for paragraph in told.rstrip(" ,\n").strip().split("\n\n"):
             latex = paragraph.removeprefix("```math").removesuffix("```")
             if latex == paragraph:
@@ -67,10 +67,11 @@ def paper_side(paper):
                 n, rest = number
                 anchors.append(f"eq-{n}")
                 latex += rest
-                side += f'<a class="number" id="eq-{n}" href="#{function}">({n})</a>'
+                side += f'<a class="number" id="eq-{n}" href="#{function[0]}">({n})</a>'
             side += f'<div class="formula">{mathml(latex, "block")}</div>'
-        for test in place.findall(tests):
-            side += f"<details><summary><code>{test}</code></summary>{source_of(test)}</details>"
+        for test, path in place.findall(tests):
+            side += (f"<details><summary><code>{test}</code></summary>{source_of(test, path)}"
+                     "</details>")
         left[function] += side
     return left, anchors
 
@@ -86,15 +87,11 @@ def listing(text, numbers):
     return f"<pre>{''.join(items)}</pre>"
 
 
-def source_of(name):
-    """eval.nmi, support.runs.Run, test_jrd.test_jrs -> its listing"""
-    words = name.split(".")
-    path = (ROOT / "tests" if name.startswith("test_") else ROOT) / words.pop(0)
-    while not path.with_suffix(".py").exists():
-        path /= words.pop(0)
-    text = path.with_suffix(".py").read_text(encoding="utf-8")
+def source_of(name, path):
+    """eval.nmi, support.runs.Run, test_jrd.test_jrs and its file -> its listing"""
+    text = (ROOT / path).read_text(encoding="utf-8")
     node = ast.parse(text)
-    for word in words:
+    for word in re.sub(r"^((support|report)\.)?\w+\.", "", name).split("."):
         node = next(inner for inner in node.body if getattr(inner, "name", None) == word)
     return listing(text, range(node.lineno, node.end_lineno + 1))
 
@@ -129,9 +126,9 @@ def page(paper):
     index = " ".join(f'<a href="#{a}">{a.replace("eq-", "Eq. ")}</a>' for a in anchors)
     body = f"<p>{HOW_TO_READ}</p><nav>{index}</nav>"
     for name, doc, code in parts_of(paper):
-        body += section(name, described(doc) + left.pop(name, ""), code)
-    for name, side in left.items():
-        body += section(name, side, source_of(name))
+        body += section(name, described(doc) + left.pop((name, f"{paper}.py"), ""), code)
+    for (name, path), side in left.items():
+        body += section(name, side, source_of(name, path))
     return body
 
 

@@ -328,27 +328,23 @@ def all_runs(rows):
 def plan(rows):
     """The plan on stderr; on stdout the commands that are left and can start -> the exit status,
     3 if a dataset is missing"""
-    runs, missing, stale = all_runs(rows), {}, {}
+    runs, missing = all_runs(rows), {}
     for run in runs:
         dataset = run.cfg.dataset
-        if run.why_other:
-            stale.setdefault(run.why_other.partition(":")[0], []).append(run)
         if dataset != "glyphs" and dataset not in missing:
             try:
-                read_dataset(dataset, run.cfg.data_root)
-                missing[dataset] = ""
+                missing[dataset] = read_dataset(dataset, run.cfg.data_root) and ""
             except UserError as error:
-                missing[dataset] = f"missing: {error}"
-    states, tables = Counter(run.state for run in runs), {row.key for row in rows}
-    counts = ", ".join(f"{n} {state}" for state, n in states.items())
-    lines = [f"plan: {len(runs)} runs for {len(tables)} tables and figures, {counts}"]
-    for kind, of_kind in stale.items():
-        lines.append(f"  {len(of_kind)} stale {kind}, not listed below: {of_kind[0].folder} holds "
-                     f"a run {of_kind[0].why_other}")
+                missing[dataset] = f"missing: {error}\n"
+    counts = ", ".join(f"{n} {state}" for state, n in Counter(run.state for run in runs).items())
+    tables = {row.key for row in rows}
+    text = f"plan: {len(runs)} runs for {len(tables)} tables and figures, {counts}\n"
+    stale = [run for run in runs if run.why_other]
     if stale:
-        lines.append("  Delete stale folders to train them anew, or give --runs another folder.")
-    lines += filter(None, missing.values())
-    print("\n".join(lines), file=sys.stderr, flush=True)
+        text += (f"  Stale runs are not listed below; {stale[0].folder} holds a run "
+                 f"{stale[0].why_other}.  Delete stale folders to train them anew, or give --runs "
+                 "another folder.\n")
+    print(text + "".join(missing.values()), end="", file=sys.stderr, flush=True)
     for run in runs:
         if run.state in ("begun", "to do") and not missing.get(run.cfg.dataset):
             print(run.command)

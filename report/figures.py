@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 
 import common
-from eval import confidence_interval
 from report.experiments import NAMES, label
 from report.judge import draw_sheet, entries_of, images_to_judge, nearest_entries, open_checkpoint
 from report.records import PERCENT, pivot, seeds_of
-from report.tables import figures_of
+from report.tables import figures_of, mean_and_half, mean_and_std
 from support.files import UserError, reason
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
@@ -71,31 +70,26 @@ def draw_curves(path, curves, title, bars=False):
     if not points_of:
         raise UserError("nothing to draw: not every value has run, or no epoch")
     figure, axes = panels(len(places))
+    spread, drawn = mean_and_half, "bands: 95% intervals, from three seeds on"
+    if bars:
+        spread, drawn = mean_and_std, "bars: standard deviations"
     for (panel, name), points in points_of.items():
         axis, i = axes[places[panel]], numbers[name]
-        x, mean, half = [], [], []
-        for at, by_seed in points:
-            values = list(by_seed.values())
-            seeds |= by_seed.keys()
-            x.append(at)
-            mean.append(np.mean(values))
-            if bars:
-                half.append(np.std(values, ddof=min(1, len(values) - 1)))
-            else:
-                half.append(confidence_interval(values)[1] if len(values) > 2 else np.nan)
+        x, by_seed = zip(*points)
+        seeds.update(*by_seed)
+        pairs = [spread(list(values.values())) for values in by_seed]
+        mean, half = np.array(pairs, float).T               # half is nan of too few seeds
         colour = COLOURS[i % 7]                 # lines thinner one by one: none hides another
         style = dict(color=colour, ls=LINES[i % 7], lw=max(3 - 0.4 * i, 1.4), ms=5, label=name)
         if bars:
             axis.errorbar(x, mean, half, marker=MARKS[i], elinewidth=0.8, capsize=2, **style)
         else:
             axis.plot(x, mean, marker="o" if len(x) == 1 else None, **style)
-            axis.fill_between(x, np.subtract(mean, half), np.add(mean, half), color=colour,
-                              alpha=0.18, lw=0)
+            axis.fill_between(x, mean - half, mean + half, color=colour, alpha=0.18, lw=0)
         axis.set(title=panel[0], xlabel=panel[1], ylabel=panel[2])
         if panel[1] == "epoch":
             axis.xaxis.get_major_locator().set_params(integer=True)
-    spread = "bars: standard deviations" if bars else "bands: 95% intervals, from three seeds on"
-    figure.suptitle(f"{title}\nseeds {', '.join(map(str, sorted(seeds)))}; {spread}")
+    figure.suptitle(f"{title}\nseeds {', '.join(map(str, sorted(seeds)))}; {drawn}")
     save(figure, path)
 
 

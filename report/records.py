@@ -58,11 +58,11 @@ class Folder:
         last = self.result["last epoch"] | self.log[-1] | self.result["last epoch"]
         tenths, normalized = last | last.get("ten parts", {}), {}
         for name, ours in NAMES_IN_RUNS.items():
-            if ours in tenths:
-                tenths[name] = tenths[ours]
+            tenths[name] = tenths.get(ours)
         for name, value in last.items():
-            if name.endswith(", l2-normalized"):
-                normalized[name.removesuffix(", l2-normalized")] = value
+            name, found, _ = name.partition(", l2-normalized")
+            if found:
+                normalized[name] = value
         parts = {"last epoch": last, "ten parts": tenths, "l2 norm at inference": normalized}
         for part in ("best on test", "pretrained backbone"):
             parts[part] = self.result.get(part) or {}

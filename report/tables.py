@@ -103,16 +103,6 @@ def published(key, dataset):
     return entries
 
 
-def metrics_of(key, dataset, entries):
-    """A table's columns: the paper's (on glyphs without R@10 and above) or the experiment's, and
-    those beside them"""
-    metrics = []
-    for metric in [entry["metric"] for entry in entries] or EXPERIMENTS[key].columns:
-        if metric not in metrics and not (dataset == "glyphs" and re.match(r"R@\d\d", metric)):
-            metrics.append(metric)
-    return [*metrics, *EXPERIMENTS[key].beside]
-
-
 def printed(entry):
     """A paper's figure as printed, with ± std or [its 95% interval]"""
     value = entry["value"]
@@ -127,10 +117,13 @@ def printed(entry):
 
 def paper_table(rows):
     """A table on one dataset, metrics across as in the paper -> Markdown lines, CSV rows"""
-    key, dataset = rows[0].key, rows[0].dataset
-    entries, table = published(key, dataset), pivot(figures_of(rows))
-    metrics = metrics_of(key, dataset, entries)
-    lines, csv_rows = [["", "", *metrics]], []
+    key, dataset, table = rows[0].key, rows[0].dataset, pivot(figures_of(rows))
+    entries, experiment = published(key, dataset), EXPERIMENTS[key]
+    metrics = [entry["metric"] for entry in entries] or list(experiment.columns)
+    metrics = list(dict.fromkeys(metrics + list(experiment.beside)))
+    if dataset == "glyphs":
+        metrics = [metric for metric in metrics if not re.match(r"R@\d\d", metric)]
+    lines, csv_rows = [["", ""] + metrics], []
     for row in rows:
         texts, papers = defaultdict(dict), {}               # {head: {metric: cell}}
         n, baseline = len(row.finished), row.baseline and label(row.baseline)
@@ -165,7 +158,7 @@ def paper_table(rows):
         for head, by_metric in texts.items():
             line = [by_metric.get(metric, "–") for metric in metrics]
             if set(line) != {"–"} or head == "not run":
-                lines.append([name, head, *line])
+                lines.append([name, head] + line)
                 name = ""
     return markdown(lines), csv_rows
 
@@ -173,31 +166,34 @@ def paper_table(rows):
 def pair_table(rows):
     """R@1 of some rows and of their baselines, seed by seed, and the gain -> Markdown lines"""
     table = pivot(figures_of(rows))
-    lines = [["method", "R@1", "baseline", "R@1", "gain", "seeds"]]
+    lines = [["method", "R@1", "baseline", "R@1", "gain"]]
     for row in rows:
         if row.baseline:
             ours = table[row.name, "last epoch", "R@1"]
             theirs = table[row.baseline, "last epoch", "R@1"]
             lines.append([row.name, each(ours.values()), row.baseline, each(theirs.values()),
-                          difference(gains(ours, theirs)),
-                          ", ".join(map(str, ours)) or "–"])
+                          difference(gains(ours, theirs))])
     return markdown(lines)
 
 
 # ---------------------------------------------------------------------------- whatever was run
 def table(runs):
     """Every finished run of a folder as Markdown, a row per setting."""
-    lines = [["run", "seeds", *COLUMNS, "code"]]
+    lines = [["run", "seeds"] + list(COLUMNS) + ["code"]]
     for name, folders in folders_of(runs).items():
-        figures = pivot((name, seed, run.figures) for seed, run in folders.items())
-        codes = dict.fromkeys(str(run.config.get("code")) for run in folders.values())
-        columns = [spread(figures[name, *column].values()) for column in COLUMNS.values()]
-        lines.append([name, str(len(folders)), *columns, ", ".join(codes)])
+        figures, codes = pivot((name, seed, run.figures) for seed, run in folders.items()), {}
+        line = [name, str(len(folders))]
+        for part, metric in COLUMNS.values():
+            line.append(spread(figures[name, part, metric].values()))
+        for run in folders.values():
+            codes[str(run.config.get("code"))] = True
+        lines.append(line + [", ".join(codes)])
     if len(lines) == 1:
         raise UserError(f"no finished run under {runs}")
-    return "\n".join(markdown(lines) + ["", f"%, mean ± standard deviation over seeds.  {CHOSEN}  "
-                      "Pretrained: before training; jrd.py, mdr.py and dml_da.py resize images "
-                      "differently, so compare it within a script alone."])
+    return "\n".join(markdown(lines)) + f"""
+
+%, mean ± standard deviation over seeds.  {CHOSEN}  Pretrained: before training; jrd.py, mdr.py \
+and dml_da.py resize images differently, so compare it within a script alone."""
 
 
 def settings_that_differ(one, other):
@@ -218,25 +214,25 @@ def compare(runs, *names):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
     differences within a seed; then the settings in which they differ -> Markdown"""
     one, other = seeds_of(runs, names[0]), seeds_of(runs, names[1])
-    seeds, alone = sorted(one.keys() & other.keys()), sorted(one.keys() ^ other.keys())
-    if not seeds:
+    pairs, differ = [(one[seed], other[seed]) for seed in sorted(one) if seed in other], {}
+    if not pairs:
         raise UserError(f"{' and '.join(names)} have no seed in common")
-    sides = [[of_seed[seed] for seed in seeds] for of_seed in (one, other)]
-    heads = [side[0].folder.name.rpartition("-s")[0] for side in sides]
-    lines, differ = [["last epoch", *heads, "difference"]], {}
-    for metric in sides[0][0].figures["last epoch"]:
-        a, b = ([reading(run, metric) for run in side] for side in sides)
+    heads = [run.folder.name.rpartition("-s")[0] for run in pairs[0]]
+    lines = [["last epoch"] + heads + ["difference"]]
+    for metric in pairs[0][0].figures["last epoch"]:
+        a, b = zip(*[(reading(ours, metric), reading(theirs, metric)) for ours, theirs in pairs])
         if None not in a + b:
             digits = 2 if PERCENT.fullmatch(metric) else 4
             lines.append([metric, each(a, digits), each(b, digits),
                           difference(np.subtract(a, b), digits)])
-    for pair in zip(*sides):
-        differ |= settings_that_differ(*pair)
-    told = ", ".join(map(str, seeds))
-    if alone:
-        told += f" (one side has {', '.join(map(str, alone))} too)"
-    words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
-    return "\n".join(markdown(lines) + [
-        "", f"Seeds {told}; recalls, MAP@R and NMI in %, others as in the log; "
-        "differences within a seed, their mean, from three seeds on with its 95% interval.",
-        words and f"The settings differ in {words}."]).rstrip("\n")
+    for ours, theirs in pairs:
+        differ |= settings_that_differ(ours, theirs)
+    seeds = ", ".join(str(run.config["seed"]) for run, _ in pairs)
+    text = "\n".join(markdown(lines)) + f"""
+
+Seeds {seeds}, which both have; recalls, MAP@R and NMI in %, others as in the log; differences \
+within a seed, their mean, from three seeds on with its 95% interval."""
+    if differ:
+        words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
+        text += f"\nThe settings differ in {words}."
+    return text
