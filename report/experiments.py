@@ -211,13 +211,17 @@ def label(name):
     return name if isinstance(name, str) else "{}, {} = {:g}".format(*name)
 
 
+def cells(text):
+    """The cells of each line of a table that is written as text, with | between them"""
+    return [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
+
+
 def lines_of(experiment, dataset):
     """The name, the flags and the baseline of each row of an experiment on a dataset"""
     symbol, values = experiment.symbol, experiment.values
     if dataset == "glyphs" and symbol == "d":
         values = [width // 8 for width in values]
-    for line in experiment.rows.strip().splitlines():
-        name, flags, baseline = map(str.strip, line.split("|"))
+    for name, flags, baseline in cells(experiment.rows):
         if not values:
             yield name, flags, baseline or None
         for value in values:
