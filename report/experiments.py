@@ -16,7 +16,7 @@ import mdr
 from report.records import Folder
 from support.files import UserError
 from support.layouts import read_dataset
-from support.runs import code_of, read_result, run_folder, why_other
+from support.runs import code_of, read_json, run_folder, why_other
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
@@ -312,7 +312,7 @@ class Training(Folder):
     @functools.cached_property
     def result(self):
         """None of a run that is not finished"""
-        return read_result(self.folder) if self.state == "finished" else None
+        return read_json(self.folder / "result.json") if self.state == "finished" else None
 
 
 training = functools.cache(Training)        # of the same arguments the same one

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from support.files import UserError
-from support.runs import read_config, read_result
+from support.runs import read_json
 
 PERCENT = re.compile(r"(seen |val )?R@\d+(, l2-normalized)?|NMI|MAP@R")
 INTERVAL = re.compile("R@|lambda|d_H|H-div")    # in result.json [mean, half-width]
@@ -40,7 +40,7 @@ class Folder:
 
     @functools.cached_property
     def config(self):
-        return read_config(self.folder)
+        return read_json(self.folder / "config.json")
 
     @functools.cached_property
     def log(self):
@@ -49,7 +49,7 @@ class Folder:
     @functools.cached_property
     def result(self):
         """None of a run that is not finished"""
-        return read_result(self.folder)
+        return read_json(self.folder / "result.json")
 
     @functools.cached_property
     def figures(self):

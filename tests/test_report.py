@@ -129,9 +129,9 @@ def test_the_plan_has_what_the_list_has_but_what_is_finished_or_would_be_refused
     assert [run.command for run in runs] == listed
     assert left.splitlines() == [listed[1], *listed[4:]] and status == 0
     assert plan.startswith("plan: 6 runs for 3 tables and figures, 1 finished, 1 begun, 2 stale, ")
-    assert f"{edited.folder} holds a run with other settings: lr (there 7, now " in plan
+    assert f"{edited.folder} holds a run with other lr (there 7, now " in plan
     assert plan.count("Delete stale folders to train them anew") == 1
-    assert older.why_other.startswith("of other code: ")
+    assert older.why_other.startswith("with other code (there 'older', now ")
     assert "2 folders hold other runs" in typed("report", "--quick", "--runs", out)[2]
     codes = {row[0]: row[-1] for row in table_rows(typed("report", "--runs", out)[1])}
     assert codes[older.folder.name.removesuffix("-s0")] == "older"
