@@ -33,8 +33,8 @@ def code_of(paper):
     texts with a blank, outside the script.  What command lines decide are settings."""
     script = ROOT / f"{paper}.py"
     files = [script, ROOT / "common.py", ROOT / "eval.py"]
-    for name in ("files", "glyphs", "images", "layouts", "networks", "photos", "ranks",
-                 "runs"):
+    for name in ("backbones", "datasets", "files", "glyphs", "images", "layouts", "networks",
+                 "photos", "ranks", "runs"):
         files.append(ROOT / "support" / f"{name}.py")
 
     def as_text(node, messages):
