@@ -79,13 +79,12 @@ def main(args):
             flags += f" --batch {args.batch}"
         cfg = SCRIPTS[name].parse_args(flags.split())
         spent = measure(SCRIPTS[name], cfg, args)
-        outside, last = 1 - spent[0] / spent.sum(0)
-        last = f"{last:.2%}"
+        outside = [f"{share:.2%}" for share in 1 - spent[0] / spent.sum(0)]
         if args.device != "cpu":
-            last = f"{torch.cuda.max_memory_allocated() / 2 ** 30:.1f}"
+            outside[1] = f"{torch.cuda.max_memory_allocated() / 2 ** 30:.1f}"
             torch.cuda.reset_peak_memory_stats()
         rows.append([f"{name}, {cfg.backbone}", str(cfg.batch),
-                     *(f"{1000 * seconds:.1f}" for seconds in spent[:, 0]), f"{outside:.2%}", last])
+                     *(f"{1000 * seconds:.1f}" for seconds in spent[:, 0]), *outside])
     bench.table(rows)
 
 
