@@ -45,12 +45,12 @@ MISTAKES = {  # what is typed: what the one line must say
     "mdr.py --device mps:0 --dataset birds": "use --device cpu",        # before anything is read
     "jrd.py --dataset birds": "unknown dataset 'birds'", "mdr.py --dataset=": "unknown dataset ''",
     "jrd.py --dataset {tmp}/singles --val 0.1":
-        "leaves fewer than two to train or to hold out: it needs four training classes",
+        "to hold out: each needs two",
     "mdr.py --dataset {tmp}/singles": "no training class has two images",
     "mdr.py --batch 4": "is full with one class: raise it, or lower --images-per-class",
     "jrd.py --dataset {tmp}/singles --backbone inception_v3 --resize 64 --size 64":
         "inception_v3 cannot take images of 64 × 64",
-    "jrd.py --weights {tmp}/none.pth": "no weights file",
+    "jrd.py --weights {tmp}/none.pth": "No such file or directory: '{tmp}/none.pth'",
     "dml_da.py --backbone googlenet_bvlc": "needs --weights FILE",
     "jrd.py --lr 1e30 --epochs 1 --batch 9": "the loss of epoch 1/1 is not finite; ",
     "jrd.py --epochs 1 --out {tmp}/file": "Not a directory: '{tmp}/file/jrd",

@@ -41,7 +41,7 @@ COUNTS_NOT = [
     (r"SIDE, GAP, TEXT, LINE = 128", "SIDE, GAP, TEXT, LINE = 256"),
     (r'"""Eq. 10-11: L_JRS', '"""Equations 10 and 11: L_JRS'),                 # a docstring
     (r"    # U1: eps and", "    # U1, eps and"),                               # a comment
-    (r"cannot read the folder {", "unreadable: {a} {"),                        # messages
+    (r"cannot read the lists in {", "unreadable: {a} {"),                      # messages
     (r"is finished; --again", "is done; --again"),
     (r"(return gram\[different\].mean\(\)) if", r"\1  if")]                    # layout
 
