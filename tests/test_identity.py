@@ -162,33 +162,27 @@ def test_photos_exchanged_for_others_of_the_same_names_and_sizes(train, tmp_path
             train(jrd, dataset=place)
 
 
-def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path, typed):
-    folder, _ = train(jrd, dataset=photos)
-    moved = tmp_path / "elsewhere"
-    photos.rename(moved)
-    words = "eval.py", folder / "last.pt", "--dataset", moved, "--data-root", tmp_path
+def test_a_folder_is_judged_by_its_classes_that_did_not_train(train, photos, tmp_path, typed):
+    """That of the run, moved, as the run did it; another one though it has too few classes to train
+    on, one of a single image; what lies beside is left out."""
+    checkpoint = train(jrd, dataset=photos)[0] / "last.pt"
+    words = "eval.py", checkpoint, "--data-root", tmp_path, "--dataset"
+    moved = photos.rename(tmp_path / "elsewhere")
     assert "unknown dataset" in typed(*words[:2])[2]
-    status, out, _ = typed(*words)
+    status, out, _ = typed(*words, moved)
     assert status == 0 and "note:" not in out
     (moved / "class00").rename(moved / "zebra")
-    _, out, _ = typed(*words)
+    _, out, _ = typed(*words, moved)
     assert "of their 6 classes 2 trained, by name, and are left out · class01 · class02\n" in out
     assert "12 embeddings of 4 classes" in out and "seen" not in out
-
-
-def test_another_folder_is_judged_by_its_new_classes(train, photos, tmp_path, typed):
-    """... though it has too few to train on, one of a single image; what lies beside is left out."""
-    checkpoint = train(jrd, dataset=photos)[0] / "last.pt"
-    folder = make_folder(tmp_path / "new", [3, 1], side=20, seed=9)
-    for name, new in (("class00", "new"), ("class01", "lone")):
-        (folder / name).rename(folder / new)
-    (folder / "new" / "0.png").rename(folder / "loose.png")
-    status, out, err = typed("eval.py", checkpoint, "--dataset", folder, "--export",
-                             tmp_path / "e.npz")
-    assert (status, err) == (0, "") and "3 embeddings of 2 classes" in out and "seen" not in out
+    for path, new in (("class03/0.png", "loose.png"), ("class05/0.png", "a.png"),
+                      ("class05/1.png", "b.png"), ("class04", "../4"), ("zebra", "../5")):
+        (moved / path).rename(moved / new)
+    status, out, err = typed(*words, moved, "--export", tmp_path / "e.npz")
+    assert (status, err) == (0, "") and "3 embeddings of 2 classes" in out
     with np.load(tmp_path / "e.npz") as file:
-        assert [*file["paths"]] == ["lone/0.png", "new/1.png", "new/2.png"]
-        assert [*file["classes"][file["labels"]]] == ["lone", "new", "new"]
+        assert [*file["paths"]] == ["class03/1.png", "class03/2.png", "class05/2.png"]
+        assert [*file["classes"][file["labels"]]] == ["class03", "class03", "class05"]
 
 
 def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_path):
