@@ -149,7 +149,7 @@ class Run:
         self.cfg, self.paper, self.ks = cfg, paper, [f"R@{k}" for k in cfg.ks]
         self.classes = data.train.present()
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
-        self.started = None                             # when this process began to train
+        self.started = None         # when this process began to train, and after how many epochs
         self.folder = run_folder(paper, cfg)
         self.config = {
             "paper": paper, **vars(cfg), "weights_sha256": weights, "splits": data.counts(),
@@ -166,10 +166,9 @@ class Run:
         cfg, config = self.cfg, self.config
         print(f"{self.paper} on {dataset_name(cfg)} · {cfg.device} ({config['processor']}, "
               f"{torch.get_num_threads()} threads) · torch {torch.__version__}")
-        splits = {"train": data.train, "held out": data.val,
-                  "test": f"{data.test}, {data.shared() or 'none'} of them in train",
-                  "gallery": data.gallery}
-        print(*(f"{name} {split}" for name, split in splits.items() if split), sep=" · ")
+        for split, (images, classes) in config["splits"].items():
+            print(f"{split} {images:,} images of {classes:,} classes", end=" · ")
+        print(f"{data.shared() or 'none'} of the test classes in train")
         print(f"backbone {cfg.backbone}, weights {weights[:12]}")
         changed = [f"{name} {plain(value)}" for name, value in cfg.changed.items()]
         print(f"settings: the preset, but {', '.join(changed) or 'nothing'} · {cfg.epochs} epochs, "
@@ -214,13 +213,12 @@ class Run:
             except (KeyError, RuntimeError, ValueError) as error:
                 raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
                                 f"delete {self.folder} to train anew")
-        self.epochs_restored = len(self.history)
         if self.result:
             print(f"{self.folder} is finished; --again trains it anew")
             return self.cfg.epochs
         if self.history:
-            print(f"continuing {self.folder} after epoch {self.epochs_restored}")
-        return self.epochs_restored
+            print(f"continuing {self.folder} after epoch {len(self.history)}")
+        return len(self.history)
 
     def best(self, metric):
         """The first row of the log with the highest value of a metric, None where none has it."""
@@ -230,9 +228,9 @@ class Run:
     def progress(self, loader):
         """The batches of an epoch behind a progress bar, then the means of what its steps recorded.
         NonFiniteLoss: one is nan or infinite."""
-        self.steps, self.images, start = [], 0, time.perf_counter()
-        self.started = self.started or start
-        epoch = f"epoch {len(self.history) + 1}/{self.cfg.epochs}"
+        self.steps, self.images, start, done = [], 0, time.perf_counter(), len(self.history)
+        self.started = self.started or (start, done)
+        epoch = f"epoch {done + 1}/{self.cfg.epochs}"
         for images, labels in tqdm(loader, epoch, unit="batch", leave=False, disable=None):
             yield images, labels
             self.images += len(labels)
@@ -241,12 +239,12 @@ class Run:
             values = torch.stack([step[name] for step in self.steps]).cpu()
             if not values.isfinite().all():
                 raise NonFiniteLoss(f"the {name} of {epoch} is not finite; {self.folder} has the "
-                                    f"{len(self.history)} epochs before")
+                                    f"{done} epochs before")
             self.means[name] = values.double().mean(0).tolist()
 
     def record(self, **values):
         """Note what a step computed; it stays on the device until somebody reads it."""
-        self.steps.append({name: value.detach().float() for name, value in values.items()})
+        self.steps.append({name: value.detach() for name, value in values.items()})
 
     def end_epoch(self, epoch, **metrics):
         """Log, checkpoint and print an epoch."""
@@ -270,14 +268,13 @@ class Run:
         for name in [*self.ks, "val R@1", "seen R@1"]:
             if self.best(name):                         # evaluated, in this epoch or before
                 cells[name] = percent(row, name)
-        seconds = (time.perf_counter() - self.started) / (row["epoch"] - self.epochs_restored)
-        cells["images/s"] = f"{row['images/s']:,.0f}"
-        cells["left"] = tqdm.format_interval(seconds * (self.cfg.epochs - row["epoch"]))
-        if [*cells] != self.columns:
-            self.columns = [*cells]
-            print(in_columns("    epoch", cells, cells))
-        print(in_columns(f"{row['epoch']:>5}/{self.cfg.epochs:<3}", cells, cells.values()),
-              flush=True)
+        epoch, epochs, (start, done) = row["epoch"], self.cfg.epochs, self.started
+        seconds = (time.perf_counter() - start) / (epoch - done) * (epochs - epoch)
+        cells |= {"images/s": f"{row['images/s']:,.0f}", "left": tqdm.format_interval(seconds)}
+        if cells.keys() != self.columns:
+            self.columns = cells.keys()
+            print_row("    epoch", cells, cells)
+        print_row(f"{epoch:>5}/{epochs:<3}", cells, cells.values())
 
     def _save(self, name, **changes):
         """Write a checkpoint: the settings, the log and what restore got, but for changes."""
@@ -321,15 +318,13 @@ class Run:
 
 def show(rows, ks):
     """Print {name: what eval.judge returns} in % as a table."""
-    metrics = []
+    metrics, width = [], max(map(len, rows))
     for metric in [*(f"R@{k}" for k in ks), "MAP@R", "NMI", "seen R@1", "val R@1"]:
         if any(metric in row for row in rows.values()):
             metrics.append(metric)
-    width = max(map(len, rows))
-    print(in_columns(" " * width, metrics, metrics))
+    print_row(" " * width, metrics, metrics)
     for name, row in rows.items():
-        cells = [percent(row, metric) for metric in metrics]
-        print(in_columns(f"{name:<{width}}", metrics, cells))
+        print_row(f"{name:<{width}}", metrics, [percent(row, metric) for metric in metrics])
     for trap, effect in (("queries without a positive", "count as misses"),
                          ("queries with positives alone", "cannot miss"),
                          ("queries in the gallery", "find themselves")):
@@ -342,7 +337,7 @@ def percent(row, metric):
     return f"{100 * row[metric]:.1f}" if metric in row else "–"
 
 
-def in_columns(line, columns, cells):
+def print_row(name, columns, cells):
     for column, cell in zip(columns, cells):
-        line += f" {cell:>{max(6, len(column) + 1)}}"
-    return line
+        name += f" {cell:>{max(6, len(column) + 1)}}"
+    print(name, flush=True)

@@ -122,8 +122,8 @@ def edit_settings(folder, **changes):
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def make_folder(root, sizes, side=40, seed=0):
-    """A folder of small PNG images, a sub-folder a class, each class of its own colour."""
+def make_folder(root, sizes, side=40, seed=0, suffix=".png"):
+    """A folder of small images, a sub-folder a class, each class of its own colour."""
     from PIL import Image
     draw = np.random.RandomState(seed)
     for c, n in enumerate(sizes):
@@ -132,5 +132,5 @@ def make_folder(root, sizes, side=40, seed=0):
         for i in range(n):
             noise = draw.randint(0, 56, (side, side + c % 3, 3))
             image = Image.fromarray((colour + noise).astype(np.uint8))
-            image.save(root / f"class{c:02}" / f"{i}.png")
+            image.save(root / f"class{c:02}" / f"{i}{suffix}")
     return root

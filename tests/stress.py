@@ -2,15 +2,13 @@
 
     python tests/stress.py [--kills 20] [--seed 0]     about 10 minutes on two cores
 
-Each of the three is ended so often, with and without a worker, by SIGKILL, or by SIGTERM to its
-process group, as a scheduler does: at random moments, or as soon as it writes a checkpoint.
+Each of the three is killed so often, with and without a worker.
 """
 import argparse
 import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,55 +23,39 @@ TRAININGS = {"jrd": ["--epochs", "4"], "mdr": ["--epochs", "8", "--iterations", 
 
 
 def state(folder):
-    """All that a finished run holds, less timings, place and commit, as bytes that compare."""
+    """All that a finished run holds, less timings, place and commit, as text and bytes"""
     checkpoint = torch.load(folder / "last.pt", weights_only=True)
     result = json.loads((folder / "result.json").read_text())
-    for row in [*checkpoint["history"], result]:
-        for timing in ("seconds", "images/s"):
-            row.pop(timing, None)
-    for place in ("out", "commit", "workers"):
-        checkpoint["config"].pop(place)
+    for row in [*checkpoint["history"], result, checkpoint["config"]]:
+        for incidental in ("seconds", "images/s", "out", "commit", "workers"):
+            row.pop(incidental, None)
     weights = {name: value.numpy().tobytes() for name, value in checkpoint.pop("network").items()}
     return weights, checkpoint, result
 
 
-def ended(command, folder, end, draw, seconds):
-    """Run a training, and end it by the signal `end`, if any, within so many seconds or while it
-    writes last.pt -> exit status, stderr"""
-    at_write, deadline = draw.random() < 0.4, time.time() + draw.uniform(0, seconds)
-    before = {*folder.glob(".last.pt.*.part")}                          # of killed processes
-    with tempfile.TemporaryFile("w+") as stderr:        # with a worker: it outlives its parent
-        process = subprocess.Popen([*command, "--workers", str(draw.randint(0, 1))], stderr=stderr,
-                                   stdout=subprocess.DEVNULL, start_new_session=True)
-        while end and process.poll() is None:
-            if {*folder.glob(".last.pt.*.part")} - before if at_write else time.time() > deadline:
-                (os.killpg if end == signal.SIGTERM else os.kill)(process.pid, end)
-                break
-            time.sleep(0 if at_write else 0.01)
-        process.wait()
-        stderr.seek(0)
-        return process.returncode, stderr.read().strip()
-
-
-def faults_of(script, kills, draw, tmp):
-    """Runs that end otherwise than by their signal, tracebacks, finished runs that differ"""
-    command = [sys.executable, str(ROOT / f"{script}.py"), *TRAININGS[script],
-               "--device", "cpu", "--out"]
-    began = time.time()
-    subprocess.run([*command, tmp / "whole"], check=True, capture_output=True)
-    seconds, (whole,) = 0.9 * (time.time() - began), (tmp / "whole").iterdir()
-    want, folder, finished, faults = state(whole), tmp / "killed" / whole.name, 0, []
+def faults_of(script, kills, draw, folder):
+    """Tracebacks, and finished runs that differ from an undisturbed one"""
+    command = [sys.executable, ROOT / f"{script}.py", *TRAININGS[script], "--device", "cpu"]
+    began, finished, faults = time.time(), 0, []
+    subprocess.run([*command, "--out", folder / "whole"], check=True, stdout=subprocess.DEVNULL)
+    seconds, (whole,) = time.time() - began, (folder / "whole").iterdir()
     while (kills > 0 or not finished) and len(faults) < 10:
-        end = draw.choice([signal.SIGKILL, signal.SIGTERM]) if kills > 0 else None
-        status, message = ended([*command, tmp / "killed"], folder, end, draw, seconds)
-        if status == 0:
-            finished += 1
-            faults += ["differs"] if state(folder) != want else []
-            shutil.rmtree(tmp / "killed")
-        elif end and status == -end and "Traceback" not in message:
-            kills -= 1
-        else:
-            faults.append(f"ended with status {status}: {message}")
+        within = draw.uniform(0, 0.9 * seconds) if kills > 0 else None
+        words = ["--out", folder / "killed", "--workers", str(draw.randint(0, 1))]
+        with open(folder / "stderr", "w+") as stderr:
+            try:
+                subprocess.run([*command, *words], stdout=subprocess.DEVNULL, stderr=stderr,
+                               check=True, timeout=within)
+            except subprocess.TimeoutExpired:           # killed
+                kills -= 1
+                continue
+            except subprocess.CalledProcessError:
+                faults.append((folder / "stderr").read_text())
+                continue
+        finished += 1
+        if state(folder / "killed" / whole.name) != state(whole):
+            faults.append("differs")
+        shutil.rmtree(folder / "killed")
     print(f"{script}: {finished} finished, {len(faults)} faults", *faults, sep="\n  ", flush=True)
     return faults
 
@@ -84,6 +66,8 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    with tempfile.TemporaryDirectory() as folder:
-        sys.exit(any([faults_of(name, args.kills, random.Random(args.seed), Path(folder, name))
-                      for name in TRAININGS]))
+    faults = []
+    for script in TRAININGS:
+        with tempfile.TemporaryDirectory() as folder:
+            faults += faults_of(script, args.kills, random.Random(args.seed), Path(folder))
+    sys.exit(bool(faults))
