@@ -130,20 +130,12 @@ def to_device(network, cfg):
     alone: the losses have none."""
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
     torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
-    layout = memory_format(torch.device(cfg.device), cfg.precision)
-    return network.to(cfg.device, memory_format=layout)
-
-
-def memory_format(device, precision):
-    """channels_last, which is faster; a GPU has no such kernels for float32."""
-    if device.type == "cuda" and precision == "fp32":
-        return torch.contiguous_format
-    return torch.channels_last
+    return network.to(cfg.device, memory_format=torch.channels_last)            # which is faster
 
 
 def features(backbone, images, precision):
     """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> images' own dtype"""
-    images = images.contiguous(memory_format=memory_format(images.device, precision))
+    images = images.contiguous(memory_format=torch.channels_last)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
         return backbone(images).to(images.dtype)
 
@@ -199,20 +191,18 @@ def load_weights(network, name, source=None):
 def weights_file(name, row, source):
     """The path of a file of weights, downloaded if it is published.  UserError: there is none."""
     if source:
-        path = Path(source)
-    elif row.file:
-        path = Path(torch.hub.get_dir(), "checkpoints", row.file)
-    else:
+        return Path(source)
+    if not row.file:
         raise UserError(f"{name} needs --weights FILE (docs/running.md), or --weights random to "
                         "train from scratch")
-    if source or path.exists():
-        return path
-    try:
-        torch.hub.load_state_dict_from_url(row.url + row.file, check_hash=True, weights_only=True)
-    except Exception as error:              # a server fails in a dozen ways
-        raise UserError(f"cannot download {row.url}{row.file}: {error}; fetch it some other way "
-                        f"and put it at {path}, or pass --weights FILE, or --weights random to "
-                        "train from scratch")
+    path = Path(torch.hub.get_dir(), "checkpoints", row.file)
+    if not path.exists():
+        url = row.url + row.file
+        try:
+            torch.hub.load_state_dict_from_url(url, check_hash=True, weights_only=True)
+        except Exception as error:          # a server fails in a dozen ways
+            raise UserError(f"cannot download {url}: {error}; fetch it some other way and put it "
+                            f"at {path}, or pass --weights FILE or --weights random")
     return path
 
 

@@ -122,11 +122,11 @@ def split_of(splits, part, images, folder=None):
     """One of {split: [(path, class)]} with its images -> Split.  test and gallery number the
     classes of both.  folder: of the paths, None where there are none."""
     paths, kinds = zip(*splits[part])
-    numbered = {*kinds}
+    classes = {*kinds}
     if part in ("test", "gallery"):
-        for other in ("test", "gallery"):
-            numbered |= {kind for _, kind in splits.get(other, ())}
-    classes = sorted(numbered)
+        for _, kind in splits["test"] + splits.get("gallery", []):
+            classes.add(kind)
+    classes = sorted(classes)
     labels = torch.from_numpy(np.searchsorted(classes, kinds))
     files = None
     if folder is not None:
