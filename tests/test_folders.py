@@ -70,13 +70,13 @@ def test_training_and_eval_read_a_folder_alike(parts, tmp_path):
     """... by the names that people give its parts.  What lies beside the classes has none."""
     folder = split_folder(tmp_path / "photos", *parts.split(), images=2)
     for place in (folder, *folder.iterdir()):
-        shutil.copy(next(folder.rglob("*.png")), place / "cover.png")
+        Image.new("RGB", (9, 9)).save(place / "cover.png")
     data, judged = common.load_dataset(str(folder)), Folder(folder).judged()
-    assert [*data.counts().values()] == [[6, 3], [6, 3], [6, 3]][:2 + ("gallery" in parts)]
-    for part, rows in judged.items():
-        files = [path.relative_to(folder).as_posix() for path, _ in rows]
-        assert files == getattr(data, part).files
-    assert len(judged) == len(data.counts()) - 1
+    used = ["test", "gallery"] if "gallery" in parts else ["test"]
+    assert data.counts() == dict.fromkeys(["train", *used], [6, 3]) and [*judged] == used
+    for part in used:
+        assert [str(path) for path, _ in judged[part]] == [
+            f"{folder}/{file}" for file in getattr(data, part).files]
 
 
 def test_train_and_val_alone_are_no_two_classes(tmp_path):
@@ -101,16 +101,16 @@ def test_a_folder_without_classes_has_no_figures(tmp_path, typed):
     album = make_folder(tmp_path / "g", [6], side=20) / "class00"
     with pytest.raises(common.UserError, match="no classes in sub-folders, so no figures"):
         Folder(album).judged()
-    advice = f"it cannot be trained on: {album} has too few sub-folders .*\n"
+    why = f"it cannot be trained on: {album} has too few sub-folders"
     status, out, err = typed("common.py", "check", album)
     assert (status, out) == (2, f"{album}: 6 images, all can be read\n")
-    assert re.fullmatch(f"common.py: {advice}", err)
+    assert err.startswith(f"common.py: {why}")
     for name in ("1.png", "4.png"):
-        (album / name).write_bytes((album / name).read_bytes()[:700])
+        os.truncate(album / name, 700)
     status, out, err = typed("common.py", "check", album)
-    assert status == 2
-    assert re.fullmatch(f"common.py: 2 of 6 images .* read: mend or .* them; and {advice}", err)
-    assert out.count("cannot read the image") == 2 and "1.png" in out and "4.png" in out
+    assert status == 2 and err.startswith("common.py: 2 of 6 images in ") and why in err
+    assert [line.partition(":")[0] for line in out.splitlines()] == [
+        f"cannot read the image {album / name}" for name in ("1.png", "4.png")]
 
 
 @pytest.mark.parametrize("trained, left, told", [
@@ -143,23 +143,21 @@ def test_a_name_has_two_spellings(tmp_path):
 def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
     """By a training, check and a gallery: by number and example, but thumbnails in silence."""
     folder = split_folder(tmp_path / "photos", "train", "test", "valid")
-    for name in ("train/class00/._0.png", "__MACOSX/class00/._0.png", "train/.thumbnails/a.png",
-                 "train/class00/@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg", "$RECYCLE.BIN/a.jpg",
-                 "test/@Recycle/a.jpg", "train/class01/Thumbs.db"):
+    litter = ("train/class00/._0.png", "__MACOSX/class00/._0.png", "train/.thumbnails/a.png",
+              "train/class00/@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg", "$RECYCLE.BIN/a.jpg",
+              "test/@Recycle/a.jpg", "train/class01/Thumbs.db")
+    others = ["IMG_1.HEIC", "a.eps", "a.fits", "clip.mpg", "features.h5", "notes.pdf"]
+    for name in (*litter, *(f"test/class01/{name}" for name in others)):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"no image")
-    for name in ("features.h5", "clip.mpg", "a.eps", "a.fits", "IMG_1.HEIC", "notes.pdf"):
-        (folder / "test" / "class01" / name).write_bytes(b"no photo")
+        (folder / name).write_bytes(b"no photo")
     (folder / "train" / "class02" / "odd.jpg").mkdir()
-    data = common.load_dataset(str(folder))
-    assert data.counts() == {"train": [9, 3], "test": [9, 3]}
+    assert common.load_dataset(str(folder)).counts() == {"train": [9, 3], "test": [9, 3]}
     prepare.check(str(folder), None)
-    whole = Folder(folder / "test")
-    whole.say_left_out(whole.judged())
+    test = Folder(folder / "test")
+    test.say_left_out(test.judged())
     told = capsys.readouterr().out
-    assert told.count(
-        f"note: left out of {folder}: valid/ (9 files); 6 files: test/class01/IMG_1.HEIC, "
-        "test/class01/a.eps, test/class01/a.fits, test/class01/clip.mpg and 2 more\n") == 2
+    assert told.count(f"note: left out of {folder}: valid/ (9 files); 6 files: " + ", ".join(
+        f"test/class01/{name}" for name in others[:4]) + " and 2 more\n") == 2
     assert f"note: left out of {folder / 'test'}: 6 files: class01/IMG_1.HEIC" in told
     assert "train 9 images of 3 classes, class00, class01, class02 · test 9 images of 3" in told
 
@@ -212,17 +210,17 @@ def test_links_to_folders_are_followed_once(tmp_path, capsys):
 
 def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
     folder = split_folder(tmp_path / "photos", "train", "test")
-    for path in [*(folder / "train" / "class01").iterdir()][:2]:
-        path.unlink()
+    for name in ("0.png", "1.png"):
+        (folder / "train" / "class01" / name).unlink()
+    test, train = folder / "test", folder / "train"
+    shutil.copy(test / "class00" / "0.png", test / "class02" / "copy.png")
+    shutil.copy(train / "class00" / "0.png", test / "class02" / "seen.png")
     assert typed("common.py", "check", folder)[1].splitlines()[2:] == [
-        "note: training classes with a single image, so without a positive pair: 1, class01"]
-    shutil.copy(folder / "test" / "class00" / "0.png", folder / "test" / "class02" / "copy.png")
-    shutil.copy(folder / "train" / "class00" / "0.png", folder / "test" / "class02" / "seen.png")
-    assert typed("common.py", "check", folder)[1].splitlines()[3] == (
+        "note: training classes with a single image, so without a positive pair: 1, class01",
         "note: images that are there twice, byte for byte: 2, of them in another split 1: "
-        f"{folder}/test/class02/seen.png is {folder}/train/class00/0.png, "
-        f"{folder}/test/class02/copy.png is {folder}/test/class00/0.png")
-    (folder / "test" / "class00" / "0.png").write_bytes(b"")
+        f"{test}/class02/seen.png is {train}/class00/0.png, "
+        f"{test}/class02/copy.png is {test}/class00/0.png"]
+    (test / "class00" / "0.png").write_bytes(b"")
     assert typed("common.py", "check", folder)[2] == (                  # none to unpack again
         f"common.py: 1 of 18 images in {folder} cannot be read: mend or remove them\n")
 
@@ -248,18 +246,18 @@ def test_a_photo_is_what_a_viewer_shows(file, tmp_path):
     np.testing.assert_array_equal(np.asarray(decode(tmp_path / file)), seen)
 
 
-@pytest.mark.parametrize("file, seen", [("phone.png", COLOURS[..., :3]), ("grey.tif", GREY),
-                                        ("phone.tif", COLOURS[..., :3])])
-def test_a_photo_is_upright(file, seen, tmp_path):
+@pytest.mark.parametrize("file", ["phone.png", "grey.tif", "phone.tif"])
+def test_a_photo_is_upright(file, tmp_path):
     """A .tif is turned by Pillow as it loads; from a mapped file, as it would map grey ones, wrong."""
-    exif, stored = Image.Exif(), seen
-    seen = np.stack([seen] * 3, 2) if seen.ndim == 2 else seen
-    rotated = seen.transpose(1, 0, 2)
-    for orientation, want in enumerate([
-            seen, seen[:, ::-1], seen[::-1, ::-1], seen[::-1], rotated, rotated[:, ::-1],
-            rotated[::-1, ::-1], rotated[::-1]], 1):
-        exif[0x0112] = orientation
-        Image.fromarray(stored).save(tmp_path / file, exif=exif)
+    exif, seen = Image.Exif(), COLOURS[..., :3]
+    if file == "grey.tif":
+        seen = np.stack([GREY] * 3, 2)
+    stored = Image.fromarray(seen).convert("L" if file == "grey.tif" else "RGB")
+    turned = seen.transpose(1, 0, 2)
+    for exif[0x0112], want in enumerate([
+            seen, seen[:, ::-1], seen[::-1, ::-1], seen[::-1], turned, turned[:, ::-1],
+            turned[::-1, ::-1], turned[::-1]], 1):
+        stored.save(tmp_path / file, exif=exif)
         np.testing.assert_array_equal(np.asarray(decode(tmp_path / file)), want)
 
 
