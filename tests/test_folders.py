@@ -295,8 +295,6 @@ def test_what_cannot_be_shown_is_refused(mode, size, message, tmp_path):
     assert decode_as_stored(tmp_path / "a.tif").size == size
     with pytest.raises(common.UserError, match=f"cannot read the image .*a.tif: {message}"):
         decode(tmp_path / "a.tif")
-    Image.new("RGB", (2000, 20)).save(tmp_path / "a.png")
-    assert decode(tmp_path / "a.png").size == (2000, 20)
 
 
 def test_names_that_are_no_text(train, typed, tmp_path):
@@ -341,7 +339,7 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
     assert ", of about 6 images, so " in out
     rows, result, config = left_in(folder)
     best, before = max(rows, key=lambda row: row["val R@1"]), result["pretrained backbone"]
-    chosen = result["best on held-out classes"]
+    chosen, last = result["best on held-out classes"], result["last epoch"]
     assert {"epoch", "val R@1", "R@1"} <= {*chosen} and chosen.items() <= best.items()
     assert len(torch.load(folder / "best.pt", weights_only=True)["history"]) == best["epoch"]
     assert config["splits"] == {"train": [12, 3], "test": [24, 6], "val": [12, 3]}
@@ -349,15 +347,14 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
                      rf"{100 * best['val R@1']:.1f}$", out, re.M)
     assert ("no epoch is better than not training at all" in out) == (
         best["val R@1"] <= before["val R@1"])
-    assert ("lambda" in result["last epoch"]) == (script is jrd)
-    assert result["last epoch"]["val R@1"] == rows[-1]["val R@1"]
+    assert ("lambda" in last) == (script is jrd) and last["val R@1"] == rows[-1]["val R@1"]
     data = common.load_dataset(str(photos), tmp_path, test=glyphs.SMALL_TRANSFORMS[2], val=0.5)
     assert data.val.classes == ["class03", "class04", "class05"]        # as test images are seen
     assert not {*data.train.files} & {*data.val.files} and data.val.images[0].shape[-1] == 32
-    for name, metrics in (("last.pt", result["last epoch"]), ("best.pt", chosen)):
-        _, out, _ = typed("eval.py", folder / name, "--data-root", tmp_path)
-        (row,) = (line.split() for line in out.splitlines() if line.startswith("test  "))
-        assert "note:" not in out and row[1] == f"{100 * metrics['R@1']:.1f}"
+    for name, metrics in (("last.pt", last), ("best.pt", chosen)):
+        out = typed("eval.py", folder / name, "--data-root", tmp_path)[1]
+        row = re.findall(r"^test +(.*)$", out, re.M)[0].split()
+        assert "note:" not in out and row[0] == f"{100 * metrics['R@1']:.1f}"
         assert name != "last.pt" or row[-1] == f"{100 * metrics['seen R@1']:.1f}"
 
 
