@@ -179,13 +179,13 @@ def move(path, name):
     ("cub", replace, "images.txt", ["6 100", "6 x 100"], "images.txt, line 2: '6 x 100.Bird_1/"),
     ("cub", replace, "image_class_labels.txt", ["6 100\n", ""], "KeyError: 6.*half-extracted"),
     ("cub", shutil.rmtree, "images/101.Bird_2", [],
-     "2 of the 7 images of cub are missing, .*Bird_2_0000.jpg first: a half-ex"),
+     "2 images of cub are missing, .*Bird_2_0000.jpg first: a half-ex"),
     ("cub", replace, "images.txt", ["3 003.Bird_0/Bird_0_0000.jpg\n", ""],
      "has .'train': .2, 1.,.* has .'train': .3, 2., 'test': .4"),
     ("cars devkit", move, "devkit/cars_test_annos.mat", ["cars_test_annos_withlabels.mat"],
      "no field of name class.*wanted are .*/devkit/cars_train_annos.mat and"),
     ("inshop", move, "img", ["img_highres"],
-     "10 of the 10 .* missing, .*jpg first: .*wanted are .*/img .not img_highres")])
+     "10 images .* missing, .*jpg first: .*wanted are .*/img .not img_highres")])
 def test_a_broken_copy_is_refused(layout, damage, file, words, message, mini, tmp_path):
     name, folder = mini(layout)
     layouts.read_dataset(name, tmp_path)
