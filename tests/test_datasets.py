@@ -141,13 +141,13 @@ def test_layouts(layout, mini, tmp_path):
 def test_the_papers_photos_are_as_their_authors_code_reads_them(mini, tmp_path):
     """Where a viewer would turn one, and so would a folder of one's own."""
     name, folder = mini("cub")
-    exif, path = Image.Exif(), folder / "images" / "200.Bird_3" / "Bird_3_0000.jpg"
+    exif, file = Image.Exif(), "200.Bird_3/Bird_3_0000.jpg"
     exif[0x0112] = 6
-    Image.open(path).save(path, exif=exif)
-    test = common.load_dataset(name, tmp_path).test
-    assert test.images[test.files.index("images/200.Bird_3/Bird_3_0000.jpg")].shape == (3, 20, 24)
-    test = common.load_dataset(str(folder / "images"), tmp_path).test
-    assert test.images[test.files.index("200.Bird_3/Bird_3_0000.jpg")].shape == (3, 24, 20)
+    Image.open(folder / "images" / file).save(folder / "images" / file, exif=exif)
+    for name, file, shape in ((name, f"images/{file}", (3, 20, 24)),
+                              (str(folder / "images"), file, (3, 24, 20))):
+        test = common.load_dataset(name, tmp_path).test
+        assert test.images[test.files.index(file)].shape == shape
 
 
 # ---------------------------------------------------------------------------- what can be wrong
@@ -289,17 +289,19 @@ def test_the_cache_holds_what_the_files_give_and_decodes_once(files, tmp_path, c
 
 
 def test_the_cache_of_other_images_is_replaced(tmp_path):
-    def load(cache=True):
-        return common.load_dataset(str(folder), tmp_path, test=HALVE, cache=cache).test.images
     folder = make_folder(tmp_path / "[my] photos", [2] * 4)
-    before = load()
-    old, names = before.whole.clone(), {*(tmp_path / ".cache").iterdir()}
+
+    def load(cache=True):
+        images = common.load_dataset(str(folder), tmp_path, test=HALVE, cache=cache).test.images
+        return images, {*(tmp_path / ".cache").iterdir()}
+    before, names = load()
+    old = before.whole.clone()
     os.utime(folder / "class03" / "1.png", (1, 1))
-    assert load().path == before.path               # another time is no other image
+    assert load()[1] == names                       # another time is no other image
     Image.new("RGB", (30, 20)).save(folder / "class03" / "1.png")
-    assert_same(load(), load(cache=False))
+    after, now = load()
+    assert_same(after, load(cache=False)[0])
     assert torch.equal(before.whole, old)           # a run that goes on reads what it began with
-    now = {*(tmp_path / ".cache").iterdir()}
     assert len(now & names) == len(names) - 1 == len(now) - 1
 
 
