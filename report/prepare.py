@@ -16,9 +16,8 @@ from report.judge import SCRIPTS
 from support.command_line import (Parser, cores, data_root, main, number, path,    # noqa: F401
                                   refuse_idle)
 from support.files import UserError, listed, reason, sha256
-from support.images import decode_as_stored
 from support.layouts import ARCHIVES, COUNTS, FOLDERS, of_papers, read_dataset
-from support.photos import Folder, decode
+from support.photos import Folder, decode, decode_as_stored
 
 
 def download(dataset, root):

@@ -13,51 +13,43 @@ from support import machine
 from support.files import NonFiniteLoss, UserError, reason
 
 
-class Version(argparse.Action):
-    """Print what a run's config.json would say of the code, if asked: git takes a moment."""
-
-    def __call__(self, parser, *_):
-        commit, why_not = machine.commit()
-        versions = machine.versions()
-        print(f"{parser.prog} at commit {commit or f'unknown ({why_not})'}, torch "
-              f"{versions['torch']}, Python {versions['python']}")
-        parser.exit(0)
-
-
 class Parser(argparse.ArgumentParser):
     """argparse with errors of one line, and --help that has the options first, then `page`."""
 
     def __init__(self, prog, page):
         super().__init__(prog=prog, epilog=page, allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter)
-        self.add_argument("--version", action=Version, nargs=0, default=argparse.SUPPRESS,
-                          help="print the commit, and the versions of torch and Python")
+        versions = machine.versions()
+        self.add_argument("--version", action="version", version=(
+            f"{prog} at commit {machine.commit()}, torch {versions['torch']}, "
+            f"Python {versions['python']}"), help="print the commit, torch's version and Python's")
         self._negative_number_matcher = re.compile(r"-[\d.]")   # -1e-1 and -3,0,3 are no flags
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def plain(value, between=" "):
-    """A setting as people write it: 0.1; -3 0 3, with what stands between."""
+def plain(value):
+    """A setting as people write it: 0.1; -3 0 3"""
     if isinstance(value, (list, tuple)):
-        return between.join(map(plain, value))
+        return " ".join(map(plain, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
     """An argparse type: a finite int or float, low <= value <= high and above < value < below."""
+    wanted = "a whole number" if kind is int else "a number"
+    for sign, limit in ((">=", low), (">", above), ("<=", high), ("<", below)):
+        if math.isfinite(limit):
+            wanted += f" {sign} {limit}"
+
     def parse(text):
         try:
             value = kind(text)
         except ValueError:
-            noun = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"'{text}' is not a {noun}")
-        if not (low <= value <= high and above < value < below and abs(value) < math.inf):
-            limits = ((">=", low), (">", above), ("<=", high), ("<", below))
-            bounds = [f"{sign} {limit:.10g}" for sign, limit in limits if abs(limit) < math.inf]
-            wanted = " and ".join(bounds) if abs(value) < math.inf else "finite"
-            raise argparse.ArgumentTypeError(f"{text} must be {wanted}")
+            value = math.nan
+        if not (low <= value <= high and above < value < below):
+            raise argparse.ArgumentTypeError(f"'{text}' must be {wanted}")
         return value
     return parse
 
@@ -78,11 +70,9 @@ def output(*suffixes):
     """An argparse type: a file that can be written, so far as can be seen before the work."""
     def parse(text):
         text = path(text)
-        if not text.lower().endswith(suffixes):
-            raise argparse.ArgumentTypeError(f"'{text}' must end in {' or '.join(suffixes)}")
-        if Path(text).is_dir() or not Path(text).absolute().parent.is_dir():
-            raise argparse.ArgumentTypeError(f"'{text}' cannot be written: it is a folder, or in "
-                                             "no folder")
+        if not text.lower().endswith(suffixes) or not Path(text).absolute().parent.is_dir():
+            raise argparse.ArgumentTypeError(f"'{text}' must end in {' or '.join(suffixes)} and be "
+                                             "in a folder that exists")
         return text
     return parse
 
@@ -124,59 +114,53 @@ def add_flag(parser, name, default, kind, text, presets):
     """Add the flag of a setting; its help names the default, and the presets that have their own.
 
     kind: bool for a switch, a tuple of choices, a text in capitals for any text or a path, or an
-    argparse type, of which a list takes several.  None: no flag, because presets alone set it.
+    argparse type, of which a list takes several.
     """
-    if kind is None:
-        return
-    values = {"default": default}
-    for dataset, preset in presets.items():
-        if name in preset:
-            values[dataset] = preset[name]
-    words = [f"{where} {plain(value)}" for where, value in values.items()
-             if value is not None and value is not False]
-    if words:
-        text = f"{text} ({'; '.join(words)})".strip()
-    word = name.rstrip("_").replace("_", "-")
-    options = {"dest": name, "help": text}
+    told = []
+    for dataset, preset in {"default": {name: default}, **presets}.items():
+        value = preset.get(name)
+        if value is not None and value is not False:
+            told.append(f"{dataset} {plain(value)}")
+    if told:
+        text = f"{text} ({'; '.join(told)})".strip()
+    flag = name.rstrip("_").replace("_", "-")
+    options = {"dest": name, "default": argparse.SUPPRESS, "help": text}
     if kind is bool:
-        options |= {"action": "store_const", "const": True}
+        options["action"] = "store_true"
     elif isinstance(kind, tuple):
         options["choices"] = kind
     elif isinstance(kind, str):
         options |= {"type": path, "metavar": kind}
     else:
-        options |= {"type": kind, "metavar": word.replace("-", "_").upper()}
+        options |= {"type": kind, "metavar": flag.upper()}
     if isinstance(default, list):
         options["nargs"] = "+"
-    parser.add_argument(f"--{word}", **options)
+    parser.add_argument(f"--{flag}", **options)
 
 
 def settings(parser, argv, rows, presets):
     """Parse the flags; a flag beats the dataset's preset, that the default.
 
-    rows: {setting: (default, kind, help)} beside SHARED's -> the flags alone (None: not given), and
-    all settings, with `changed`: {setting: value} of the flags that change what a run is.
+    rows: {setting: (default, kind, help)} beside SHARED's; without a kind presets alone set it ->
+    the flags that were given, and all settings, with `changed`: {setting: value} of the flags that
+    change what a run is.
     """
-    preset = {}
-    for name, row in (SHARED | rows).items():
-        preset[name] = row[0]
-    for name, row in (rows | SHARED).items():
-        add_flag(parser, name, *row, presets)
+    for name, (default, kind, text) in (rows | SHARED).items():
+        if kind:
+            add_flag(parser, name, default, kind, text, presets)
     flags = parser.parse_args(argv)
-    given = {name: value for name, value in vars(flags).items() if value is not None}
+    preset = {name: row[0] for name, row in (SHARED | rows).items()}
     preset["data_root"] = data_root()
-    dataset = given.get("dataset", preset["dataset"])
-    preset |= presets.get(dataset, presets["folder"])
-    cfg = argparse.Namespace(**preset | given)
+    preset |= presets.get(getattr(flags, "dataset", preset["dataset"]), presets["folder"])
+    cfg = argparse.Namespace(**preset | vars(flags))
     if cfg.size > cfg.resize:
         raise UserError(f"--size {cfg.size} is larger than --resize {cfg.resize}")
     small = cfg.backbone == "small"                     # it sees 32 × 32, whatever the dataset
     refuse_idle(parser, flags, [("with --backbone small", small, "resize size")])
-    changed = {}
-    for name, value in vars(cfg).items():
-        if value != preset[name] and name not in (*RUNTIME_ONLY, "seed", "dataset", "name"):
-            changed[name.rstrip("_")] = value
-    cfg.changed = changed
+    cfg.changed = {}
+    for name, usual in preset.items():
+        if getattr(cfg, name) != usual and name not in (*RUNTIME_ONLY, "seed", "dataset", "name"):
+            cfg.changed[name.rstrip("_")] = getattr(cfg, name)
     return flags, cfg
 
 
@@ -184,8 +168,11 @@ def refuse_idle(parser, args, rules):
     """No flag that does nothing.  rules: [(when, whether that is so, flags that are idle then)]"""
     for when, true, names in rules:
         for name in names.split():
-            if true and getattr(args, name) is not None:
+            if true and getattr(args, name, None) is not None:
                 parser.error(f"--{name.rstrip('_').replace('_', '-')} does nothing {when}")
+
+
+STARVED = r"DataLoader worker \(pid|shared memory|</torch_|can't allocate memory|out of memory"
 
 
 def main(function, parse_args):
@@ -197,23 +184,19 @@ def main(function, parse_args):
         try:
             function(parse_args())
         finally:
-            if sys.stdout:                              # pythonw has none
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:                             # nobody reads on: python ... | head
         _end_by(signal.SIGPIPE)
-    except (UserError, NonFiniteLoss, OSError, MemoryError, torch.OutOfMemoryError) as error:
-        message = reason(error)
-        if isinstance(error, MemoryError) and not str(error):
-            message = "out of memory"
-        fail(message, 1 if isinstance(error, NonFiniteLoss) else 2)
-    except RuntimeError as error:
-        last_line = str(error).strip().rpartition("\n")[2]
-        if re.search(r"DataLoader worker \(pid|shared memory|</torch_", last_line):
-            fail(f"a process that loads images died ({last_line}): too little memory or /dev/shm?  "
-                 "--workers 0 does without; the same command (less --again) continues the run")
-        if "can't allocate memory" in str(error):
-            fail("out of memory; the same command (less --again) continues the run")
-        raise
+    except (UserError, OSError) as error:
+        fail(reason(error))
+    except NonFiniteLoss as error:
+        fail(reason(error), 1)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search(STARVED, str(error)):
+            raise
+        fail(f"out of memory or of /dev/shm ({reason(error)}): --workers 0 needs less; so do "
+             "--precision bf16 on a GPU, and a smaller --batch, which is no longer the paper's; "
+             "the same command (less --again) continues a run")
     except KeyboardInterrupt:
         if hasattr(sys, "ps1"):                         # a notebook, which lives on
             raise
@@ -234,17 +217,17 @@ def fail(message, status=2):
 
 def device(cfg):
     """The torch.device that --device names; auto is the GPU where there is one.  UserError: no such
-    device, or one that is neither a CPU nor CUDA's."""
+    device, or one that is neither a CPU nor CUDA's, because nothing here was ever run on it."""
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        if torch.device(name).type in ("cpu", "cuda"):
-            return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"--device {name}: {reason(error)}")
-    raise UserError(f"--device {name} is not supported: nothing here was ever run on it; use "
-                    "--device cpu")
+        here = torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError):
+        here = None
+    if here is None or here.type not in ("cpu", "cuda"):
+        raise UserError(f"--device {name} is not here or not supported: use --device cpu")
+    return here
 
 
 def settle(cfg):

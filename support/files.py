@@ -1,6 +1,5 @@
 """Files that appear whole or not at all, their hashes, and what goes wrong with them."""
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -42,7 +41,7 @@ def listed(names, most=4):
 def atomic(path, mode="w"):
     """Open a file that appears under its name only when it is whole; until then it has a random
     name, which no other process has, on this machine or another.  What a killed process was writing
-    here goes after a day."""
+    here goes after a day.  UserError: it cannot be written."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     for old in path.parent.glob(".*." + "[0-9a-f]" * 32 + ".part"):
@@ -50,39 +49,32 @@ def atomic(path, mode="w"):
             if time.time() - old.stat().st_mtime > 86400:
                 old.unlink()
     try:
-        text = {} if "b" in mode else {"encoding": "utf-8", "errors": "replace"}
-        with open(part, mode, **text) as file:
+        with open(part, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:                                            # a full disk, for one
-        if error.errno:
-            error.filename = error.filename or str(path)
-        raise
+        raise UserError(f"cannot write {path}: {reason(error)}")
     finally:
         part.unlink(missing_ok=True)
 
 
-# flock's answers on file systems that have no locks: NFS, Lustre and CIFS as some mount them, FUSE.
-NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
-
-
 @contextlib.contextmanager
 def lock(path, timeout=-1):
-    """Hold the lock of a file, whose folder exists -> whether it is locked: not where the file
-    system has no locks.  A killed process leaves no lock.  filelock.Timeout: another process holds
-    it for more than so many seconds (-1: wait)."""
+    """Hold the lock of a file, whose folder exists; where there are no locks (NFS, Lustre and CIFS
+    as some mount them, FUSE), say so.  A killed process leaves no lock.  UserError: another process
+    holds it for more than so many seconds (-1: wait)."""
     held = filelock.FileLock(path, timeout=timeout, fallback_to_soft=False)
     try:
         held.acquire()
-    except NotImplementedError:                             # no flock, filelock before 4
-        pass
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
+    except filelock.Timeout:
+        raise UserError(f"another process is writing in {path.parent}")
+    except (OSError, NotImplementedError) as error:         # the latter: filelock before 4
+        print(f"note: {path.parent} has no locks ({reason(error)}), so nothing keeps a second "
+              "process from writing in it at the same time")
     try:
-        yield held.is_locked
+        yield
     finally:
         held.release()
 
@@ -106,11 +98,7 @@ def load_torch(path):
     """torch.load of tensors and plain values, never of code.  UserError if the file is no such."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"no file {path}")
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder: a last.pt in it is meant?")
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
-        raise UserError(f"cannot load {path} ({reason(error).partition('. ')[0]}): it is damaged, "
-                        "or no file of tensors and plain values (.safetensors: is its package "
-                        "installed?)")
+        raise UserError(f"cannot load {path} ({reason(error).partition('. ')[0]}): it must be a "
+                        "file of tensors and plain values, as last.pt (.safetensors: is its "
+                        "package installed?)")

@@ -15,60 +15,56 @@ from support.files import ROOT
 
 GLYPHS = {"pretraining": (range(0, 400), 30), "train": (range(400, 450), 15),
           "test": (range(450, 550), 20)}              # split: (classes, images per class)
-GLYPH_SIZE, HARMONICS = 36, np.arange(2, 8)
+GLYPH_SIZE, HARMONICS = 36, np.arange(2, 8)[:, None, None]
 
 
 def glyphs(split):
     """-> images (n, 3, 36, 36) uint8, labels (n,) from 0.  The same on every call."""
     classes, per_class = GLYPHS[split]
     draw, n = np.random.RandomState(0), 550           # RandomState: its stream is frozen by NumPy
-    world = dict(amplitude=draw.rayleigh(0.42, (n, 6)) / HARMONICS,
-                 phase=draw.uniform(0, 2 * np.pi, (n, 6)), colour=draw.uniform(0, 1, (n, 2, 3)),
-                 stripes=draw.uniform(2, 9, n), angle=draw.uniform(0, np.pi, n),
-                 ringed=draw.uniform(0, 1, n) < 0.3)
-    images = [_draw_glyph({k: v[[c] * per_class] for k, v in world.items()},
-                          np.random.RandomState(1 + c), studio=split == "pretraining")
-              for c in classes]
+    world = dict(                                     # of all classes; each broadcasts over pixels
+        amplitude=draw.rayleigh(0.42, (n, 6, 1, 1)) / HARMONICS,
+        phase=draw.uniform(0, 2 * np.pi, (n, 6, 1, 1)), colour=draw.uniform(0, 1, (n, 2, 3, 1, 1)),
+        stripes=draw.uniform(2, 9, n), angle=draw.uniform(0, np.pi, n),
+        ringed=draw.uniform(0, 1, n) < 0.3)
+    wild, images = float(split != "pretraining"), []
+    for c in classes:
+        glyph = {key: values[c] for key, values in world.items()}
+        images.append(_draw_glyph(np.random.RandomState(1 + c), per_class, wild, **glyph))
     labels = torch.arange(len(classes)).repeat_interleave(per_class)
     return torch.from_numpy(np.concatenate(images)), labels
 
 
-def _draw_glyph(glyph, draw, studio):
-    """The images of one class: glyph, its parameters repeated n times -> (n, 3, 36, 36) uint8."""
-    n, wild = len(glyph["angle"]), 0.0 if studio else 1.0
+def _draw_glyph(draw, n, wild, amplitude, phase, colour, stripes, angle, ringed):
+    """n images of a class, in the studio (wild 0) or out in the wild (1): (n, 3, 36, 36) uint8"""
+    def uniform(low, high, *shape):                   # per image; broadcasts over pixels
+        return draw.uniform(low, high, (n, *shape, 1, 1))
 
-    def pixelwise(values):                            # (n,) or (n, 3) -> broadcast over pixels
-        return values[..., None, None]
-
-    def uniform(low, high):
-        return pixelwise(draw.uniform(low, high, n))
-
-    axis = (np.arange(GLYPH_SIZE) + 0.5) / GLYPH_SIZE * 2 - 1
-    row, column = np.meshgrid(axis, axis, indexing="ij")
+    column = (np.arange(GLYPH_SIZE) + 0.5) / GLYPH_SIZE * 2 - 1
+    row = column[:, None]
     tilt, y, x = uniform(-0.8, 0.8), row - uniform(-0.2, 0.2), column - uniform(-0.2, 0.2)
     x, y = np.cos(tilt) * x + np.sin(tilt) * y, np.cos(tilt) * y - np.sin(tilt) * x
     x, y = x / uniform(0.5, 0.8), y / uniform(0.5, 0.8)
     radius, polar = np.hypot(x, y), np.arctan2(y, x)
-    amplitude = pixelwise(glyph["amplitude"] * draw.uniform(0.6, 1.4, (n, 6)))
-    phase = pixelwise(glyph["phase"] + draw.normal(0, 0.25, (n, 6)))
-    contour = 1 + (amplitude * np.cos(HARMONICS[:, None, None] * polar[:, None] + phase)).sum(1)
+    amplitude = amplitude * uniform(0.6, 1.4, 6)
+    phase = phase + draw.normal(0, 0.25, (n, 6, 1, 1))
+    contour = 1 + (amplitude * np.cos(HARMONICS * polar[:, None] + phase)).sum(1)
     inside = 1 / (1 + np.exp(12 * (radius - np.maximum(contour, 0.15))))[:, None]
-    across = np.cos(pixelwise(glyph["angle"])) * x + np.sin(pixelwise(glyph["angle"])) * y
-    across = np.where(pixelwise(glyph["ringed"]), radius, across)
-    texture = np.sin(across * pixelwise(glyph["stripes"]) + uniform(0, 2 * np.pi))[:, None]
+    across = radius if ringed else np.cos(angle) * x + np.sin(angle) * y
+    texture = np.sin(across * stripes + uniform(0, 2 * np.pi))[:, None]
     ground = np.sin(column * uniform(-5, 5) + row * uniform(-5, 5) + uniform(0, 2 * np.pi))[:, None]
 
     def blend(pair, weight):                          # weight in [-1, 1] mixes the two colours
-        first, second = pixelwise(pair[:, 0]), pixelwise(pair[:, 1])
+        first, second = pair[:, 0], pair[:, 1]
         return (first + second + weight * (first - second)) / 2
 
-    colour = glyph["colour"] + draw.normal(0, 0.08, (n, 2, 3))
-    plain = draw.uniform(0, 1, (n, 2, 3))
+    colour = colour + draw.normal(0, 0.08, (n, 2, 3, 1, 1))
+    plain = uniform(0, 1, 2, 3)
     plain[:, 1] = plain[:, 0] + wild * (plain[:, 1] - plain[:, 0])
     image = inside * blend(colour, texture) + (1 - inside) * blend(plain, ground)
-    light = draw.uniform(1 - 0.3 * wild, 1 + 0.25 * wild, (n, 1))
-    cast = draw.uniform(1 - 0.25 * wild, 1 + 0.25 * wild, (n, 3))
-    image = image * pixelwise(light * cast) + 0.03 * wild * draw.normal(0, 1, image.shape)
+    light = uniform(1 - 0.3 * wild, 1 + 0.25 * wild, 1)
+    cast = uniform(1 - 0.25 * wild, 1 + 0.25 * wild, 3)
+    image = image * (light * cast) + 0.03 * wild * draw.normal(0, 1, image.shape)
     return (np.clip(image, 0, 1) * 255).astype(np.uint8)
 
 
@@ -77,11 +73,12 @@ class SmallNet(nn.Sequential):
 
     def __init__(self):
         layers, width = [], 3
-        for out, pool in ((24, True), (48, True), (96, True), (128, False)):
+        for out in (24, 48, 96, 128):
             layers += [nn.Conv2d(width, out, 3, padding=1, bias=False), nn.BatchNorm2d(out),
-                       nn.ReLU(inplace=True)] + [nn.MaxPool2d(2)] * pool
+                       nn.ReLU(inplace=True), nn.MaxPool2d(2)]
             width = out
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        layers[-1] = nn.AdaptiveAvgPool2d(1)
+        super().__init__(*layers, nn.Flatten())
 
 
 # What `small` sees, whatever the dataset: 36 × 36, of which a random or the central 32 × 32.

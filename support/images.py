@@ -1,37 +1,21 @@
-"""Images from files, uint8 RGB (3, h, w): decoding, batches of them, the cache."""
+"""Images from files, uint8 RGB (3, h, w): one by one, in batches, from the cache."""
 import glob
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import PIL.Image
 import torch
-from torchvision.transforms import v2
+from torchvision.transforms.v2.functional import pil_to_tensor
 from tqdm import tqdm
 
 from support.command_line import cores
 from support.files import UserError, atomic, digest, lock
 
 
-def decode_as_stored(path):
-    """An image file -> an RGB PIL image as it is stored, as the papers' authors read it."""
-    try:
-        with open(path, "rb") as file, PIL.Image.open(file) as image:
-            return image.convert("RGB")
-    except Exception as error:              # Pillow fails in a dozen ways on damaged files
-        raise UserError(f"cannot read the image {path}: {error}")
-
-
-def to_tensor(prefix, image):
-    """The deterministic part of a transform, applied by PIL -> uint8 (3, h, w)"""
-    if prefix:
-        image = prefix(image)
-    return v2.functional.pil_to_tensor(image)
-
-
 class ImageFiles:
     """Indexable images from files, through the deterministic part of a transform.
 
-    decode: decode_as_stored, or photos.decode.  faults: None, or a dict {index: what is wrong}, in
+    decode: photos.decode, or decode_as_stored.  faults: None, or a dict {index: what is wrong}, in
     which an image that cannot be read is noted; the image is None then.
     """
 
@@ -43,11 +27,15 @@ class ImageFiles:
 
     def __getitem__(self, i):
         try:
-            return to_tensor(self.prefix, self.decode(self.paths[i]))
+            image = self.decode(self.paths[i])
         except UserError as error:
             if self.faults is None:
                 raise
             self.faults[i] = str(error)
+            return None
+        if self.prefix:                                 # applied by PIL
+            image = self.prefix(image)
+        return pil_to_tensor(image)
 
 
 def read_ahead(images, size, threads):
@@ -73,6 +61,7 @@ class CachedImages:
     def __init__(self, path):
         images = np.lib.format.open_memmap(path, "c")               # (n, h, w, 3), as PIL has them
         self.path, self.whole = path, torch.from_numpy(images).permute(0, 3, 1, 2)
+        self.split = self.whole.split
 
     def __reduce__(self):                          # a worker gets the path, not the file's content
         return CachedImages, (self.path,)
@@ -105,12 +94,11 @@ def cache_images(files, place, sources):
 
 
 def _build_cache(files, path):
-    n, (channels, height, width) = len(files), files[0].shape
+    n, (channels, *sides) = len(files), files[0].shape
     print(f"building the cache {path}: {n:,} images", flush=True)
     with atomic(path, "wb") as file:
         np.lib.format.write_array_header_1_0(
-            file, {"descr": "|u1", "fortran_order": False, "shape": (n, height, width, channels)})
-        with tqdm(total=n, desc="decoding", unit="image", leave=False, disable=None) as bar:
-            for images in read_ahead(files, 16, cores()):
-                file.write(images.permute(0, 2, 3, 1).numpy().tobytes())
-                bar.update(len(images))
+            file, {"descr": "|u1", "fortran_order": False, "shape": (n, *sides, channels)})
+        batches = read_ahead(files, 16, cores())
+        for images in tqdm(batches, "decoding", n // 16, unit="batch", leave=False, disable=None):
+            file.write(images.permute(0, 2, 3, 1).numpy().tobytes())

@@ -20,10 +20,10 @@ FOLDERS = {  # under the data root; the first one is advised
     "cub": ["CUB_200_2011"], "sop": ["Stanford_Online_Products"],
     "cars": ["cars", "cars196", "stanford_cars"],
     "inshop": ["inshop", "In-shop Clothes Retrieval Benchmark"]}
-ARCHIVES = {  # of that folder: address, bytes, md5
-    "cub": ("https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz", 1_150_585_339,
+ARCHIVES = {  # of that folder: address, size, md5
+    "cub": ("https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz", "1.2 GB",
             "97eceeb196236b17998738112f37df78"),
-    "sop": ("ftp://cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip", 3_083_860_082,
+    "sop": ("ftp://cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip", "3.1 GB",
             "7f73d41a2f44250d4779881525aea32e")}
 BY_HAND = {  # where there is no archive to download
     "cars": "{0}/car_ims (of car_ims.tgz, md5 d5c8f0aa497503f355e17dc7886c3f14) and "
@@ -46,133 +46,88 @@ def read_dataset(name, root):
     class)]}.  UserError: missing or not whole."""
     name = of_papers(name)
     readers = {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}
-    folder, source = _place_and_source(name, root)
-    splits = {"train": [], "test": []}
-    for part, path, c in readers[name](folder):
-        splits.setdefault(part, []).append((path, c))
-    counts = {}
-    for part, rows in splits.items():
-        classes = {c for _, c in rows}
-        counts[part] = len(rows), len(classes)
-    if counts != COUNTS[name]:
-        raise UserError(f"{folder} has {_in_words(counts)}; the whole dataset, split by class as "
-                        f"in the papers, has {_in_words(COUNTS[name])}")
-    paths = [path for rows in splits.values() for path, _ in rows]
-    missing = _missing(paths)
-    if missing:
-        advice = "a half-extracted archive? unpack it again"
-        if len(missing) == len(paths):
-            advice = f"known layouts: {source}"
-        raise UserError(f"{len(missing):,} of the {len(paths):,} images of {name} are missing, "
-                        f"{missing[0]} first: {advice}")
-    return folder, splits
-
-
-def _place_and_source(name, root):
-    """-> the folder of a dataset, and where to get it.  UserError: no such folder."""
-    folder = Path(root, FOLDERS[name][0])
-    for other in FOLDERS[name][1:]:
-        if not folder.is_dir() and Path(root, other).is_dir():
-            folder = Path(root, other)
+    folders = [Path(root, other) for other in FOLDERS[name]]
+    folder = next(filter(Path.is_dir, folders), folders[0])
     if name in ARCHIVES:
         url, size, md5 = ARCHIVES[name]
         source = (f"python common.py prepare {name} --data-root {shlex.quote(str(root))} downloads "
-                  f"it ({size / 1e9:.1f} GB); or unpack {url} ({size:,} bytes, md5 {md5}) to "
-                  f"{folder}")
+                  f"it ({size}); or unpack {url} (md5 {md5}) to {folder}")
     else:
-        source = f"put there {BY_HAND[name]}".format(folder)
+        source = f"wanted are {BY_HAND[name]}".format(folder)
     if not folder.is_dir():
         raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): "
                         + source)
-    return folder, source
-
-
-def _in_words(counts):
-    words = []
-    for part, (images, classes) in counts.items():
-        words.append(f"{part} {images:,} images of {classes:,} classes")
-    return ", ".join(words)
-
-
-def _missing(paths):
-    """The files that are not there.  Each folder is listed once: on a network's file system
-    300,000 looks take minutes."""
-    names_in, missing = {}, []
-    for path in paths:
-        place = path.parent
-        if place not in names_in:
-            names_in[place] = set(os.listdir(place)) if place.is_dir() else set()
-        if path.name not in names_in[place]:
-            missing.append(path)
-    return missing
+    splits = {"train": [], "test": []}
+    try:
+        for part, path, kind in readers[name](folder):
+            splits.setdefault(part, []).append((path, kind))
+    except Exception as error:          # damaged lists fail in a dozen ways
+        raise UserError(f"cannot read the lists in {folder} ({type(error).__name__}: "
+                        f"{reason(error)}), a half-extracted archive?  {source}")
+    counts = {}
+    for part, rows in splits.items():
+        counts[part] = len(rows), len({kind for _, kind in rows})
+    if counts != COUNTS[name]:
+        raise UserError(f"{folder} has {counts} images and classes; the whole dataset, split by "
+                        f"class as in the papers, has {COUNTS[name]}")
+    paths = [path for rows in splits.values() for path, _ in rows]
+    here = {}           # each folder is listed once: on a network disk 300,000 looks take minutes
+    for place in {path.parent for path in paths}:
+        here[place] = {*os.listdir(place)} if place.is_dir() else ()
+    missing = [path for path in paths if path.name not in here[path.parent]]
+    if missing:
+        raise UserError(f"{len(missing):,} of the {len(paths):,} images of {name} are missing, "
+                        f"{missing[0]} first: a half-extracted archive?  {source}")
+    return folder, splits
 
 
 def _rows(path, *kinds, header=0):
-    """The rows of a list file, each field as its kind.  UserError: no file, a malformed row."""
-    wanted = " ".join({int: "number", str: "text"}[kind] for kind in kinds)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()[header:]
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path} ({error}): a half-extracted archive?")
+    """The rows of a list file, each field as its kind."""
+    lines = path.read_text(encoding="utf-8").splitlines()[header:]
     for number, line in enumerate(lines, header + 1):
         try:
             yield [kind(field) for kind, field in zip(kinds, line.split(), strict=True)]
         except ValueError:
-            raise UserError(f"{path}, line {number}: '{line[:80]}' is not {len(kinds)} fields: "
-                            + wanted)
+            raise ValueError(f"{path.name}, line {number}: '{line[:80]}'")
 
 
 def _cub(folder):
     """CUB-200-2011: classes 1-100 train, 101-200 test."""
     class_of = dict(_rows(folder / "image_class_labels.txt", int, int))
     for i, path in _rows(folder / "images.txt", int, str):
-        if i not in class_of:
-            raise UserError(f"{folder / 'image_class_labels.txt'} has no class for image {i}")
         part = "train" if class_of[i] <= 100 else "test"
         yield part, folder / "images" / path, Path(path).parent.name
 
 
 def _below(folder, name):
-    """Where a file or folder of a name lies, somewhere below a folder"""
-    found = [*folder.rglob(name)]
-    return found[-1] if found else folder / name
+    """Where a file or folder of a name lies: in a folder, or the deepest of two levels below it."""
+    return [folder / name, *folder.glob(f"*/{name}"), *folder.glob(f"*/*/{name}")][-1]
 
 
 def _cars(folder):
     """Cars-196: classes 1-98 train, 99-196 test, of the original layout, car_ims, or of cars_train
     and cars_test pooled, which some copies have in folders of the same name."""
-    lists = {("cars_annos.mat", "car_ims"): "relative_im_path"}         # field of file names
+    lists = [("cars_annos.mat", "car_ims", "relative_im_path")]         # field of file names
     if not (folder / "car_ims").is_dir():
-        lists = {("cars_train_annos.mat", "cars_train"): "fname",
-                 ("cars_test_annos_withlabels.mat", "cars_test"): "fname"}
-    for names, field in lists.items():              # somewhere below folder
-        path, images = _below(folder, names[0]), _below(folder, names[1])
-        try:
-            with open(path, "rb") as file:
-                table = scipy.io.loadmat(file, squeeze_me=True)["annotations"]
-            rows = [(Path(str(name)).name, int(c)) for name, c in zip(table[field], table["class"])]
-        except Exception as error:          # loadmat fails in a dozen ways on a damaged file
-            raise UserError(f"cannot read '{field}' and 'class' of 'annotations' in {path}: "
-                            f"{reason(error)}; wanted are {BY_HAND['cars'].format(folder)}")
-        for name, c in rows:
-            yield "train" if c <= 98 else "test", images / name, c
+        lists = [("cars_train_annos.mat", "cars_train", "fname"),
+                 ("cars_test_annos_withlabels.mat", "cars_test", "fname")]
+    for file, images, field in lists:
+        table = scipy.io.loadmat(_below(folder, file), squeeze_me=True)["annotations"]
+        images = _below(folder, images)
+        for name, kind in zip(table[field], table["class"]):
+            part = "train" if kind <= 98 else "test"
+            yield part, images / Path(str(name)).name, int(kind)
 
 
 def _sop(folder):
     """Stanford Online Products: its own split by class."""
     for part in ("train", "test"):
-        for _, c, _, path in _rows(folder / f"Ebay_{part}.txt", int, int, int, str, header=1):
-            yield part, folder / path, c
+        for _, kind, _, path in _rows(folder / f"Ebay_{part}.txt", int, int, int, str, header=1):
+            yield part, folder / path, kind
 
 
 def _inshop(folder):
     """In-Shop: its own split; queries (test) are searched in the gallery."""
-    lists = images = folder
-    if (folder / "Eval").is_dir():
-        lists = folder / "Eval"
-    if (folder / "Img").is_dir():
-        images = folder / "Img"
-    for path, c, part in _rows(lists / "list_eval_partition.txt", str, str, str, header=2):
-        if part == "query":
-            part = "test"
-        yield part, images / path, c
+    lists, images = _below(folder, "list_eval_partition.txt"), _below(folder, "img").parent
+    for path, kind, part in _rows(lists, str, str, str, header=2):
+        yield {"query": "test"}.get(part, part), images / path, kind

@@ -8,11 +8,11 @@ Training, check, eval.py and --query read a folder by this Folder.  The papers k
 """
 import collections
 import contextlib
-import functools
 import hashlib
 import io
 import os
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from pathlib import Path
 from unicodedata import normalize
 
@@ -34,20 +34,32 @@ PARTS = {  # what people call the parts of a dataset, in any capitals
 
 
 # ---------------------------------------------------------------------------- what a viewer shows
-def decode(photo):
-    """A path, an open file or a PIL image -> an RGB PIL image, as a viewer shows it: upright,
-    transparent parts on white, 16-bit grey scaled to 8 bits, in the colours of its profile.  A
-    broken tag or profile is left aside."""
+@contextlib.contextmanager
+def opened(photo):
+    """A path, an open file or a PIL image -> a PIL image.  UserError if it cannot be read."""
     try:
         if isinstance(photo, PIL.Image.Image):
-            return _as_shown(photo.copy())
-        with contextlib.ExitStack() as stack:
-            file = photo
-            if not hasattr(photo, "read"):
-                file = stack.enter_context(open(photo, "rb"))
-            return _as_shown(stack.enter_context(PIL.Image.open(file)))
+            yield photo.copy()
+        elif hasattr(photo, "read"):
+            yield PIL.Image.open(photo)
+        else:
+            with open(photo, "rb") as file, PIL.Image.open(file) as image:
+                yield image
     except Exception as error:              # Pillow fails in a dozen ways on damaged files
         raise UserError(f"cannot read the image {photo}: {error}")
+
+
+def decode_as_stored(photo):
+    """A photo -> an RGB PIL image as it is stored, as the papers' authors read theirs."""
+    with opened(photo) as image:
+        return image.convert("RGB")
+
+
+def decode(photo):
+    """A photo -> an RGB PIL image as a viewer shows it: upright, transparent parts on white, 16-bit
+    grey scaled to 8 bits, in the colours of its profile.  A broken tag or profile is left aside."""
+    with opened(photo) as image:
+        return _as_shown(image)
 
 
 def _as_shown(image):
@@ -67,27 +79,23 @@ def _as_shown(image):
         white = PIL.Image.new("RGBA", image.size, "white")
         image = PIL.Image.alpha_composite(white, image.convert("RGBA"))
     with contextlib.suppress(Exception):        # a broken profile, a Pillow without littlecms
-        transform = _to_srgb(profile, mode)
-        if transform:
-            return transform.apply(image.convert(mode))
+        own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if not str(own.profile.profile_description).startswith("sRGB IEC61966"):
+            return ImageCms.profileToProfile(image.convert(mode), own,
+                                             ImageCms.createProfile("sRGB"), outputMode="RGB")
     return image.convert("RGB")
 
 
-@functools.lru_cache(100)
-def _to_srgb(profile, mode):
-    """An ICC profile of images of a mode -> its transform; None if there is none, or it is sRGB."""
-    if profile:
-        own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        if not str(own.profile.profile_description).startswith("sRGB IEC61966"):
-            return ImageCms.buildTransform(own, ImageCms.createProfile("sRGB"), mode, "RGB")
-
-
 # ---------------------------------------------------------------------------- what a folder means
+def for_people(name):
+    return name[0] != "." and name.lower() not in LITTER
+
+
 def files_below(folder):
     """-> the images below a folder, in order, and the other files that are for people.  Links are
-    followed, but into each folder once.  UserError: a folder that cannot be read."""
+    followed, but into each folder once.  OSError: a folder that cannot be read."""
     def refuse(error):
-        raise UserError(f"cannot read the folder {error.filename}: {error.strerror}")
+        raise error
     seen, images, others = set(), [], []
     for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
         real = os.path.realpath(place)
@@ -96,9 +104,8 @@ def files_below(folder):
             folders.clear()
             continue
         seen.add(real)
-        for names in (folders, files):
-            names[:] = sorted(n for n in names if n[0] != "." and n.lower() not in LITTER)
-        for name in files:
+        folders[:] = sorted(filter(for_people, folders))
+        for name in filter(for_people, files):
             path = Path(place, name)
             if path.suffix.lower() in IMAGES:
                 images.append(path)
@@ -114,118 +121,86 @@ class Folder:
     top are parts (PARTS), with the classes below them.  A part has sub-folders of images, or there
     is nothing but parts: a folder `train` of steam engines beside `car` and `bus` is a class.
     images: {path: (part, class)}; part "" in a folder without parts, class None in no sub-folder.
+    deeper: what to say of folders of images below the classes.
     """
 
     def __init__(self, path):
         self.path = Path(path)
         if not path or not self.path.is_dir():
-            raise UserError(f"unknown dataset '{path}': no folder of images (moved? "
-                            "--dataset says where to), and none of cub, cub128, cars, sop, inshop, "
-                            "glyphs")
+            raise UserError(f"unknown dataset '{path}': no folder of images (moved? --dataset says "
+                            "where to), and none of cub, cub128, cars, sop, inshop, glyphs")
+        folders, self.images, self.deeper = {}, {}, ""
         images, self.others = files_below(self.path)
         if not images:
             raise UserError(f"{path} has no images")
-        at_top, with_folders = set(), set()
         for image in images:
-            names = self._names(image)
-            at_top.update(names[:1])
+            names = image.relative_to(self.path).parts[:-1]
+            folders[image] = [normalize("NFC", name) for name in names]
+        top = {names[0] for names in folders.values() if names}
+        called = sorted(name for name in top if name.lower() in PARTS)
+        if len(called) < len(top):
+            with_folders = {names[0] for names in folders.values() if len(names) > 1}
+            called = [name for name in called if name in with_folders]
+        self.parts = {name: PARTS[name.lower()] for name in called}     # {name at the top: part}
+        if len({*self.parts.values()}) < len(called):
+            raise UserError(f"{path} has {', '.join(called)}, of which two mean one part; what "
+                            "test images are searched in is named gallery")
+        deeper = []
+        for image, names in folders.items():
+            part = ""
+            if names and names[0] in self.parts:
+                part = self.parts[names.pop(0)]
+            self.images[image] = part, names[0] if names else None
             if len(names) > 1:
-                with_folders.add(names[0])
-        if at_top <= {name for name in at_top if name.lower() in PARTS}:
-            with_folders = at_top
-        self.parts = {}                                 # {name at the top: its part}
-        for name in with_folders:
-            if name.lower() in PARTS:
-                self.parts[name] = PARTS[name.lower()]
-        self.images = {image: self._place(image) for image in images}
+                deeper.append(image.parent.relative_to(self.path).as_posix())
+        if deeper:
+            self.deeper = (f"{len({*deeper}):,} folders of images lie below the classes, as "
+                           f"{min(deeper)} does; an image's class is the folder above them.  To "
+                           'have a class for each: docs/running.md, "A folder per class, deeper"')
 
-    def _names(self, path):
-        """The folders between this one and a file."""
-        return [normalize("NFC", name) for name in path.relative_to(self.path).parts[:-1]]
-
-    def _place(self, path):
-        part, *names = "", *self._names(path), None
-        if names[0] in self.parts:
-            part = self.parts[names.pop(0)]
-        return part, names[0]
-
-    def _rows(self, *parts):
+    def rows(self, *parts):
         """[(path, class)] of the images of these parts that have a class, by class."""
         rows = []
         for path, (part, kind) in self.images.items():
-            if part in parts and kind is not None:
+            if part in parts and kind:
                 rows.append((path, kind))
-        return sorted(rows, key=lambda row: row[1])
-
-    def _splits(self, *parts):
-        """{part: its rows} of those of these parts that there are."""
-        splits = {}
-        for part in parts:
-            names = sorted(name for name, own in self.parts.items() if own == part)
-            if len(names) > 1:
-                raise UserError(f"{self.path} has {' and '.join(names)}, which mean one part; what "
-                                "test images are searched in is named gallery")
-            if names:
-                splits[part] = self._rows(part)
-        return splits
+        return sorted(rows, key=itemgetter(1))
 
     def splits(self):
         """What trains and what tests, {"train", "test", perhaps "gallery": [(path, class)]}: those
         parts or, where there are none, the first and the second half of the classes, as in the
         papers.  UserError: nothing can be trained or tested on it."""
-        self._refuse_lost()
-        if self.parts:
-            splits = {"train": [], "test": []} | self._splits("train", "test", "gallery")
-            for part, rows in splits.items():
-                self._need(2 if part == "train" else 1, rows, part)
-        else:
-            rows = self._rows("")
-            classes = self._need(4, rows, "")
+        splits = {part: self.rows(part) for part in ("train", "test")}
+        if "gallery" in self.parts.values():
+            splits["gallery"] = self.rows("gallery")
+        if not self.parts:
+            rows = self.rows("")
+            classes = sorted({kind for _, kind in rows})
             first = classes[:len(classes) // 2]
             splits = {"train": [row for row in rows if row[1] in first],
                       "test": [row for row in rows if row[1] not in first]}
-        count = collections.Counter(kind for _, kind in splits["test"])
-        lone = [kind for kind in count if count[kind] < 2]
+        counts = {}
+        for part, rows in splits.items():
+            counts[part] = collections.Counter(kind for _, kind in rows)
+        if len(counts["train"]) < 2 or not all(counts.values()):
+            found = ", ".join(f"{part} {len(count)}" for part, count in counts.items())
+            raise UserError(f"{self.path} has too few sub-folders with images, one per class "
+                            f"({found}): it needs four, of which half train, or train/ with two "
+                            f"and test/.  {self.deeper}".rstrip())
+        lone = [kind for kind, count in counts["test"].items() if count < 2]
         if lone and "gallery" not in splits:
-            raise UserError(f"{self.path}: {len(lone)} of {len(count)} test classes have one "
-                            f"image, {listed(lone)}: each needs two, or a gallery/ to be found in")
-        if "gallery" in splits and not any(kind in count for _, kind in splits["gallery"]):
-            raise UserError(f"{self.path}/gallery has no class of {self.path}/test to find")
+            raise UserError(f"{self.path}: {len(lone)} test classes have one image, "
+                            f"{listed(lone)}: each needs two, or a gallery/ to be found in")
         return splits
-
-    def _need(self, least, rows, part):
-        """The names of the classes.  UserError: fewer than needed."""
-        classes = sorted({kind for _, kind in rows})
-        if len(classes) < least:
-            deeper = self._deeper([path for path, _ in rows])
-            raise UserError(f"{self.path / part} has {len(classes) or 'no'} sub-folders with "
-                            f"images: it needs one per class and at least {least}; half of the "
-                            "classes train, unless there are train/ and test/"
-                            + (deeper and f".  {deeper}"))
-        return classes
-
-    def _refuse_lost(self):
-        """UserError: images that are links to nowhere, a class of which no image can be read."""
-        dead = [path for path in self.images if not path.exists()]
-        if dead:
-            raise UserError(f"{self.path} has {len(dead)} links that lead nowhere: {listed(dead)}")
-        lost, places = {}, set(self.images.values())
-        for path in self.others:
-            part, kind = place = self._place(path)
-            unused = part == "val" or self.parts and not part
-            if kind is not None and place not in places and not unused:
-                lost[place] = path.relative_to(self.path)
-        if lost:
-            raise UserError(f"{self.path}: {len(lost)} classes have no image that can be read "
-                            f"here, but {listed([*lost.values()])}: save as JPEG or PNG, or move "
-                            "them away")
 
     def judged(self):
         """What a trained network is judged by, {"test", perhaps "gallery": [(path, class)]}: its
         test/, in its gallery/, or without a test/ all images.  UserError: none has a class."""
-        splits = self._splits("test", "gallery")
-        if "test" not in splits:
-            splits = {"test": self._rows("", "train", "val", "gallery")}
+        splits = {"test": self.rows("", "train", "val", "gallery")}
+        if "test" in self.parts.values():
+            splits = {"test": self.rows("test")}
+            if "gallery" in self.parts.values():
+                splits["gallery"] = self.rows("gallery")
         if not splits["test"]:
             raise UserError(f"{self.path} has no classes in sub-folders, so no figures; --query "
                             "PHOTO --gallery FOLDER searches it")
@@ -237,33 +212,19 @@ class Folder:
         used_at_top = {path.relative_to(self.path).parts[0] for path in used}
         folders, files = collections.Counter(), []
         for path in sorted({*self.images, *self.others} - used):
-            name = path.relative_to(self.path)
-            top = name.parts[0]
-            if path.parent == self.path or top in used_at_top:
-                files.append(name.as_posix())
+            name = path.relative_to(self.path).as_posix()
+            top, below, _ = name.partition("/")
+            if below and top not in used_at_top:
+                folders[top] += 1
             else:
-                folders[f"{top}/"] += 1
-        left_out = [f"{name} ({n:,} files)" for name, n in folders.items()]
+                files.append(name)
+        left_out = [f"{top}/ ({n:,} files)" for top, n in folders.items()]
         if files:
             left_out.append(f"{len(files):,} files: {listed(files)}")
         if left_out:
             print(f"note: left out of {self.path}: {'; '.join(left_out)}")
-        deeper = self._deeper(used)
-        if deeper:
-            print(f"note: {deeper}")
-
-    def _deeper(self, paths):
-        """In words, which folders of images lie below the classes; "" if none do."""
-        deeper = set()
-        for path in paths:
-            part, _ = self.images[path]
-            if len(self._names(path)) > (2 if part else 1):
-                deeper.add(path.parent.relative_to(self.path).as_posix())
-        if not deeper:
-            return ""
-        return (f"{len(deeper):,} folders of images lie below the classes, as {min(deeper)} does; "
-                "an image's class is the folder above them.  To have a class for each: "
-                "docs/running.md, \"A folder per class, deeper\"")
+        if self.deeper:
+            print(f"note: {self.deeper}")
 
 
 # ---------------------------------------------------------------------------- what a photo is

@@ -1,23 +1,22 @@
 """The run folder: settings, log, checkpoint, result of one training; its resumption, its tables."""
 import ast
-import errno
 import functools
 import io
 import json
+import os
 import re
 import sys
 import time
 from operator import itemgetter
 from pathlib import Path
 
-import filelock
 import torch
 from tqdm import tqdm
 
 from support import machine
 from support.command_line import RUNTIME_ONLY, plain
-from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, listed, load_torch, lock,
-                           reason, write_json)
+from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, load_torch, lock, reason,
+                           write_json)
 
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
@@ -29,59 +28,55 @@ NOT_COMPARED = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "im
 @functools.cache
 def code_of(paper):
     """The code of a run: a digest of the syntax trees of its script and of what every training runs
-    through, the same on every Python.  Comments and docstrings are not in it, nor are messages,
-    texts with a blank, outside the script.  What command lines decide are settings."""
-    script = ROOT / f"{paper}.py"
-    files = [script, ROOT / "common.py", ROOT / "eval.py"]
-    for name in ("files", "glyphs", "images", "layouts", "networks", "photos", "ranks",
-                 "runs"):
-        files.append(ROOT / "support" / f"{name}.py")
+    through, the same on every Python.  What command_line.py and machine.py decide is settings."""
+    files = [ROOT / f"{paper}.py", ROOT / "common.py", ROOT / "eval.py"]
+    for file in sorted(ROOT.glob("support/*.py")):
+        if file.name not in ("command_line.py", "machine.py"):
+            files.append(file)
+    trees = [_syntax(ast.parse(file.read_text(encoding="utf-8"))) for file in files]
+    return digest(ascii(trees))[:12]                    # what repr escapes depends on the Python
 
-    def as_text(node, messages):
-        """Newer Pythons have more fields; those that older code leaves empty are left out."""
-        if isinstance(node, list):
-            return f"[{' '.join(as_text(item, messages) for item in node)}]"
-        if not isinstance(node, ast.AST):
-            return ascii(node)              # what repr escapes depends on the Python
-        parts, fields = [node], dict(ast.iter_fields(node))
-        fields.pop("kind", None)                        # of a text: u""
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-            if ast.get_docstring(node):
-                fields["body"] = node.body[1:]
-        if isinstance(node, ast.JoinedStr):             # Python 3.12 adds "" to f"{x:{width}}"
-            parts = [part for part in node.values if getattr(part, "value", None) != ""]
-            fields["values"] = parts
-        for part in parts:
-            if not messages and isinstance(part, ast.Constant) and " " in str(part.value):
-                return "message"
-        text = type(node).__name__
-        for name, value in sorted(fields.items()):
-            if value is not None and value != []:
-                text += f" {name}={as_text(value, messages)}"
-        return f"({text})"
-    trees = [as_text(ast.parse(file.read_text(encoding="utf-8")), file == script) for file in files]
-    return digest(*trees)[:12]
+
+def _syntax(node):
+    """A syntax tree as nested lists.  All texts with a blank are alike, because they are docstrings
+    and messages; fields that are empty are left out, because newer Pythons have more of them."""
+    if isinstance(node, list):
+        return [_syntax(item) for item in node]
+    if isinstance(node, ast.Constant):
+        return "a text" if " " in str(node.value) else node.value
+    if isinstance(node, ast.JoinedStr):
+        parts = [_syntax(part) for part in node.values]
+        if "a text" in parts:
+            return "a text"
+        return [part for part in parts if part != ""]   # Python 3.12 adds "" to f"{x:{width}}"
+    if not isinstance(node, ast.AST):
+        return node
+    fields = [type(node).__name__]
+    for name, value in sorted(ast.iter_fields(node)):
+        if value is not None and value != []:
+            fields += [name, _syntax(value)]
+    return fields
 
 
 def run_folder(paper, cfg):
     """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`; not the path of a
-    file of weights."""
-    dataset = re.sub("[\ud800-\udfff]", "_", _dataset_name(cfg))        # bytes that are no text
-    parts = [paper, dataset]
+    file of weights.  UserError: no file system takes a name so long."""
+    parts = [paper, dataset_name(cfg)]
     for name, value in cfg.changed.items():
         if name != "weights" or value == "random":
-            parts.append(name + plain(value, between="_"))
+            parts.append(name + plain(value).replace(" ", "_"))
     if cfg.name:
         parts.append(cfg.name)
-    return Path(cfg.out, "-".join([*parts, f"s{cfg.seed}"]))
+    folder = Path(cfg.out, "-".join([*parts, f"s{cfg.seed}"]))
+    if len(os.fsencode(folder.name)) > 255:
+        raise UserError(f"the run's folder {folder.name} has a name too long: it is made of the "
+                        "dataset's name, --name and each setting that is not the preset's; shorten "
+                        "the longest")
+    return folder
 
 
-def _dataset_name(cfg):
-    return Path(cfg.dataset).resolve().name
-
-
-def _but_epochs(folder):
-    return re.sub(r"-epochs\d+", "", folder.name)
+def dataset_name(cfg):
+    return re.sub("[\ud800-\udfff]", "_", Path(cfg.dataset).resolve().name)     # bytes, no text
 
 
 def differences(old, new):
@@ -91,79 +86,58 @@ def differences(old, new):
     Where a run was computed does not count, and a weights file counts by its hash, not its path.
     Who does not know a run's code, images or weights leaves them out of its config.
     """
-    old, new = _comparable(old), _comparable(new)
+    old, new = _with_splits(old), _with_splits(new)
     differ = {}
     for what, value in new.items():
-        if what in old and old[what] != value:
+        if what in old and what not in NOT_COMPARED and old[what] != value:
             differ[what] = old[what], value
     if "auto" in differ.get("precision", ()):           # whichever the other run has
         del differ["precision"]
     return differ
 
 
-def _comparable(config):
-    """A config as JSON has it, without what is not compared; its images by split."""
-    compared = {}
-    for key, value in json.loads(json.dumps(config)).items():
-        if key not in NOT_COMPARED:
-            compared[key] = value
+def _with_splits(config):
+    """A config that has the digest of each split's images beside the others."""
+    splits = {}
     for split, value in (config.get("images") or {}).items():
         if isinstance(value, str):                      # old runs have digests of classes
-            compared[f"images of {split}"] = value
-    return compared
+            splits[f"images of {split}"] = value
+    return config | splits
 
 
 def why_other(folder, config):
     """Why a folder does not hold the run of a config, in words; "" if it does, or holds none."""
-    old = read_config(folder)
+    old = read_json(folder / "config.json")
     if old is None:
         return "without its config.json" if (folder / "last.pt").exists() else ""
-    splits, settings, reasons = [], [], []
+    told = []
     for what, (there, now) in differences({"code": None} | old, config).items():
-        if what.startswith("images of "):
-            splits.append(what.removeprefix("images of "))
-        elif what == "code":
-            reasons.append(f"of other code: of {config['paper']}.py, common.py, eval.py or "
-                           f"support/ (commit {old.get('commit')})")
-        else:
-            settings.append(f"{what} (there {there!r}, now {now!r})")
-    if splits:
-        reasons.append(f"on other images: names, sizes or contents of {', '.join(splits)} differ")
-    if settings:
-        reasons.append(f"with other settings: {', '.join(settings)}")
-    return ", ".join(reasons)
+        told.append(f"{what} (there {there!r}, now {now!r})")
+    if not told:
+        return ""
+    return f"with other {', '.join(told)}, made at commit {old.get('commit')}"
 
 
 # ---------------------------------------------------------------------------- its files
 def read_checkpoint(path):
     """A last.pt -> its dict.  UserError unless one of the three scripts wrote it."""
     saved = load_torch(path)
-    ours = isinstance(saved, dict) and saved.get("paper") in PAPERS
-    if not ours or not isinstance(saved.get("config"), dict):
+    if not isinstance(saved, dict) or saved.get("paper") not in PAPERS:
         raise UserError(f"{path} is not a checkpoint of {', '.join(PAPERS)}")
     return saved
 
 
-def _read_json(path, what, *keys):
-    """A JSON file of a run folder -> dict, None where there is none.  UserError if it is damaged or
-    lacks one of the keys."""
+def read_json(path):
+    """A JSON file of a run's folder -> dict, None where there is none.  UserError if damaged."""
     if not path.exists():
         return None
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         values = None
-    if not isinstance(values, dict) or not values.keys() >= {*keys}:
-        raise UserError(f"{path} is not the {what} of a run: delete {path.parent} to train anew")
+    if not values or not isinstance(values, dict):
+        raise UserError(f"{path} is damaged: delete {path.parent} to train anew")
     return values
-
-
-def read_config(folder):
-    return _read_json(folder / "config.json", "settings")
-
-
-def read_result(folder):
-    return _read_json(folder / "result.json", "result", "last epoch", "best on test")
 
 
 class Run:
@@ -177,66 +151,36 @@ class Run:
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
         self.started = None                             # when this process began to train
         self.folder = run_folder(paper, cfg)
-        commit, self.no_commit = machine.commit()
         self.config = {
             "paper": paper, **vars(cfg), "weights_sha256": weights, "splits": data.counts(),
-            "images": data.identity, "code": code_of(paper),
-            "versions": machine.versions(), "commit": commit,
-            "processor": machine.processor(torch.device(cfg.device))}
+            "images": data.identity, "code": code_of(paper), "versions": machine.versions(),
+            "commit": machine.commit(), "processor": machine.processor(torch.device(cfg.device))}
         if not cfg.again:
-            try:
-                why = why_other(self.folder, self.config)
-            except OSError as error:
-                raise self._no_folder(error)
+            why = why_other(self.folder, self.config)
             if why:
                 raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run "
                                 "beside it, --again in its place")
         self._print_header(data, weights)
 
-    def _no_folder(self, error):
-        """A UserError for the OSError of a folder that cannot be read or made."""
-        message = f"cannot write {self.folder}: {error.strerror}"
-        if error.errno == errno.ENAMETOOLONG:
-            message += (f": it is made of the dataset's name, {_dataset_name(self.cfg)}, of --name "
-                        "and of each setting that is not the preset's; shorten the longest")
-        return UserError(message)
-
     def _print_header(self, data, weights):
-        cfg = self.cfg
-        print(f"{self.paper} on {_dataset_name(cfg)} · {cfg.device} "
-              f"({self.config['processor']}, {torch.get_num_threads()} threads) · torch "
-              f"{torch.__version__}")
-        shared = "none of them in train"
-        if data.shared():
-            shared = f"{data.shared()} of them in train (closed-set retrieval)"
-        parts = {"train": data.train, "held out": data.val, "test": f"{data.test}, {shared}",
-                 "gallery": data.gallery}
-        print(" · ".join(f"{name} {part}" for name, part in parts.items() if part))
+        cfg, config = self.cfg, self.config
+        print(f"{self.paper} on {dataset_name(cfg)} · {cfg.device} ({config['processor']}, "
+              f"{torch.get_num_threads()} threads) · torch {torch.__version__}")
+        splits = {"train": data.train, "held out": data.val,
+                  "test": f"{data.test}, {data.shared() or 'none'} of them in train",
+                  "gallery": data.gallery}
+        print(*(f"{name} {split}" for name, split in splits.items() if split), sep=" · ")
         print(f"backbone {cfg.backbone}, weights {weights[:12]}")
-        settings = "the preset"
-        if cfg.changed:
-            settings += ", but " + ", ".join(f"{k} {plain(v)}" for k, v in cfg.changed.items())
-        print(f"settings: {settings} · {cfg.epochs} epochs, batch {cfg.batch}, lr {cfg.lr:g}, "
-              f"{cfg.precision}")
-        if self.config["commit"] is None:
-            print(f"note: the commit of this code is unknown: {self.no_commit}")
-        others = [folder for folder in self.folder.parent.glob("*")
-                  if _but_epochs(folder) == _but_epochs(self.folder)]
-        if others and self.folder not in others:
-            print(f"note: {listed(others)} differs in --epochs; this run starts from epoch 1")
+        changed = [f"{name} {plain(value)}" for name, value in cfg.changed.items()]
+        print(f"settings: the preset, but {', '.join(changed) or 'nothing'} · {cfg.epochs} epochs, "
+              f"batch {cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
+        if config["commit"] is None:
+            print("note: the commit of this code is unknown: no git, or no checkout of git")
 
     def __enter__(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = lock(self.folder / ".lock", LOCK_WAIT)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            locked = self.lock.__enter__()
-        except filelock.Timeout:
-            raise UserError(f"another process is training in {self.folder}")
-        except OSError as error:                                        # a file in the way
-            raise self._no_folder(error)
-        if not locked:
-            print(f"note: {self.folder} is on a file system without locks, so nothing keeps a "
-                  "second process from training in it at the same time")
+        self.lock.__enter__()
         if self.cfg.again:
             for name in ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json"):
                 (self.folder / name).unlink(missing_ok=True)
@@ -246,28 +190,19 @@ class Run:
 
     def __exit__(self, kind, error, traceback):
         self.lock.__exit__(None, None, None)
+        advice = (f"{self.folder} keeps its whole epochs; the same command (less --again) "
+                  "continues it")
         if error is None:
             print(f"run {self.folder}")
-        advice = f"{self.folder} has no whole epoch yet; the same command starts it anew"
-        if self.history:
-            again = " without --again" if self.cfg.again else ""
-            advice = (f"{self.folder} keeps its last whole epoch; the same command{again} "
-                      "continues it")
-        if kind is KeyboardInterrupt:
+        elif kind is KeyboardInterrupt:
             print(f"\nstopped: {advice}", file=sys.stderr)
-        full = isinstance(error, OSError) and not isinstance(error, BrokenPipeError)    # the disk
-        vanished = isinstance(error, UserError) and self.started        # photos, between batches
-        if full or vanished:
+        elif kind is UserError and self.started:        # a photo vanished, the disk is full
             raise UserError(f"{reason(error)}; {advice}") from error
-        if isinstance(error, torch.OutOfMemoryError):
-            raise UserError(f"out of GPU memory with --batch {self.cfg.batch}: --precision bf16 "
-                            "needs less; so does a smaller --batch, but that is no longer the "
-                            "paper's") from error
 
     def restore(self, **states):
         """Load last.pt, if there is one, into states (anything with load_state_dict) -> how many
         epochs need no training: those of the checkpoint, all of a finished run."""
-        self.states, self.result = states, read_result(self.folder)
+        self.states, self.result = states, read_json(self.folder / "result.json")
         path = self.folder / "last.pt"
         if path.exists():
             saved = read_checkpoint(path)
@@ -283,7 +218,7 @@ class Run:
         if self.result:
             print(f"{self.folder} is finished; --again trains it anew")
             return self.cfg.epochs
-        if path.exists():
+        if self.history:
             print(f"continuing {self.folder} after epoch {self.epochs_restored}")
         return self.epochs_restored
 
@@ -293,40 +228,30 @@ class Run:
         return max(rows, key=itemgetter(metric), default=None)
 
     def progress(self, loader):
-        """The batches of an epoch behind a progress bar.  NonFiniteLoss: nan or infinite."""
+        """The batches of an epoch behind a progress bar, then the means of what its steps recorded.
+        NonFiniteLoss: one is nan or infinite."""
         self.steps, self.images, start = [], 0, time.perf_counter()
         self.started = self.started or start
-        with tqdm(loader, f"epoch {len(self.history) + 1}/{self.cfg.epochs}", unit="batch",
-                  leave=False, disable=None) as bar:
-            for images, labels in bar:
-                yield images, labels
-                self.images += len(labels)
-                if len(self.steps) % 50 == 0:           # read back, for the bar
-                    bar.set_postfix(loss=f"{self._means()['loss']:.3f}", refresh=False)
-        self.means, self.seconds = self._means(), time.perf_counter() - start
+        epoch = f"epoch {len(self.history) + 1}/{self.cfg.epochs}"
+        for images, labels in tqdm(loader, epoch, unit="batch", leave=False, disable=None):
+            yield images, labels
+            self.images += len(labels)
+        self.seconds, self.means = time.perf_counter() - start, {}
+        for name in self.steps[0]:
+            values = torch.stack([step[name] for step in self.steps]).cpu()
+            if not values.isfinite().all():
+                raise NonFiniteLoss(f"the {name} of {epoch} is not finite; {self.folder} has the "
+                                    f"{len(self.history)} epochs before")
+            self.means[name] = values.double().mean(0).tolist()
 
     def record(self, **values):
         """Note what a step computed; it stays on the device until somebody reads it."""
         self.steps.append({name: value.detach().float() for name, value in values.items()})
 
-    def _means(self):
-        """{name: mean over the epoch's steps}.  NonFiniteLoss: a value that is not finite."""
-        means = {}
-        for name in self.steps[0]:
-            values = torch.stack([step[name] for step in self.steps]).cpu()
-            bad = (~values.isfinite()).nonzero()
-            if len(bad):
-                step, done = int(bad[0, 0]), len(self.history)
-                terms = ", ".join(f"{k} {v:g}" for k, v in self.steps[step].items() if not v.ndim)
-                raise NonFiniteLoss(f"the loss is not finite at epoch {done + 1}, step {step + 1}: "
-                                    f"{terms}; {self.folder} has the {done} epochs before")
-            means[name] = values.double().mean(0).tolist()
-        return means
-
-    def end_epoch(self, epoch, **row):
+    def end_epoch(self, epoch, **metrics):
         """Log, checkpoint and print an epoch."""
-        row = {"epoch": epoch + 1, **self.means, **row,
-               "images/s": self.images / max(self.seconds, 1e-9), "seconds": self.seconds}
+        row = {"epoch": epoch + 1, **self.means, **metrics,
+               "images/s": self.images / self.seconds, "seconds": self.seconds}
         self.history.append(row)
         with atomic(self.folder / "log.jsonl") as file:     # first: never shorter than last.pt's
             for old in self.history:
@@ -338,25 +263,21 @@ class Run:
 
     def _print(self, row):
         """A row of the table on the console, the names of its columns first where they changed."""
-        losses = [name for name, value in self.steps[0].items() if not value.ndim]
-        columns = [*losses, *self.ks]
-        for name in ("val R@1", "seen R@1"):
-            if any(name in old for old in self.history):
-                columns.append(name)
-        if columns != self.columns:
-            self.columns = columns
-            print("    epoch" + "".join(f" {name:>9}" for name in columns) + "  images/s     left")
-        line = f"{row['epoch']:>5}/{self.cfg.epochs:<3}"
-        for name in columns:
-            cell = "–"                                  # not evaluated in this epoch
-            if name in losses:
-                cell = f"{row[name]:.4f}"
-            elif name in row:
-                cell = f"{100 * row[name]:.1f}%"
-            line += f" {cell:>{max(9, len(name))}}"
+        cells = {}
+        for name, mean in self.means.items():
+            if isinstance(mean, float):
+                cells[name] = f"{mean:.3f}"
+        for name in [*self.ks, "val R@1", "seen R@1"]:
+            if self.best(name):                         # evaluated, in this epoch or before
+                cells[name] = percent(row, name)
         seconds = (time.perf_counter() - self.started) / (row["epoch"] - self.epochs_restored)
-        left = int(seconds * (self.cfg.epochs - row["epoch"]))
-        print(f"{line}{row['images/s']:>10,.0f}{left // 60:>6}:{left % 60:02}", flush=True)
+        cells["images/s"] = f"{row['images/s']:,.0f}"
+        cells["left"] = tqdm.format_interval(seconds * (self.cfg.epochs - row["epoch"]))
+        if [*cells] != self.columns:
+            self.columns = [*cells]
+            print(in_columns("    epoch", cells, cells))
+        print(in_columns(f"{row['epoch']:>5}/{self.cfg.epochs:<3}", cells, cells.values()),
+              flush=True)
 
     def _save(self, name, **changes):
         """Write a checkpoint: the settings, the log and what restore got, but for changes."""
@@ -373,16 +294,15 @@ class Run:
     def finish(self, last):
         """Write result.json: last epoch, best on test labelled as such, pretrained backbone."""
         best, chosen = self.best(self.ks[0]), self.best("val R@1")
-        result = {"last epoch": {"epoch": len(self.history), **last},
-                  "best on test": {k: best[k] for k in ("epoch", *self.ks)},
-                  "pretrained backbone": self.pretrained,
-                  "seconds": sum(row["seconds"] for row in self.history)}
+        self.result = {"last epoch": {"epoch": len(self.history), **last},
+                       "best on test": {name: best[name] for name in ("epoch", *self.ks)},
+                       "pretrained backbone": self.pretrained,
+                       "seconds": sum(row["seconds"] for row in self.history)}
         if chosen:
-            columns = ("epoch", "val R@1", *self.ks)
-            result["best on held-out classes"] = {k: chosen[k] for k in columns}
+            names = ("epoch", "val R@1", *self.ks)
+            self.result["best on held-out classes"] = {name: chosen[name] for name in names}
         self._save("last.pt", optimizer=None)                           # two thirds of the file
-        write_json(self.folder / "result.json", result)                 # last: with it all is done
-        self.result = read_result(self.folder)
+        write_json(self.folder / "result.json", self.result)            # last: with it all is done
 
     def final_table(self):
         """Print pretrained backbone, last epoch, best epoch on test."""
@@ -405,17 +325,24 @@ def show(rows, ks):
     for metric in [*(f"R@{k}" for k in ks), "MAP@R", "NMI", "seen R@1", "val R@1"]:
         if any(metric in row for row in rows.values()):
             metrics.append(metric)
-    lines = {"": metrics}
+    width = max(map(len, rows))
+    print(in_columns(" " * width, metrics, metrics))
     for name, row in rows.items():
-        lines[name] = [f"{100 * row[m]:.1f}" if m in row else "–" for m in metrics]
-    for name, cells in lines.items():
-        line = f"{name:<{max(map(len, rows))}}"
-        for metric, cell in zip(metrics, cells):
-            line += f"{cell:>{max(7, len(metric) + 2)}}"
-        print(line)
+        cells = [percent(row, metric) for metric in metrics]
+        print(in_columns(f"{name:<{width}}", metrics, cells))
     for trap, effect in (("queries without a positive", "count as misses"),
                          ("queries with positives alone", "cannot miss"),
                          ("queries in the gallery", "find themselves")):
         caught = max(row.get(trap, 0) for row in rows.values())
         if caught:
             print(f"{trap}, which {effect}: {caught}")
+
+
+def percent(row, metric):
+    return f"{100 * row[metric]:.1f}" if metric in row else "–"
+
+
+def in_columns(line, columns, cells):
+    for column, cell in zip(columns, cells):
+        line += f" {cell:>{max(6, len(column) + 1)}}"
+    return line

@@ -24,7 +24,7 @@ import jrd
 import mdr
 from conftest import left_in, make_folder
 from report import prepare
-from support import images, layouts, runs
+from support import images, layouts, photos, runs
 
 
 # ---------------------------------------------------------------------------- miniature copies
@@ -174,17 +174,17 @@ def move(path, name):
 
 
 @pytest.mark.parametrize("layout, damage, file, words, message", [
-    ("cub", Path.unlink, "images.txt", [], "images.txt .*half-extracted"),
-    ("cub", replace, "images.txt", ["6 100", "6 x 100"], "line 2: '6 x 100.Bird_1/.*number text"),
-    ("cub", replace, "image_class_labels.txt", ["6 100\n", ""], "no class for image 6"),
+    ("cub", Path.unlink, "images.txt", [], "images.txt.*half-extracted"),
+    ("cub", replace, "images.txt", ["6 100", "6 x 100"], "images.txt, line 2: '6 x 100.Bird_1/"),
+    ("cub", replace, "image_class_labels.txt", ["6 100\n", ""], "KeyError: 6.*half-extracted"),
     ("cub", shutil.rmtree, "images/101.Bird_2", [],
      "2 of the 7 images of cub are missing, .*Bird_2_0000.jpg first: a half-ex"),
     ("cub", replace, "images.txt", ["3 003.Bird_0/Bird_0_0000.jpg\n", ""],
-     "has train 2 images of 1 classes, .* has train 3 images of 2 classes, test 4"),
+     "has .'train': .2, 1.,.* has .'train': .3, 2., 'test': .4"),
     ("cars devkit", move, "devkit/cars_test_annos.mat", ["cars_test_annos_withlabels.mat"],
-     "'class' of .*cars_test_annos_withlabels.*wanted are .*/devkit/cars_train_annos.mat and"),
+     "no field of name class.*wanted are .*/devkit/cars_train_annos.mat and"),
     ("inshop", move, "img", ["img_highres"],
-     "10 of the 10 .* missing, .*jpg first: known layouts: .*/img .not img_highres")])
+     "10 of the 10 .* missing, .*jpg first: .*wanted are .*/img .not img_highres")])
 def test_a_broken_copy_is_refused(layout, damage, file, words, message, mini, tmp_path):
     name, folder = mini(layout)
     layouts.read_dataset(name, tmp_path)
@@ -258,7 +258,7 @@ HALVE = v2.Resize((10, 12), antialias=True)
 def files(tmp_path, monkeypatch):
     """files(prefix) -> seven image files of different sizes."""
     paths = sorted(make_folder(tmp_path / "d", [3, 2, 2]).rglob("*.png"))
-    return lambda prefix=HALVE: images.ImageFiles(paths, prefix, images.decode_as_stored)
+    return lambda prefix=HALVE: images.ImageFiles(paths, prefix, photos.decode_as_stored)
 
 
 def cached(files, tmp_path):
@@ -279,7 +279,7 @@ def test_the_cache_holds_what_the_files_give_and_decodes_once(files, tmp_path, c
     assert_same(cached(nearest, tmp_path), nearest)
     assert ".npy: 7 images\n" in capsys.readouterr().out
     monkeypatch.setattr(images, "lock", None)
-    monkeypatch.setattr(images, "to_tensor", None)  # a finished cache needs no writing, no images
+    monkeypatch.setattr(photos, "opened", None)     # a finished cache needs no writing, no images
     assert_same(cached(files(), tmp_path), stored)
     assert capsys.readouterr().out == ""
     copied = pickle.dumps(stored)
@@ -306,23 +306,22 @@ def test_the_cache_of_other_images_is_replaced(tmp_path):
 def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, capfd):
     """Three processes: one builds and the others wait.  Or their locks do not reach each other, as
     on two machines: then each reads whole images, while the others replace the file."""
-    real = images.to_tensor
-    monkeypatch.setattr(images, "to_tensor", lambda *args: time.sleep(0.02) or real(*args))
+    real = images.pil_to_tensor
+    monkeypatch.setattr(images, "pil_to_tensor", lambda image: time.sleep(0.02) or real(image))
     if not locks:
         monkeypatch.setattr(images, "lock", contextlib.nullcontext)
-    photos = files()
-    want = [photos[i] for i in range(7)]
+    want = [*files()]
 
     def build():
         for _ in range(10):
-            assert_same([*cached(photos, tmp_path)], want)
+            assert_same([*cached(files(), tmp_path)], want)
     children = [multiprocessing.get_context("fork").Process(target=build) for _ in range(3)]
     for child in children:
         child.start()
     for child in children:
         child.join()
         assert child.exitcode == 0
-    assert_same([*cached(photos, tmp_path)], want)
+    assert_same([*cached(files(), tmp_path)], want)
     assert not locks or capfd.readouterr().out.count("building the cache") == 1
 
 

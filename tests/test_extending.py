@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import dml_da
 import jrd
 import mdr
+import support
 from conftest import ROOT, agrees, left_in, points
 
 NEW, OWN = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").split(
@@ -39,29 +40,30 @@ def patched(source, diff):
 @pytest.fixture
 def extended(tmp_path, monkeypatch):
     """The three scripts and common.py with every recipe of the page, and its example of a test."""
-    files = ("dml_da", "mdr", "dml_da", "jrd", "common")
+    files = ("dml_da", "mdr", "dml_da", "jrd", "support/backbones")
     diffs = re.findall(r"```diff\n(.*?)```", NEW, re.DOTALL)
-    modules = {}
+    (tmp_path / "support").mkdir()
     for name, diff in zip(files, diffs, strict=True):
         path = tmp_path / f"{name}.py"
-        before = path if path.exists() else ROOT / path.name
+        before = path if path.exists() else ROOT / f"{name}.py"
         path.write_text(patched(before.read_text(encoding="utf-8"), diff), encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in files:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    for name in files:
-        modules[name] = importlib.import_module(name)
-        lines = (tmp_path / f"{name}.py").read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
         assert max(map(len, lines)) <= 100, name
-    yield modules
-    for name in files:                                  # no later test imports these
-        sys.modules.pop(name, None)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(support, "__path__", [str(tmp_path / "support"), *support.__path__])
+    monkeypatch.delattr(support, "backbones")
+    names = ("support.backbones", "common", "dml_da", "mdr", "jrd")
+    for name in names:
+        monkeypatch.delitem(sys.modules, name)
+    yield {name: importlib.import_module(name) for name in names}
+    for name in names:                                  # no later test imports these
+        del sys.modules[name]
 
 
 def test_the_recipes_of_the_page_train(extended, train, tmp_path):
     """Literally: a regularizer, a loss in each script, a backbone from a file of weights."""
     weights = tmp_path / "mynet.pth"
-    torch.save(extended["common"].MyNet().state_dict(), weights)
+    torch.save(extended["support.backbones"].MyNet().state_dict(), weights)
     for name, flags, term in (
             ("dml_da", "--regularizer anisotropy", "anisotropy"), ("mdr", "--loss smooth", "smooth"),
             ("dml_da", "--loss supcon", "supcon"), ("jrd", "--loss arcface", "arcface"),

@@ -26,8 +26,8 @@ def photos(tmp_path):
     return make_folder(tmp_path / "photos", [3] * 6, side=20)
 
 
-TRAINING = {f"support/{name}.py" for name in ("files", "glyphs", "images", "layouts", "networks",
-                                              "photos", "ranks", "runs")}
+TRAINING = {f"support/{name}.py" for name in ("backbones", "datasets", "files", "glyphs", "images",
+                                              "layouts", "networks", "photos", "ranks", "runs")}
 COMMAND_LINES = {f"support/{name}.py" for name in ("command_line", "machine")}
 COUNTS = [      # a place in some file, what stands there instead
     (r"return ams \+ cfg.alpha \* reg", "return ams - cfg.alpha * reg"),       # the objective
@@ -45,7 +45,7 @@ COUNTS_NOT = [
     (r"SIDE, GAP, LINES = 128", "SIDE, GAP, LINES = 256"),
     (r'"""Eq. 10-11: L_JRS', '"""Equations 10 and 11: L_JRS'),                 # a docstring
     (r"    # U1: eps and", "    # U1, eps and"),                               # a comment
-    (r"cannot read the folder {", "unreadable: {a} {"),                        # messages
+    (r"cannot read the image {", "unreadable: {"),                        # messages
     (r"is finished; --again", "is done; --again"),
     (r"(return gram\[different\].mean\(\)) if", r"\1  if")]                    # layout
 
@@ -86,8 +86,8 @@ class C(A, metaclass=M):
 
 def test_every_python_tells_the_same_code_by_the_same_digest(tmp_path):
     """... for all the syntax that ours might have, on each Python at hand, without its packages."""
-    shutil.copytree(ROOT / "support", tmp_path / "support")
-    for path in ("jrd.py", "common.py", "eval.py", *tmp_path.rglob("*.py")):
+    (tmp_path / "support").mkdir()
+    for path in ("jrd.py", "common.py", "eval.py", "support/files.py"):
         (tmp_path / path).write_text(SYNTAX)
     program = f"""if True:
         import pathlib, sys
@@ -105,7 +105,7 @@ def test_every_python_tells_the_same_code_by_the_same_digest(tmp_path):
                            cwd=ROOT) for python in pythons]
     digests = {process.stdout for process in told if process.returncode == 0}   # a shim may fail
     assert len(digests) == 1 and told[0].returncode == 0
-    assert digests.pop().startswith("1a50ec88cb3b ")
+    assert digests.pop().startswith("221e4434f563 ")
 
 
 def test_what_a_training_runs_through_is_its_code(tmp_path, monkeypatch):
@@ -131,19 +131,19 @@ def test_a_run_of_other_code_is_neither_shown_nor_continued(train, monkeypatch, 
     assert "is finished; --again trains it anew" in again
     assert again.partition("\n\n")[2] == first.partition("\n\n")[2]     # the table, the folder
     monkeypatch.setattr(runs, "code_of", lambda paper: "edited")
-    with pytest.raises(common.UserError, match="a run of other code: .* --name .* --again in its"):
+    with pytest.raises(common.UserError, match="with other code .* --name .* --again in its"):
         train(jrd)
     assert "last epoch" not in capfd.readouterr().out
     (folder / "result.json").rename(folder / "result")
     state = (folder / "last.pt").read_bytes()
-    with pytest.raises(common.UserError, match="of other code"):
+    with pytest.raises(common.UserError, match="with other code"):
         train(jrd)
     assert (folder / "last.pt").read_bytes() == state
     assert train(jrd, "--name", "my-idea")[0].name == "jrd-glyphs-epochs1-my-idea-s0"
     assert "is finished" not in train(jrd, "--again")[1] and "is finished" in train(jrd)[1]
     assert "weightsrandom" in train(jrd, "--weights", "random")[0].name     # but of a file not
     edit_settings(folder, weights_sha256="another")         # a file of weights counts by its hash
-    with pytest.raises(common.UserError, match=r"with other settings: weights_sha256 \(there "):
+    with pytest.raises(common.UserError, match=r"with other weights_sha256 \(there "):
         train(jrd)
     (folder / "config.json").unlink()
     with pytest.raises(common.UserError, match="holds a run without its config.json; --name LABEL"):
@@ -157,9 +157,9 @@ def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, photos, 
     photos.rename(moved)
     assert "is finished" in train(jrd, dataset=moved)[1]
     for old, new, splits in (("class05/0.png", "class05/9.png", "test"),
-                             ("class00", "zebra", "train, test")):      # a class moves into test
+                             ("class00", "zebra", "train .* images of test")):      # a class moves into test
         (moved / old).rename(moved / new)
-        with pytest.raises(common.UserError, match=f"other images: .* of {splits} differ; --n"):
+        with pytest.raises(common.UserError, match=f"with other images of {splits} .there .* --n"):
             train(jrd, dataset=moved)
 
 
@@ -172,15 +172,8 @@ def test_photos_exchanged_for_others_of_the_same_names_and_sizes(train, tmp_path
             path.unlink()
     train(jrd, dataset=folder)
     for place in (other, shutil.copytree(other, folder, dirs_exist_ok=True)):
-        with pytest.raises(common.UserError, match="contents of train, test differ; --name"):
+        with pytest.raises(common.UserError, match="other images of train .* images of test .* --name"):
             train(jrd, dataset=place)
-
-
-def test_a_longer_run_begins_anew_and_says_so(train):
-    assert "note:" not in train(jrd, "--batch", "20")[1]
-    short, out = train(jrd)
-    told = f"note: {short} differs in --epochs; this run starts from epoch 1\n"
-    assert "note:" not in out and told in train(jrd, "--epochs", "2")[1]
 
 
 def test_eval_says_that_images_are_not_those_of_the_run(train, photos, tmp_path, typed):
@@ -219,7 +212,7 @@ def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_pat
         tables.compare(tmp_path / "runs", own, one)
     for folder in folders[1:]:
         edit_settings(folder, images={"test": folder.name})
-    with pytest.raises(common.UserError, match="different images .test differ.: their figures"):
+    with pytest.raises(common.UserError, match="were tested on different images: their"):
         tables.compare(tmp_path / "runs", one, other)
     for of_older_runs in (None, {"test": {"class00": "a digest of its own"}}):
         edit_settings(folders[2], images=of_older_runs)
@@ -258,26 +251,28 @@ def test_a_file_system_without_locks(code, train, monkeypatch):
         raise OSError(code, os.strerror(code))
     monkeypatch.setattr(fcntl, "flock", flock)
     folder, out = train(jrd)
-    assert out.count("note:") == out.count("without locks, so nothing keeps a second process") == 1
+    assert out.count("note:") == out.count("no locks") == 1
     assert (folder / ".lock").read_bytes() == b"" and "is finished" in train(jrd)[1]
 
 
 def test_what_cannot_be_found_out_is_said_once(train, monkeypatch):
     if not (ROOT / ".git").exists():
         pytest.skip("no checkout")
-    commit = machine.commit()
+    find = machine.commit.__wrapped__
+    commit = find()
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")          # git would refuse
-    assert machine.commit() == commit and len(commit[0]) in (40, 41)
+    assert find() == commit and len(commit) in (40, 41)
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(machine, "commit", find)
     folder, out = train(jrd)
-    assert out.count("note: the commit of this code is unknown: [Errno 2]") == 1
+    assert out.count("note: the commit of this code is unknown") == 1
     assert left_in(folder)[2]["commit"] is None
 
 
 def test_a_name_that_is_too_long(train, tmp_path):
     long = make_folder(tmp_path / ("long" * 60), [3] * 4, side=20)
     for again in ((), ("--again",)):
-        with pytest.raises(common.UserError, match="too long: .* dataset's name, long.*; shorten"):
+        with pytest.raises(common.UserError, match="too long: .* dataset's name, .*; shorten"):
             train(jrd, "--no-cache", *again, dataset=long)
 
 
@@ -292,14 +287,14 @@ def test_a_finished_run_without_its_checkpoint_is_finished(train):
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_photos_that_vanish_while_it_trains(workers, train, photos, at_epochs):
     at_epochs(lambda epoch: (photos / "class01" / "0.png").unlink(missing_ok=True))
-    says = "cannot read the image .*0.png.*; .* keeps its last whole epoch; the same command cont"
+    says = "cannot read the image .*0.png.*; .* keeps its whole epochs; the same command .less"
     with pytest.raises(common.UserError, match=f"^{says}") as stop:
         train(jrd, "--epochs", "2", "--workers", workers, "--no-cache", dataset=photos)
     assert "\n" not in str(stop.value)
 
 
 @pytest.mark.parametrize("error, says", [
-    (MemoryError(), "out of memory"), (OSError(), "OSError"), (common.UserError("a\nb"), "a"),
+    (OSError(), "OSError"), (common.UserError("a\nb"), "a"),
     (FileNotFoundError(2, "No such file", "f"), "[Errno 2] No such file: 'f'")])
 def test_an_error_is_one_line(error, says, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["runs/jrd.py"])

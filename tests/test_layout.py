@@ -10,7 +10,7 @@ PAPERS = ("jrd", "mdr", "dml_da")
 FLOORS = [  # each imports from those above it in this list, report/ from itself too
     ["support.files", "support.networks"], ["support.machine"], ["support.command_line"],
     ["support.layouts", "support.glyphs", "support.ranks", "support.photos"],
-    ["support.images", "support.runs"],
+    ["support.images", "support.runs", "support.backbones"], ["support.datasets"],
     ["common", "eval"], PAPERS, ["report"]]
 FLOOR = {module: i for i, floor in enumerate(FLOORS) for module in floor}
 PRODUCT = sorted([*ROOT.glob("*.py"), *ROOT.glob("support/*.py"), *ROOT.glob("report/*.py")])

@@ -17,7 +17,7 @@ import jrd
 from conftest import ROOT, make_folder
 from report import figures, judge
 from support import glyphs
-from support.images import ImageFiles, to_tensor
+from support.images import ImageFiles
 from support.photos import Folder, decode
 
 PAGE = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ty
     network, cfg = common.load(checkpoint, jrd.Network, "cpu")
     transform = jrd.transforms(cfg)[2]
     with torch.inference_mode():
-        x = {str(path): network.embed(to_tensor(transform, decode(path))[None])[0].double()
+        x = {str(path): network.embed(ImageFiles([path], transform, decode)[0][None])[0].double()
              for path in folder.rglob("*.png")}                         # each alone in its batch
     for path in asked:
         distances = {other: (x[path] - x[other]).square().sum().sqrt().item() for other in x}

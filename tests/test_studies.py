@@ -15,6 +15,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import LONG, ROOT, points
+from report.records import pivot
 from studies import composed, decided, rate_search
 from studies.jrs_bandwidths import KS, penalty
 from test_report import out, pretend  # noqa: F401
@@ -50,7 +51,7 @@ def test_the_rule():
 
 def test_the_presets_of_glyphs_are_the_choice_of_the_committed_runs(capsys):
     archive = ROOT / "results" / "glyphs" / "search.tar.xz"
-    runs = rate_search.finished_runs("glyphs", archive)
+    runs = pivot(rate_search.finished_runs("glyphs", archive))
     rate_search.table("glyphs", archive)
     table = capsys.readouterr().out
     for paper, script in (("jrd", jrd), ("mdr", mdr), ("dml_da", dml_da)):

@@ -1,0 +1,154 @@
+"""What trains and what tests: a dataset by its name, or a folder of images, as splits.
+
+Images are uint8 RGB (3, h, w) until `backbones.Preprocess` turns a batch into what its backbone
+knows.
+"""
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torchvision.transforms.v2.functional import to_pil_image
+
+from support import glyphs
+from support.command_line import data_root
+from support.files import UserError, digest
+from support.images import ImageFiles, cache_images
+from support.layouts import COUNTS, of_papers, read_dataset
+from support.photos import Folder, decode, decode_as_stored, identity
+
+
+@dataclass
+class Split:
+    images: object              # indexable, uint8 (3, h, w) each
+    labels: torch.Tensor        # (n,) long from 0
+    classes: list               # their names
+    files: list = None          # the images' paths in the dataset's folder, if they have any
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __str__(self):
+        return f"{len(self):,} images of {len(self.present()):,} classes"
+
+    def present(self):
+        """The names of its own classes: with a gallery `classes` has those of both splits."""
+        return [self.classes[label] for label in self.labels.unique()]
+
+
+@dataclass
+class Data:
+    train: Split                # what the loader augments
+    train_plain: Split          # the same images as test images are seen
+    test: Split                 # of other classes, but for those that are `shared`
+    gallery: Split = None       # what the test images are searched in, if not in themselves
+    val: Split = None           # held-out training classes, as test images are seen
+    identity: dict = None       # {split: digest of its images}, of train with what is held out
+    folder: Path = None         # of the files
+
+    def shared(self):
+        """How many of the test classes train too: a folder's train/ and test/ may share some."""
+        return len({*self.train.present()} & {*self.test.present()})
+
+    def counts(self):
+        counts = {}
+        for part in ("train", "test", "gallery", "val"):
+            split = getattr(self, part)
+            if split is not None:
+                counts[part] = [len(split), len(split.present())]
+        return counts
+
+
+def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
+    """A dataset by name, or a folder of one's own -> Data, ready to train.
+
+    root: the folder of the datasets and their .cache.  train, test: the deterministic first part of
+    the transforms, None for none.  cache: keep what that part makes.  val: the share of the
+    training classes to hold out.
+    """
+    root, papers, folder, ids, read = Path(root or data_root()), of_papers(name), None, {}, decode
+    if papers:
+        folder, splits = read_dataset(papers, root)
+        label, read = papers, decode_as_stored
+    elif name == "glyphs":
+        splits = _glyphs()
+    else:
+        photos = Folder(name)
+        folder, splits = photos.path, photos.splits()
+        photos.say_left_out(splits)
+        place = folder.resolve()
+        label = f"{place.name[:30]}-{digest(place)[:8]}"
+    if folder:
+        ids = identity(folder, splits, papers)
+    if val:
+        _hold_out(splits, val)
+
+    def split(part, prefix):
+        images = ImageFiles([source for source, _ in splits[part]], prefix, read)
+        if folder is None:
+            images = torch.stack([*images])
+        elif cache and prefix:
+            name, whole = f"{label}-{part}", part
+            if val and part in ("train", "val"):
+                name, whole = f"{name}-{val:g}", "train"
+            images = cache_images(images, root / ".cache" / name, ids[whole])
+        return split_of(splits, part, images, folder)
+    parts = {part: split(part, train if part == "train" else test) for part in splits}
+    return Data(train_plain=split("train", test), identity=ids, folder=folder, **parts)
+
+
+def _glyphs():
+    splits = {"train": [], "test": []}
+    for part, rows in splits.items():
+        for image, label in zip(*glyphs.glyphs(part)):
+            rows.append((to_pil_image(image), f"glyph {glyphs.GLYPHS[part][0][label]}"))
+    return splits
+
+
+def _hold_out(splits, share):
+    """Move the last classes of splits["train"], by name, to splits["val"]."""
+    rows = splits["train"]
+    classes = sorted({kind for _, kind in rows})
+    first = round(len(classes) * (1 - share))
+    if not 2 <= first <= len(classes) - 2:
+        raise UserError(f"--val {share:g} of {len(classes)} training classes leaves {first} to "
+                        f"train and {len(classes) - first} to hold out: each needs two")
+    splits["train"] = [row for row in rows if row[1] < classes[first]]
+    splits["val"] = [row for row in rows if row[1] >= classes[first]]
+
+
+def split_of(splits, part, images, folder=None):
+    """One of {split: [(path, class)]} with its images -> Split.  test and gallery number the
+    classes of both.  folder: of the paths, None where there are none."""
+    paths, kinds = zip(*splits[part])
+    numbered = {*kinds}
+    if part in ("test", "gallery"):
+        for other in ("test", "gallery"):
+            numbered |= {kind for _, kind in splits.get(other, ())}
+    classes = sorted(numbered)
+    labels = torch.from_numpy(np.searchsorted(classes, kinds))
+    files = None
+    if folder is not None:
+        files = [path.relative_to(folder).as_posix() for path in paths]
+    return Split(images, labels, [str(kind) for kind in classes], files)
+
+
+def need_pairs(split, cfg):
+    """UserError: no positive pairs in these training images, or no negative ones in a batch."""
+    of_class = split.labels.bincount()
+    if of_class.max() < 2:
+        raise UserError(f"no training class has two images ({split}), as pairs and triplets need")
+    if of_class.clamp(max=cfg.images_per_class or len(split)).min() >= cfg.batch:
+        raise UserError(f"--batch {cfg.batch} is full with one class: raise it, or lower "
+                        "--images-per-class, so that a batch has pairs of different classes")
+
+
+def iterations_for(split, batches, cfg, settings):
+    """Batches per epoch for a folder: about as many passes as the paper over CUB, at most as long.
+    batches, settings: the script's; with few classes its batches stay below --batch."""
+    papers, papers_batch = settings["iterations"][0], settings["batch"][0]
+    trial = argparse.Namespace(**vars(cfg) | {"iterations": 50, "seed": 0})
+    size = sum(map(len, batches(split.labels, trial, 0))) / trial.iterations
+    passes = papers * papers_batch / COUNTS["cub"]["train"][0]
+    return min(papers, max(1, round(passes * len(split) / size)))
