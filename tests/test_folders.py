@@ -106,7 +106,7 @@ def test_a_folder_without_classes_has_no_figures(tmp_path, typed):
         Folder(album).judged()
     status, out, err = typed("common.py", "check", album)
     assert (status, out) == (2, f"{album}: 6 images, all can be read\n")
-    assert re.fullmatch(f"common.py: {album} has too few sub-folders with images, .*\n", err)
+    assert re.fullmatch(f"common.py: {album} has too few sub-folders with images.*\n", err)
     for name in ("1.png", "4.png"):
         (album / name).write_bytes((album / name).read_bytes()[:700])
     status, out, err = typed("common.py", "check", album)

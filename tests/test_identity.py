@@ -45,7 +45,7 @@ COUNTS_NOT = [
     (r"SIDE, GAP, LINES = 128", "SIDE, GAP, LINES = 256"),
     (r'"""Eq. 10-11: L_JRS', '"""Equations 10 and 11: L_JRS'),                 # a docstring
     (r"    # U1: eps and", "    # U1, eps and"),                               # a comment
-    (r"cannot read the image {", "unreadable: {"),                        # messages
+    (r"cannot read the image {", "unreadable: {a} {"),                         # messages
     (r"is finished; --again", "is done; --again"),
     (r"(return gram\[different\].mean\(\)) if", r"\1  if")]                    # layout
 
