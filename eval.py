@@ -51,12 +51,10 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
     P(i) is the precision among the i nearest: j / i if the j-th positive stands at place i."""
     usable = _usable(embeddings, labels, gallery, gallery_labels)
-    R = _positives(*usable)                                             # (n,)
-    queries, places = ranks.positive_places(*usable, R)
-    inside = places <= R[queries]
-    found = queries[inside].bincount(minlength=len(R)).tolist()
+    R = _positives(*usable)
     total = 0.0
-    for i, positives in zip(places[inside].double().cpu().split(found), R.tolist()):
+    for places, positives in zip(ranks.positive_places(*usable, R), R.tolist()):
+        i = places[places <= positives]
         total += (torch.arange(1, len(i) + 1) / i).sum().item() / max(1, positives)
     return total / len(R)
 

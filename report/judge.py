@@ -31,7 +31,6 @@ SIDE, GAP, LINES = 128, 10, 34          # of a sheet's image, around it, of its 
 RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
 OTHER_IMAGES = ("note: these are not the images of the run; if a class of them was trained on, its "
                 "figures are too high")
-TEXTS = "whole numbers or texts, one per class"
 
 
 # ---------------------------------------------------------------------------- judging
@@ -125,27 +124,22 @@ def that_did_not_train(rows, trained):
 # ---------------------------------------------------------------------------- .npz
 def load_npz(path, to="cpu"):
     """An .npz of embeddings -> {split: (x, labels)}, x on a device.  UserError if it is not one."""
+    embedded, number_of = {}, {}
     try:
-        with np.load(path, allow_pickle=False) as content:
-            arrays = dict(content)
+        with np.load(path) as arrays:
+            keys = {"test": ("embeddings", "labels")}
+            if "gallery" in arrays or "gallery_labels" in arrays:
+                keys["gallery"] = "gallery", "gallery_labels"
+            for split, (key, its_labels) in keys.items():
+                x, labels = arrays[key], []
+                for label in arrays[its_labels].ravel().tolist():
+                    name = normalize("NFC", str(label))
+                    labels.append(number_of.setdefault(name, len(number_of)))
+                x = torch.from_numpy(x.astype(np.result_type(x, np.float32)))
+                embedded[split] = x.to(to), torch.tensor(labels)
     except Exception as error:                  # np.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot read {path}: {reason(error)}; np.savez writes such files, with "
                         "embeddings= and labels=")
-    embedded, number_of = {}, {}
-    for split, x, y in (("test", "embeddings", "labels"), ("gallery", "gallery", "gallery_labels")):
-        if split == "gallery" and not {x, y} & arrays.keys():
-            continue
-        for key, kinds, wanted in ((x, "iuf", "numbers"), (y, "iuU", TEXTS)):
-            if key not in arrays:
-                raise UserError(f"{path} lacks the array {key}")
-            if arrays[key].dtype.kind not in kinds:
-                raise UserError(f"{path}: {key} must be {wanted}, not {arrays[key].dtype}")
-        labels = []
-        for label in arrays[y].ravel().tolist():
-            name = normalize("NFC", str(label))
-            labels.append(number_of.setdefault(name, len(number_of)))
-        exact = np.float32 if np.can_cast(arrays[x].dtype, np.float32) else np.float64
-        embedded[split] = torch.from_numpy(arrays[x].astype(exact)).to(to), torch.tensor(labels)
     return embedded
 
 
@@ -176,11 +170,9 @@ def search(args):
         folder = Folder(args.gallery)
         rows = [(path, kind or UNKNOWN) for path, (_, kind) in folder.images.items()]
         folder.say_left_out({"test": rows})
-        data, searched = photos_of({"test": rows}, folder, transforms[2]), args.gallery
+        data = photos_of({"test": rows}, folder, transforms[2])
     else:
         data = images_to_judge(cfg, transforms, args.dataset, not args.no_cache)
-        searched = (f"{len(data.test.classes)} test classes ({listed(data.test.classes)}); "
-                    "--gallery FOLDER searches others")
     y, entries = [], []
     for split in (data.test, data.gallery):
         if split is not None:
@@ -191,7 +183,8 @@ def search(args):
     y = torch.cat(y)
     if args.l2norm:
         x, y = F.normalize(x), F.normalize(y)
-    print(f"{args.file} searches {len(entries):,} images of {searched}")
+    kinds = data.test.classes
+    print(f"{args.file} searches {len(entries):,} images of {len(kinds)} classes: {listed(kinds)}")
     answers = []
     for query, point in zip(asked, x):
         nearest = nearest_entries(point, y, entries, args.top or 5)

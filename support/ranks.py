@@ -73,20 +73,20 @@ def first_places(x, labels, bank, bank_labels, ks):
     within_itself = bank is x
     a, b, error = with_norms(x, bank)
     nearest = torch.full_like(a[:, 0], -torch.inf)          # -‖a - b‖²/2 of the first positive
-    firsts = torch.zeros_like(nearest)                      # how many positives are as near
+    counts = a.new_zeros(2, len(a))                         # of negatives above two bounds
     sizes = labels.unique(return_counts=True)[1].tolist()
-    for rows in labels.argsort(stable=True).split(sizes):               # a class, in order
+    for rows in labels.argsort(stable=True).split(sizes):   # a class, in order
         s = products(a[rows], b[bank_labels == labels[rows[0]]])
         if within_itself:
             s.fill_diagonal_(-torch.inf)
         if s.numel():
             nearest[rows] = s.amax(1)
-            firsts[rows] = (s == nearest[rows, None]).sum(1).float()
+            counts[0, rows] -= (s == nearest[rows, None]).sum(1)
 
-    # How many items are above each bound.  No positive is above the second, unless all points are
-    # equal and the error is 0; above the first are the first ones, and seldom another.
+    # Above the lower bound of all items is the first positive too, subtracted here, and seldom
+    # another.  Above the upper one is none; if all points are equal both are 0, and counts[0] is
+    # right.
     bounds = torch.stack([nearest - error, nearest + error])
-    counts = torch.zeros_like(bounds)
     size = 512 if x.device.type == "cpu" else 8192
     for start in range(0, len(a), size):
         rows = slice(start, start + size)
@@ -101,7 +101,7 @@ def first_places(x, labels, bank, bank_labels, ks):
                 if within_itself and begin > start:
                     count[columns] += torch.ge(s, bound[columns], out=above).sum(0)
 
-    most, least = counts[0] - firsts, counts[1]             # negatives at least as near
+    most, least = counts
     undecided = torch.stack([(least < k) & (k <= most) for k in ks]).any(0)
     for rows in undecided.nonzero()[:, 0].split(128):
         s = similarities(a, b, rows, within_itself)
@@ -114,17 +114,17 @@ def first_places(x, labels, bank, bank_labels, ks):
 
 def positive_places(x, labels, bank, bank_labels, R):
     """The places of each query's positives up to its R and perhaps of more, which is what MAP@R
-    asks.  R (n,) -> query (p,), place (p,), ascending"""
+    asks.  R (n,) -> a list of n (p,), ascending, float64 on the host"""
     a, b, error = with_norms(x, bank)
     last = (R - 1).clamp(min=0)
     found = []
     for rows in torch.arange(len(x), device=x.device).split(128):
         s = similarities(a, b, rows, bank is x)
-        values = s.topk(int(last.max()) + 1).values
-        low = values.gather(1, last[rows, None]) - error
-        found.append(decided_places(x, labels, bank, bank_labels, rows, s >= low))
-    queries, places = zip(*found)
-    return torch.cat(queries), torch.cat(places)
+        low = s.topk(int(last.max()) + 1).values.gather(1, last[rows, None]) - error
+        query, place = decided_places(x, labels, bank, bank_labels, rows, s >= low)
+        counts = (query - rows[0]).bincount(minlength=len(rows))
+        found += place.double().cpu().split(counts.tolist())
+    return found
 
 
 def nearest(points, bank):
