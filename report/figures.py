@@ -160,23 +160,16 @@ def by_epoch(logs, metric):
 
 def draw_runs(path, runs, names):
     """--curves: loss, unseen and seen R@1 against the epoch.  A setting's name is a curve over its
-    seeds, a run's a curve of its own.  Of several the loss is what they share: the paper's, which
-    a row of the log has after the whole."""
+    seeds, a run's a curve of its own."""
     if path.suffix not in (".png", ".svg"):
         raise UserError(f"--out {path} must end in .png or .svg")
-    logs, terms, curves = {}, set(), []
+    logs, curves = {}, []
     for name in names:
         folders = seeds_of(runs, name, "log.jsonl")
         alone = [seed for seed in folders if folders[seed].folder.name == Path(name).name]
         logs[name] = {seed: folders[seed].log for seed in alone or folders}
-        for log in logs[name].values():
-            terms |= {list(row)[2] for row in log[:1]}
-    loss = "loss", "training loss"
-    if len(names) > 1:
-        loss = "loss", "training loss (objectives differ)"
-        if len(terms) == 1:
-            loss = *terms, f"{min(terms)} loss, without regularizer"
-    for metric, axis in (loss, ("R@1", AXES["R@1"]), ("seen R@1", AXES["seen R@1"])):
+    loss = "training loss, of each its own objective" if len(names) > 1 else "training loss"
+    for metric, axis in {"loss": loss, "R@1": AXES["R@1"], "seen R@1": AXES["seen R@1"]}.items():
         for name in names:
             points = by_epoch(logs[name], metric)
             if points:
@@ -198,10 +191,11 @@ def draw_nearest(path, checkpoint):
     entries = searched = entries_of(data.test, data.folder)
     if data.gallery is not None:
         searched = entries_of(data.gallery, data.folder)
-    draw, rows = np.random.RandomState(0), []
+    draw, chosen, rows = np.random.RandomState(0), [], []
     for c in draw.permutation(labels.unique())[:6]:
-        i = draw.choice(np.flatnonzero(labels == c))
-        (nearest,) = nearest_entries(queries[i:i + 1].cpu(), gallery.cpu(), searched, 6)
+        chosen.append(draw.choice(np.flatnonzero(labels == c)))
+    answers = nearest_entries(queries[chosen].cpu(), gallery.cpu(), searched, 6)
+    for i, nearest in zip(chosen, answers):
         rows.append((entries[i], [pair for pair in nearest if pair[1] is not entries[i]][:5]))
     draw_sheet(path, rows)
     print(f"wrote {path}")
