@@ -230,14 +230,13 @@ def test_ours_stand_beside_the_papers(out, tmp_path, typed):
     assert ": no run of the list is finished; " in typed("report", *words)[2]
     ran(out, "mdr", "", 0.68, 0.69, 0.70, dataset="cub")
     text, cells = write_report(tmp_path / "r", *words)
-    rows = table_rows(text)
-    at = next(i for i, row in enumerate(rows) if "**ours**" in row[1])
-    assert "made at commit c0ffee, with" in text and [row[:3] for row in rows[at - 1:at + 2]] == [
+    assert "made at commit c0ffee, with" in text and "| 50.7 [49.6, 51.8] |" in text    # 95%
+    shown = table_rows(text[text.index("| **Triplet+MDR**"):])
+    assert [row[:3] for row in shown[:3]] == [
         ["**Triplet+MDR**", "paper, CUB", "68.8 ± 0.5"],
         ["", "**ours**, last epoch, n = 3", "**69.0 ± 1.0**"],
         ["", "best on test*", "74.0 ± 1.0"]]
-    assert ["", "not run", "–", "–", "–", "–"] in rows
-    assert "| 50.7 [49.6, 51.8] |" in text              # its 95% interval
+    assert ["", "not run", "–", "–", "–", "–"] in table_rows(text)
     cell = cells["1a", "Triplet+MDR", "R@1"]
     assert (cell["seeds"], cell["paper's figure"]) == ("3", "68.8")
     assert float(cell["ours"]) == pytest.approx(69)
@@ -251,25 +250,25 @@ def test_on_a_stand_in(dataset, wide, papers, out, tmp_path):
     """The paper's figures, on glyphs on each of their datasets, stand above ours; no other
     backbones nor 256 × 256; widths on glyphs are an eighth."""
     words = "--dataset", dataset, "--paper", "mdr", "--seeds", 4, "--runs", out
-    rows = rows_of(*words)
+    rows, n = rows_of(*words), len(papers)
     for row in rows:
-        if row.key[1] in ("1a", "3"):
-            for run in row.runs:
-                run.folder.exists() or pretend(run, 0.6 if row.name == "Triplet+MDR" else 0.5)
+        for run in row.runs * (row.key[1] in ("1a", "3")):
+            run.folder.exists() or pretend(run, 0.6 if row.name == "Triplet+MDR" else 0.5)
     text, cells = write_report(tmp_path / "r", *words)
     assert ("> **Not the papers' protocol.**" in text) == (dataset == "cub128")
-    shown = table_rows(text)
-    assert "256x256" not in text
-    at, n = next(i for i, row in enumerate(shown) if row[0] == "**Triplet+MDR**"), len(papers)
-    assert [row[1:3] for row in shown[at:at + n]] == papers
-    assert shown[at + n][1:] == ["**ours**, last epoch, n = 4", *(
-        f"**{mean}.0 ± 0.0**" for mean in (60, 61, 62, 63, 20, 70, 90))]
-    assert shown[at + n + 1][1] == "gain over Triplet, n = 4"
+    assert "256x256" not in text and "R50" not in text
+    shown = table_rows(text[text.index("| **Triplet+MDR**"):])
+    assert [row[1:3] for row in shown[:n]] == papers
+    assert shown[n][1:] == ["**ours**, last epoch, n = 4"] + [
+        f"**{mean}.0 ± 0.0**" for mean in (60, 61, 62, 63, 20, 70, 90)]
+    assert shown[n + 1][1] == "gain over Triplet, n = 4"
     assert cells["3", "Triplet+MDR (L2 norm at inference)", "R@1"]["ours"] == "50.0"
-    sweep = {row.name: row.baseline for row in rows if row.key[1] == "fig3a"}
-    assert sweep == {(name, "d", d): ("Triplet", "d", d) if "+" in name else None
-                     for d in (wide // 8, wide // 4, wide // 2, wide)
-                     for name in ("Triplet", "Triplet+L2Norm", "Triplet+MDR")}
+    baselines = {row.name: row.baseline for row in rows if row.key[1] == "fig3a"}
+    for d in (wide // 8, wide // 4, wide // 2, wide):
+        assert baselines.pop(("Triplet", "d", d)) is None
+        for name in ("Triplet+L2Norm", "Triplet+MDR"):
+            assert baselines.pop((name, "d", d)) == ("Triplet", "d", d)
+    assert not baselines
 
 
 def test_where_a_figure_is_read(out):
@@ -336,33 +335,31 @@ def test_a_notebooks_backend_does_no_harm():
 def test_curves_of_any_runs(out, monkeypatch, typed):
     """A setting is the mean of its seeds, a folder itself, finished or not; epochs without R@1 are
     left out of its panel alone; seeds that stand at different epochs share what both have."""
-    drawn = {}
-    for name, *rows in (
-            ("mdr-glyphs-s0", {"epoch": 1, "loss": 4.0},
-             {"epoch": 2, "loss": 2.0, "R@1": 0.5, "seen R@1": 0.75}),
-            ("mdr-glyphs-s1", {"epoch": 1, "loss": 6.0}, {"epoch": 2, "loss": 4.0, "R@1": 0.25},
-             {"epoch": 3, "loss": 1.0, "R@1": 0.5}),
-            ("mdr-glyphs-s1-s0", {"epoch": 1, "R@1": 0.125}),           # another setting's name
-            ("jrd-glyphs-s0",)):
+    drawn, loss = {}, "training loss, of each its own objective"
+    for name, log in {
+            "mdr-glyphs-s0": """{"epoch": 1, "loss": 4}
+                                {"epoch": 2, "loss": 2, "R@1": 0.5, "seen R@1": 0.75}""",
+            "mdr-glyphs-s1": """{"epoch": 1, "loss": 6}
+                                {"epoch": 2, "loss": 4, "R@1": 0.25}
+                                {"epoch": 3, "loss": 1, "R@1": 0.5}""",
+            "mdr-glyphs-s1-s0": """{"epoch": 1, "R@1": 0.125}""",       # another setting's name
+            "jrd-glyphs-s0": ""}.items():
         Path(out, name).mkdir(parents=True)
-        Path(out, name, "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        Path(out, name, "log.jsonl").write_text(log)
     for name, message in (
             ("jrd-glyphs-s0", "nothing to draw: not every value has run, or no epoch"),
             ("mdr-cub", f"no run mdr-cub with a log.jsonl under {out}: there are jrd-glyphs, mdr")):
         assert message in typed("report", "--curves", name, "--runs", out)[2]
     monkeypatch.setattr(figures, "draw_curves", lambda path, curves, title: drawn.update(
         {(y_label, name): points for (*_, y_label), name, points in curves}))
-    names = "mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"
+    one, two, three = names = "mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"
     typed("report", "--curves", *names, "--runs", out)
     r1, seen = figures.AXES["R@1"], figures.AXES["seen R@1"]
     assert drawn == {
-        ("training loss, of each its own objective", names[0]): [
-            (1, {0: 4, 1: 6}), (2, {0: 2, 1: 4}), (3, {1: 1})],
-        ("training loss, of each its own objective", names[1]): [
-            (1, {1: 6}), (2, {1: 4}), (3, {1: 1})],
-        (r1, names[0]): [(2, {0: 50, 1: 25}), (3, {1: 50})],
-        (r1, names[1]): [(2, {1: 25}), (3, {1: 50})],
-        (r1, names[2]): [(1, {0: 12.5})], (seen, names[0]): [(2, {0: 75})]}
+        (loss, one): [(1, {0: 4, 1: 6}), (2, {0: 2, 1: 4}), (3, {1: 1})],
+        (loss, two): [(1, {1: 6}), (2, {1: 4}), (3, {1: 1})],
+        (r1, one): [(2, {0: 50, 1: 25}), (3, {1: 50})], (r1, two): [(2, {1: 25}), (3, {1: 50})],
+        (r1, three): [(1, {0: 12.5})], (seen, one): [(2, {0: 75})]}
 
 
 @pytest.mark.parametrize("file, content", [
