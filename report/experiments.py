@@ -336,8 +336,9 @@ def plan(rows):
     for run in runs:
         dataset = run.cfg.dataset
         if dataset != "glyphs" and dataset not in missing:
+            missing[dataset] = ""
             try:
-                missing[dataset] = read_dataset(dataset, run.cfg.data_root) and ""
+                read_dataset(dataset, run.cfg.data_root)
             except UserError as error:
                 missing[dataset] = f"missing: {error}\n"
     counts = ", ".join(f"{n} {state}" for state, n in Counter(run.state for run in runs).items())
