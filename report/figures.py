@@ -191,11 +191,10 @@ def draw_nearest(path, checkpoint):
     entries = searched = entries_of(data.test, data.folder)
     if data.gallery is not None:
         searched = entries_of(data.gallery, data.folder)
-    draw, chosen, rows = np.random.RandomState(0), [], []
+    draw, rows = np.random.RandomState(0), []
     for c in draw.permutation(labels.unique())[:6]:
-        chosen.append(draw.choice(np.flatnonzero(labels == c)))
-    answers = nearest_entries(queries[chosen].cpu(), gallery.cpu(), searched, 6)
-    for i, nearest in zip(chosen, answers):
+        i = draw.choice(np.flatnonzero(labels == c))
+        nearest = nearest_entries(queries[i], gallery, searched, 6)
         rows.append((entries[i], [pair for pair in nearest if pair[1] is not entries[i]][:5]))
     draw_sheet(path, rows)
     print(f"wrote {path}")

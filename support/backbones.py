@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 import torch.nn as nn
 import torchvision
-from torchvision.transforms import v2
 
 from support import glyphs
 from support.files import UserError, listed, load_torch, reason, sha256
@@ -105,12 +104,14 @@ class Preprocess(nn.Module):
     def __init__(self, name):
         super().__init__()
         row = find_backbone(name)
-        self.bgr, self.normalize = row.bgr, v2.Normalize(row.mean, row.std)
+        self.bgr = row.bgr
+        self.register_buffer("mean", torch.tensor(row.mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(row.std)[:, None, None], persistent=False)
 
     def forward(self, images):
         if self.bgr:
             images = images.flip(1)
-        return self.normalize(images.float())
+        return (images.float() - self.mean) / self.std
 
 
 # ---------------------------------------------------------------------------- precision

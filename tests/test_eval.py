@@ -347,5 +347,5 @@ def test_labels_may_be_texts(tmp_path):
     np.savez(tmp_path / "a.npz", embeddings=x, labels=np.array(["wren", "owl", "jay", "jay"]),
              gallery=x, gallery_labels=np.array(["owl", "emu"] * 2))
     embedded = load_npz(tmp_path / "a.npz")
-    assert embedded["test"][1].tolist() == [3, 2, 1, 1] and (embedded["test"][0].numpy() == x).all()
-    assert embedded["gallery"][1].tolist() == [2, 0] * 2
+    assert embedded["test"][1].tolist() == [0, 1, 2, 2] and (embedded["test"][0].numpy() == x).all()
+    assert embedded["gallery"][1].tolist() == [1, 3] * 2

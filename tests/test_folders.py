@@ -104,15 +104,14 @@ def test_a_folder_without_classes_has_no_figures(tmp_path, typed):
     album = make_folder(tmp_path / "g", [6], side=20) / "class00"
     with pytest.raises(common.UserError, match="no classes in sub-folders, so no figures"):
         Folder(album).judged()
-    advice = f"it cannot be trained on: {album} has too few sub-folders .*\n"
     status, out, err = typed("common.py", "check", album)
     assert (status, out) == (2, f"{album}: 6 images, all can be read\n")
-    assert re.fullmatch(f"common.py: {advice}", err)
+    assert re.fullmatch(f"common.py: {album} has too few sub-folders with images.*\n", err)
     for name in ("1.png", "4.png"):
         (album / name).write_bytes((album / name).read_bytes()[:700])
     status, out, err = typed("common.py", "check", album)
     assert status == 2
-    assert re.fullmatch(f"common.py: 2 of 6 images .* read: mend or .* them; and {advice}", err)
+    assert re.fullmatch("common.py: 2 of 6 images .* cannot be read: mend or remove them\n", err)
     assert out.count("cannot read the image") == 2 and "1.png" in out and "4.png" in out
 
 
@@ -164,7 +163,7 @@ def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
         f"note: left out of {folder}: valid/ (9 files); 6 files: test/class01/IMG_1.HEIC, "
         "test/class01/a.eps, test/class01/a.fits, test/class01/clip.mpg and 2 more\n") == 2
     assert f"note: left out of {folder / 'test'}: 6 files: class01/IMG_1.HEIC" in told
-    assert "train 9 images of 3 classes, class00, class01, class02 · test 9 images of 3" in told
+    assert "train: 9 images of 3 classes, class00, class01, class02\ntest: 9 images of 3" in told
 
 
 @pytest.mark.parametrize("read", [
@@ -219,11 +218,11 @@ def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
     folder = split_folder(tmp_path / "photos", "train", "test")
     for path in [*(folder / "train" / "class01").iterdir()][:2]:
         path.unlink()
-    assert typed("common.py", "check", folder)[1].splitlines()[2:] == [
-        "note: training classes with a single image, so without a positive pair: 1, class01"]
+    assert typed("common.py", "check", folder)[1].splitlines()[2] == (
+        "note: training classes with a single image, so without a positive pair: 1, class01")
     shutil.copy(folder / "test" / "class00" / "0.png", folder / "test" / "class02" / "copy.png")
     shutil.copy(folder / "train" / "class00" / "0.png", folder / "test" / "class02" / "seen.png")
-    assert typed("common.py", "check", folder)[1].splitlines()[3] == (
+    assert typed("common.py", "check", folder)[1].splitlines()[-1] == (
         "note: images that are there twice, byte for byte: 2, of them in another split 1: "
         f"{folder}/test/class02/seen.png is {folder}/train/class00/0.png, "
         f"{folder}/test/class02/copy.png is {folder}/test/class00/0.png")
