@@ -65,9 +65,9 @@ and by level mean ± standard deviation.
 
 
 def write_report(rows, dataset, folder):
-    """Write report.md, tables.csv and the figures -> the Markdown, the files' names"""
+    """Write report.md, tables.csv and the figures -> the Markdown"""
     lines = [f"# Report on {NAMES[dataset]}", "", header(dataset, all_runs(rows))]
-    written, csv_rows = ["report.md", "tables.csv"], []
+    csv_rows = []
     if (folder / "README.md").exists():                         # by a person
         lines += ["What was seen: [README.md](README.md).", ""]
     for key, of_key in itertools.groupby(rows, attrgetter("key")):
@@ -80,7 +80,6 @@ def write_report(rows, dataset, folder):
             curves = figures.CURVES[experiment.picture](of_key, experiment.columns)
             bars = experiment.picture != "epochs"
             if figures.drawn(folder / picture, figures.draw_curves, curves, number + note, bars):
-                written.append(picture)
                 lines += [f"![{heading}]({picture})", ""]
         for on, on_dataset in itertools.groupby(of_key, attrgetter("dataset")):
             text, of_table = tables.paper_table(list(on_dataset))
@@ -95,7 +94,7 @@ def write_report(rows, dataset, folder):
         writer.writerows(csv_rows)
     with atomic(folder / "report.md") as file:
         file.write("\n".join(lines).rstrip() + "\n")
-    return "\n".join(lines), written
+    return "\n".join(lines)
 
 
 def write_quick(rows, folder, seeds):
@@ -166,10 +165,10 @@ def report(args, rows, out):
     out.mkdir(parents=True, exist_ok=True)
     if args.quick:
         return write_quick(rows, out, args.seeds)
-    text, written = write_report(rows, args.dataset, out)
+    text = write_report(rows, args.dataset, out)
     if args.paper or args.table:
         print(re.sub(r"!\[.*?\)\s*", "", text))                  # without its pictures
-    print(f"wrote {out}/{', '.join(written)}")
+    print(f"wrote {out}/report.md, tables.csv and what figures there are")
 
 
 def parse_args(argv=None):

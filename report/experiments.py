@@ -301,18 +301,18 @@ class Training(Folder):
         return why_other(self.folder, self.settings)
 
     @functools.cached_property
+    def result(self):
+        """None of a run that is not finished"""
+        return None if self.why_other else read_json(self.folder / "result.json")
+
+    @property
     def state(self):
         """'finished', 'begun', 'to do', or 'stale' if the folder holds another run"""
         if self.why_other:
             return "stale"
-        if self.config is None:
-            return "to do"
-        return "finished" if (self.folder / "result.json").exists() else "begun"
-
-    @functools.cached_property
-    def result(self):
-        """None of a run that is not finished"""
-        return read_json(self.folder / "result.json") if self.state == "finished" else None
+        if self.result:
+            return "finished"
+        return "begun" if self.config else "to do"
 
 
 training = functools.cache(Training)        # of the same arguments the same one
@@ -336,8 +336,9 @@ def plan(rows):
     for run in runs:
         dataset = run.cfg.dataset
         if dataset != "glyphs" and dataset not in missing:
+            missing[dataset] = ""
             try:
-                missing[dataset] = read_dataset(dataset, run.cfg.data_root) and ""
+                read_dataset(dataset, run.cfg.data_root)
             except UserError as error:
                 missing[dataset] = f"missing: {error}\n"
     counts = ", ".join(f"{n} {state}" for state, n in Counter(run.state for run in runs).items())

@@ -160,23 +160,16 @@ def by_epoch(logs, metric):
 
 def draw_runs(path, runs, names):
     """--curves: loss, unseen and seen R@1 against the epoch.  A setting's name is a curve over its
-    seeds, a run's a curve of its own.  Of several the loss is what they share: the paper's, which
-    a row of the log has after the whole."""
+    seeds, a run's a curve of its own."""
     if path.suffix not in (".png", ".svg"):
         raise UserError(f"--out {path} must end in .png or .svg")
-    logs, terms, curves = {}, set(), []
+    logs, curves = {}, []
     for name in names:
         folders = seeds_of(runs, name, "log.jsonl")
         alone = [seed for seed in folders if folders[seed].folder.name == Path(name).name]
         logs[name] = {seed: folders[seed].log for seed in alone or folders}
-        for log in logs[name].values():
-            terms |= {list(row)[2] for row in log[:1]}
-    loss = "loss", "training loss"
-    if len(names) > 1:
-        loss = "loss", "training loss (objectives differ)"
-        if len(terms) == 1:
-            loss = *terms, f"{min(terms)} loss, without regularizer"
-    for metric, axis in (loss, ("R@1", AXES["R@1"]), ("seen R@1", AXES["seen R@1"])):
+    loss = "training loss, of each its own objective" if len(names) > 1 else "training loss"
+    for metric, axis in {"loss": loss, "R@1": AXES["R@1"], "seen R@1": AXES["seen R@1"]}.items():
         for name in names:
             points = by_epoch(logs[name], metric)
             if points:
