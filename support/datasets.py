@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torchvision.transforms.v2.functional import to_pil_image
 
 from support import glyphs
 from support.command_line import data_root
@@ -85,10 +84,14 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         _hold_out(splits, val)
 
     def split(part, prefix):
-        images = ImageFiles([source for source, _ in splits[part]], prefix, read)
+        sources = [source for source, _ in splits[part]]
         if folder is None:
-            images = torch.stack(list(images))
-        elif cache and prefix:
+            images = torch.stack(sources)
+            if prefix:
+                images = prefix(images)
+            return split_of(splits, part, images)
+        images = ImageFiles(sources, prefix, read)
+        if cache and prefix:
             name, whole = f"{label}-{part}", part
             if val and part in ("train", "val"):
                 name, whole = f"{name}-{val:g}", "train"
@@ -105,7 +108,7 @@ def _glyphs():
     splits = {"train": [], "test": []}
     for part, rows in splits.items():
         for image, label in zip(*glyphs.glyphs(part)):
-            rows.append((to_pil_image(image), f"glyph {glyphs.GLYPHS[part][0][label]}"))
+            rows.append((image, f"glyph {glyphs.GLYPHS[part][0][label]}"))
     return splits
 
 
