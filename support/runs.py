@@ -171,7 +171,7 @@ class Run:
         print(f"{data.shared() or 'none'} of the test classes in train")
         print(f"backbone {cfg.backbone}, weights {weights[:12]}")
         changed = [f"{name} {plain(value)}" for name, value in cfg.changed.items()]
-        print(f"settings: the preset, but {', '.join(changed) or 'nothing'} · {cfg.epochs} epochs, "
+        print(f"changed in the preset: {', '.join(changed) or 'nothing'} · {cfg.epochs} epochs, "
               f"batch {cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
         if config["commit"] is None:
             print("note: the commit of this code is unknown: no git, or no checkout of git")
