@@ -33,7 +33,7 @@ from torchvision.transforms import v2
 
 import common
 from common import number
-from eval import judge, kmeans, nmi, normalized, recalls
+from eval import judge, kmeans, l2_normalized, nmi, recalls
 
 # U9: the paper gives no weights.  These were chosen on held-out training classes of `glyphs`, with
 # contrastive loss; EN's is the lowest tried (studies/reg_weight.py).
@@ -354,7 +354,7 @@ def train(cfg):
         network.eval()
         if start == 0:
             pooled = common.embed_splits(network.pool, data, cfg)
-            run.pretrained = judge(normalized(pooled), cfg.ks)
+            run.pretrained = judge(l2_normalized(pooled), cfg.ks)
             if cfg.regularizer == "da" and cfg.lambda_:
                 features, labels = pooled["train_plain"]
                 network.D0.copy_(initial_density(features, labels.to(device)))

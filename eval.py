@@ -51,25 +51,19 @@ def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
     P(i) is the precision among the i nearest: j / i if the j-th positive stands at place i."""
     usable = _usable(embeddings, labels, gallery, gallery_labels)
-    R = _positives(labels, gallery_labels)                              # (n,)
-    queries, places = ranks.positive_places(*usable, R)
-    inside = places <= R[queries]
-    found = queries[inside].bincount(minlength=len(R)).tolist()
+    R = _positives(*usable)
     total = 0.0
-    for i, positives in zip(places[inside].double().split(found), R.tolist()):
+    for places, positives in zip(ranks.positive_places(*usable, R), R.tolist()):
+        i = places[places <= positives]
         total += (torch.arange(1, len(i) + 1) / i).sum().item() / max(1, positives)
     return total / len(R)
 
 
-def _positives(labels, gallery_labels=None):
-    """How many correct answers each query has.  (n,) -> (n,) long"""
-    labels = torch.as_tensor(labels).cpu().long()
-    others = labels
-    if gallery_labels is not None:
-        others = torch.as_tensor(gallery_labels).cpu().long()
-    others = others.sort().values
-    counts = torch.searchsorted(others, labels, right=True) - torch.searchsorted(others, labels)
-    return counts - int(gallery_labels is None)             # without the query itself
+def _positives(x, labels, bank, bank_labels):
+    """How many correct answers each query has -> (n,) long"""
+    ordered = bank_labels.sort().values
+    right = torch.searchsorted(ordered, labels, right=True) - torch.searchsorted(ordered, labels)
+    return right - int(bank is x)                           # without the query itself
 
 
 # ---------------------------------------------------------------------------- clustering
@@ -77,12 +71,12 @@ def kmeans(x, k, seed, rounds=1000):
     """Lloyd's algorithm from k random points until the squared error stops falling, at most
     `rounds` rounds, as in the evaluation code that DML-DA names (its U10).  A cluster that loses
     all its points keeps its centre.  x (n, d), 1 <= k <= n -> assignments (n,) long on the host"""
-    x = _usable(x, torch.zeros(len(x)))[0]
+    x, _ = _usable_set("points", x, torch.zeros(len(x)))
     if not 1 <= k <= len(x):
         raise ValueError(f"k must be between 1 and the {len(x)} points, not {k}")
     x, _ = ranks.centred(x, x)
     first = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:k]
-    centres, last = x[first.to(x.device)], torch.inf
+    centres, last = x[first], torch.inf
     for _ in range(rounds):
         distances, nearest = ranks.nearest(x, centres)
         error = distances.sum(dtype=torch.float64)          # half the squared error less Σ ‖x‖²/2
@@ -114,15 +108,18 @@ def _entropy(values):
 
 
 # ---------------------------------------------------------------------------- generalization
+def _by_class(labels, generator):
+    """labels (n,) -> of each class its indices, in random order"""
+    order = torch.randperm(len(labels), generator=generator)
+    order = order[labels[order].argsort(stable=True)]
+    return order.split(labels.unique(return_counts=True)[1].tolist())
+
+
 def _halves(labels, generator):
     """Indices of a labelled and an unlabelled half of every class; of an odd number of images the
     labelled half has one more."""
-    order = torch.randperm(len(labels), generator=generator)
-    order = order[labels[order].argsort(stable=True)]                   # shuffled within each class
-    counts = labels.unique(return_counts=True)[1]
-    before = (counts.cumsum(0) - counts).repeat_interleave(counts)
-    place = torch.arange(len(labels)) - before                          # within its class
-    return order[place % 2 == 0], order[place % 2 == 1]
+    classes = _by_class(labels, generator)
+    return torch.cat([own[::2] for own in classes]), torch.cat([own[1::2] for own in classes])
 
 
 def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
@@ -134,35 +131,32 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     seen (n, d), unseen (m, d); the two share no class.
     """
     generator = torch.Generator().manual_seed(seed)
-    s, ys, u, yu = _usable(seen, seen_labels, unseen, unseen_labels, ("seen", "unseen"))
-    s, u = ranks.centred(s, u)
-    s_fit, s_test = _halves(ys, generator)
-    u_fit, u_test = _halves(yu, generator)
+    s, ys, u, yu = _usable(seen, seen_labels, unseen, unseen_labels)
+    x, y = torch.cat(ranks.centred(s, u)), torch.cat([ys, yu]).cpu()
+    is_seen = torch.arange(len(x)) < len(s)
+    s_fit, s_test = _halves(y[is_seen], generator)
+    u_fit, u_test = _halves(y[~is_seen], generator)
     if not len(s_test) or not len(u_test):
         raise ValueError("a 1-NN estimate needs classes of two images among seen and unseen")
-    fitted = torch.cat([s[s_fit.to(s.device)], u[u_fit.to(s.device)]])
-    y = torch.cat([ys[s_fit], yu[u_fit]])
-    is_seen = torch.arange(len(fitted)) < len(s_fit)
+    fit = torch.cat([s_fit, len(s) + u_fit])
     lam, wrong_side = 0.0, 0
-    for points, labels, test, side in ((s, ys, s_test, True), (u, yu, u_test, False)):
-        nearest = ranks.nearest(points[test.to(s.device)], fitted)[1].cpu()
-        same_side = is_seen[nearest] == side
-        lam += (~(same_side & (y[nearest] == labels[test]))).double().mean().item()
+    for test in (s_test, len(s) + u_test):
+        nearest = fit[ranks.nearest(x[test], x[fit])[1].cpu()]
+        same_side = is_seen[nearest] == is_seen[test]
+        lam += (~same_side | (y[nearest] != y[test])).double().mean().item()
         wrong_side += (~same_side).sum().item()
     return lam, 1 - wrong_side / (len(s_test) + len(u_test))
 
 
-def stratified_parts(labels, parts=10, seed=0):
+def stratified_parts(labels, parts=10):
     """Table 2's disjoint parts, each with examples of every class.  labels (n,) -> index tensors.
     ValueError: a class without 2 images for each part (the paper uses all of SOP's test set)."""
-    labels = torch.as_tensor(labels).cpu()
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    order = order[labels[order].argsort(stable=True)]
-    least = labels.unique(return_counts=True)[1].min()
+    classes = _by_class(torch.as_tensor(labels).cpu(), torch.Generator().manual_seed(0))
+    least = min(map(len, classes))
     if least < 2 * parts:
         raise ValueError(f"a class has {least} images: too few for {parts} parts")
-    part = torch.arange(len(labels)) % parts    # dealt on from class to class: parts of equal size
-    return [order[part == p].sort().values for p in range(parts)]
+    order = torch.cat(classes)                  # dealt on from class to class: parts of equal size
+    return [order[p::parts].sort().values for p in range(parts)]
 
 
 def confidence_interval(values, level=0.95):
@@ -178,34 +172,40 @@ def confidence_interval(values, level=0.95):
 
 
 # ---------------------------------------------------------------------------- what can be judged
-def _usable(a, a_labels, b=None, b_labels=None, names=("embeddings", "gallery")):
-    """One or two sets -> of both each x (n, d) float32, or float64 if one needs it, and labels (n,)
-    long on the host; the first twice if the second is None.  ValueError if not usable."""
-    sets = [torch.as_tensor(x).detach() for x in (a, b) if x is not None]
-    dtype, usable = torch.float32, []
-    for x in sets:
-        if x.dtype in (torch.float64, torch.int64, torch.int32):
-            dtype = torch.float64
-    for name, x, labels in zip(names, sets, (a_labels, b_labels)):
-        labels = torch.as_tensor([] if labels is None else labels).cpu()
-        if x.ndim != 2 or labels.ndim != 1 or len(x) != len(labels) or not x.numel():
-            raise ValueError(f"{name} must be (n, d) and its labels (n,), n and d at least 1, "
-                             f"not {tuple(x.shape)} and {tuple(labels.shape)}")
-        if x.shape[1] != sets[0].shape[1]:
-            raise ValueError(f"{' and '.join(names)} differ in dimension: {sets[0].shape[1]}, "
-                             f"{x.shape[1]}")
-        if (labels != labels.long()).any():
-            raise ValueError(f"labels of {name} must be whole numbers")
-        x = x.to(dtype)
-        if not torch.isfinite(torch.stack(x.aminmax())).all():
-            raise ValueError(f"{name} contain values that are not finite")
-        usable += [x, labels.long()]
-    return usable if b is not None else usable * 2
+def _usable(x, labels, bank=None, bank_labels=None):
+    """A set and what it is searched in, itself if there is no other -> of both the points (n, d) in
+    one precision, the labels (n,) long on the same device.  ValueError if they are not usable."""
+    x, labels = _usable_set("embeddings", x, labels)
+    if bank is None:
+        return x, labels, x, labels
+    bank, bank_labels = _usable_set("gallery", bank, bank_labels)
+    if x.shape[1] != bank.shape[1]:
+        raise ValueError(f"embeddings and gallery differ in dimension: {x.shape[1]}, "
+                         f"{bank.shape[1]}")
+    dtype = torch.promote_types(x.dtype, bank.dtype)
+    return x.to(dtype), labels, bank.to(dtype), bank_labels
+
+
+def _usable_set(name, x, labels):
+    x = torch.as_tensor(x).detach()
+    labels = torch.as_tensor([] if labels is None else labels, device=x.device)
+    if x.ndim != 2 or labels.ndim != 1 or len(x) != len(labels) or not x.numel():
+        raise ValueError(f"{name} must be (n, d) and its labels (n,), n and d at least 1, "
+                         f"not {tuple(x.shape)} and {tuple(labels.shape)}")
+    if (labels != labels.long()).any():
+        raise ValueError(f"labels of {name} must be whole numbers")
+    if x.dtype in (torch.float64, torch.int64, torch.int32):
+        x = x.double()
+    else:
+        x = x.float()
+    if not x.isfinite().all():
+        raise ValueError(f"{name} contain values that are not finite")
+    return x, labels.long()
 
 
 # ---------------------------------------------------------------------------- the whole judgement
-def normalized(embedded):
-    """{split: (x, labels)} -> the same with each x l2-normalized"""
+def l2_normalized(embedded):
+    """{split: (x, labels)} -> the same with each x L2-normalized"""
     unit = {}
     for split, (x, labels) in embedded.items():
         unit[split] = F.normalize(torch.as_tensor(x)), labels
@@ -216,8 +216,7 @@ def recalls(embedded, ks, hits=None):
     """{split: (x (n, d), labels (n,))} -> {"R@K": share} of test, searched in the gallery if there
     is one, and of train_plain and val in themselves, where they are there, seen R@1 and val R@1.
     hits: hits_at_k of test, if they are known"""
-    if hits is None:
-        hits = hits_at_k(*embedded["test"], ks, *embedded.get("gallery", ()))
+    hits = hits or hits_at_k(*embedded["test"], ks, *embedded.get("gallery", ()))
     metrics = {}
     for k in ks:
         metrics[f"R@{k}"] = hits[k].double().mean().item()
@@ -231,34 +230,28 @@ def judge(embedded, ks):
     """What result.json has of all three papers -> a dict that json can write: recalls, the hits of
     each class's queries at K = 1 ("0110"), MAP@R, what makes a search trivial, and without a
     gallery NMI, its k the number of test classes."""
-    (x, labels), gallery = embedded["test"], embedded.get("gallery", ())
-    labels = torch.as_tensor(labels).cpu()
-    hits = hits_at_k(x, labels, [1, *ks], *gallery)
-    of_classes = {}
-    for label, hit in zip(labels.tolist(), hits[1].tolist()):
-        of_classes[str(label)] = of_classes.get(str(label), "") + str(int(hit))
+    (x, labels), (bank, bank_labels) = embedded["test"], embedded.get("gallery", (None, None))
+    hits = hits_at_k(x, labels, [1, *ks], bank, bank_labels)
     result = recalls(embedded, ks, hits)
-    result["hits"] = of_classes
-    result["MAP@R"] = map_at_r(x, labels, *gallery)
-    positives = _positives(labels, *gallery[1:])
-    items = len(x) - 1
-    if gallery:
-        items = len(gallery[0])
+    result["hits"] = of_class = {}
+    labels = torch.as_tensor(labels).cpu()
+    for label, hit in zip(labels.tolist(), hits[1].int().tolist()):
+        of_class[str(label)] = of_class.get(str(label), "") + str(hit)
+    result["MAP@R"] = map_at_r(x, labels, bank, bank_labels)
+    if bank is None:
+        result["NMI"] = nmi(kmeans(x, len(of_class), seed=0), labels)
+    return result | _traps(*_usable(x, labels, bank, bank_labels))
+
+
+def _traps(x, labels, bank, bank_labels):
+    """{what makes a search trivial: of how many queries}, of what there is"""
+    positives = _positives(x, labels, bank, bank_labels)
     traps = {"queries without a positive": positives == 0,
-             "queries with positives alone": positives == max(1, items)}
-    if gallery:
-        traps["queries in the gallery"] = np.isin(_rows(x), _rows(gallery[0]))
-    for trap, caught in traps.items():
-        if caught.any():
-            result[trap] = int(caught.sum())
-    if not gallery:
-        result["NMI"] = nmi(kmeans(x, len(labels.unique()), seed=0), labels)
-    return result
-
-
-def _rows(x):
-    """x (n, d) -> the n rows as bytes"""
-    return [row.tobytes() for row in torch.as_tensor(x).double().cpu().numpy()]
+             "queries with positives alone": positives == max(1, len(bank) - (bank is x))}
+    if bank is not x:
+        rows = torch.cat([x, bank]).unique(dim=0, return_inverse=True)[1]
+        traps["queries in the gallery"] = torch.isin(rows[:len(x)], rows[len(x):])
+    return {trap: int(caught.sum()) for trap, caught in traps.items() if caught.any()}
 
 
 if __name__ == "__main__":

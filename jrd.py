@@ -37,7 +37,7 @@ from torchvision.transforms import v2
 
 import common
 from common import number
-from eval import (confidence_interval, generalization_bound, judge, normalized, recall_at_k,
+from eval import (confidence_interval, generalization_bound, judge, l2_normalized, recall_at_k,
                   recalls, stratified_parts)
 
 # Table 2: which representations are joined, 0 x⁻, 1 x, 2 x⁺.  "-c" drops x⁺, "-pooling" drops x⁻.
@@ -351,7 +351,7 @@ def train(cfg):
         network.eval()
         if start == 0:
             pooled = common.embed_splits(network.pool, data, cfg)
-            run.pretrained = judge(normalized(pooled), cfg.ks)
+            run.pretrained = judge(l2_normalized(pooled), cfg.ks)
         for epoch in range(start, cfg.epochs):
             set_rates(optimizer, cfg, epoch)
             network.train()

@@ -30,7 +30,7 @@ from torchvision.transforms import v2
 
 import common
 from common import number
-from eval import judge, normalized, recalls
+from eval import judge, l2_normalized, recalls
 
 MARGINS = {"triplet": 0.2, "margin": 0.2, "contrastive": 1.0}   # triplet's: the paper; others: U10
 # One row per setting: default, kind, help.  The defaults are "Implementation Details"; by the
@@ -356,7 +356,7 @@ def train(cfg):
         network.eval()
         if start == 0:
             pooled = common.embed_splits(network.pool, data, cfg)
-            run.pretrained = judge(normalized(pooled), cfg.ks)
+            run.pretrained = judge(l2_normalized(pooled), cfg.ks)
         for epoch in range(start, cfg.epochs):
             set_rates(optimizer, cfg, epoch)
             generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
@@ -377,7 +377,7 @@ def train(cfg):
         if run.result is None:
             embedded = common.embed_splits(network.embed, data, cfg)
             run.finish(judge(embedded, cfg.ks) | {                      # Table 3
-                "R@1, l2-normalized": recalls(normalized(embedded), [1])["R@1"]})
+                "R@1, l2-normalized": recalls(l2_normalized(embedded), [1])["R@1"]})
         run.final_table()
     return run.result
 

@@ -19,11 +19,10 @@ import torch
 from report.tables import markdown
 from support.machine import processor, versions
 
-torch.set_num_threads(THREADS)
 
-
-def header(title, *packages, threads=THREADS, device="cpu"):
-    """Print what is measured, on what and with what."""
+def header(title, *packages, threads, device="cpu"):
+    """Set torch's threads, print what is measured, on what and with what."""
+    torch.set_num_threads(threads)
     where = ", ".join(processor(torch.device(name)) for name in sorted({"cpu", device}))
     print(f"{title}\n{where}, {os.cpu_count()} cores, {threads} threads, "
           f"load average {os.getloadavg()[0]:.1f} at the start · {datetime.date.today()}")

@@ -17,7 +17,6 @@ import sys
 import time
 
 import numpy as np
-import torch
 
 from eval import kmeans, recall_at_k
 from support.command_line import Parser
@@ -76,16 +75,14 @@ def in_turn(functions, turns):
     return results, seconds
 
 
-def row(task, size, seconds):
-    n, *_ = SIZES[size]
-    ratios = np.median(seconds[:, 0] / seconds[:, 1], 0)
+def row(task, n, seconds):
+    ratio, cpu_ratio = np.median(seconds[:, 0] / seconds[:, 1], 0)
     ours, theirs = np.median(seconds[:, :, 0], 0)
     return [f"{task}, {n:,} × {WIDTH}", str(len(seconds)), f"{ours:.3f}", f"{theirs:.3f}",
-            f"{ratios[0]:.2f}", f"{ratios[1]:.2f}"]
+            f"{ratio:.2f}", f"{cpu_ratio:.2f}"]
 
 
 def main(args):
-    torch.set_num_threads(args.threads)
     faiss.omp_set_num_threads(args.threads)
     bench.header("Recall@K and k-means", "numpy", "faiss-cpu", threads=args.threads)
     rows = [["task", "turns", "eval.py, s", "faiss, s", "eval.py / faiss", "in CPU s"]]
@@ -97,7 +94,7 @@ def main(args):
         search_faiss(x[:1000], ks), recall_at_k(x[:1000], labels[:1000], [1])           # warm up
         (recall, neighbours), seconds = in_turn(
             [lambda: recall_at_k(x, labels, ks), lambda: search_faiss(x, ks)], turns)
-        rows.append(row(f"Recall@{{{', '.join(map(str, ks))}}}", size, seconds))
+        rows.append(row(f"Recall@{{{', '.join(map(str, ks))}}}", n, seconds))
         same = "the same" if recall_of(neighbours, labels, ks) == recall else "DIFFERENT"
         shares = "  ".join(f"R@{k} {100 * share:.3f}%" for k, share in recall.items())
         checks.append(f"{size}: {shares}; of faiss {same}")
@@ -105,7 +102,7 @@ def main(args):
         _, seconds = in_turn([
             lambda: kmeans(x, classes, seed=0, rounds=rounds), lambda: faiss.Kmeans(
                 WIDTH, classes, niter=rounds, seed=1, **every_point).train(x)], turns)
-        rows.append(row(f"k-means, k = {classes:,}, one round", size, seconds / rounds))
+        rows.append(row(f"k-means, k = {classes:,}, one round", n, seconds / rounds))
     bench.table(rows)
     print("", *checks, sep="\n")
 

@@ -29,73 +29,62 @@ from support import command_line
 PARTS = ("network", "loss", "sampler", "optimizer")
 
 
-class Clock:
-    """Adds up seconds and CPU seconds between laps by part, waiting for a GPU at each."""
-
-    def __init__(self, device):
-        self.device, self.spent = device, dict.fromkeys(PARTS, 0)
-        self.lap(None)
-
-    def lap(self, part):
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        now = np.array([time.perf_counter(), time.process_time()])
-        if part:
-            self.spent[part] = self.spent[part] + now - self.last
-        self.last = now
-
-
 def measure(paper, cfg, args):
-    """-> {part: median over the steps of (seconds, CPU seconds)}"""
+    """-> (4, 2): median seconds and CPU seconds of each of PARTS over the steps"""
     device = common.settle(cfg)
+
+    def now():
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return np.array([time.perf_counter(), time.process_time()])
+
     torch.manual_seed(0)
     network = common.to_device(paper.Network(cfg, 100), cfg).train()
     optimizer = torch.optim.Adam(network.parameters(), lr=cfg.lr)
     generator = [] if paper is SCRIPTS["jrd"] else [torch.Generator(device).manual_seed(0)]
     all_labels, forward, steps = torch.arange(5864) % 100, network.forward, []
     for i in range(2 + args.steps):                                     # two to warm up
-        clock = Clock(device)
+        start = now()
         batches = paper.batches(all_labels, cfg, epoch=i)
-        clock.lap("sampler")
-        clock.spent["sampler"] /= len(batches)
+        sampler = (now() - start) / len(batches)
         labels = all_labels[batches[0]]
         images = torch.randint(0, 256, (len(labels), 3, 224, 224), dtype=torch.uint8)
-        clock.lap(None)                                                 # images are not timed
+        start = now()                                                   # images are not timed
         labels, outputs = labels.to(device), forward(images.to(device))
-        clock.lap("network")
+        embedded = now()
         single = torch.is_tensor(outputs)
         leaves = [o.detach().requires_grad_() for o in ([outputs] if single else outputs)]
         network.forward = lambda _: leaves[0] if single else leaves     # what objective() sees
         loss, _ = paper.objective(network, cfg, images, labels, *generator)
         optimizer.zero_grad()
         loss.backward()
-        clock.lap("loss")
+        cut = now()
         torch.autograd.backward(outputs, [leaf.grad for leaf in leaves])
-        clock.lap("network")
+        backward = now()
         optimizer.step()
-        clock.lap("optimizer")
-        steps.append(clock.spent)
-    return {part: np.median([step[part] for step in steps[2:]], 0) for part in PARTS}
+        network_time = embedded - start + backward - cut
+        steps.append([network_time, cut - embedded, sampler, now() - backward])
+    return np.median(steps[2:], 0)
 
 
 def main(args):
     args.device = str(command_line.device(args))
-    torch.set_num_threads(args.threads)
     bench.header(f"A training step, {args.precision}, median of {args.steps} after 2",
                  threads=args.threads, device=args.device)
     last = "in CPU s" if args.device == "cpu" else "peak GiB"
     rows = [["step", "batch", *(f"{part}, ms" for part in PARTS), "outside", last]]
     for name in args.papers:
-        flags = ["--dataset", "cub", "--weights", "random", "--device", args.device,
-                 "--precision", args.precision]
-        cfg = SCRIPTS[name].parse_args(flags + (["--batch", str(args.batch)] if args.batch else []))
+        flags = f"--dataset cub --weights random --device {args.device} --precision {args.precision}"
+        if args.batch:
+            flags += f" --batch {args.batch}"
+        cfg = SCRIPTS[name].parse_args(flags.split())
         spent = measure(SCRIPTS[name], cfg, args)
-        outside = [f"{share:.2%}" for share in 1 - spent["network"] / sum(spent.values())]
+        outside = [f"{share:.2%}" for share in 1 - spent[0] / spent.sum(0)]
         if args.device != "cpu":
             outside[1] = f"{torch.cuda.max_memory_allocated() / 2 ** 30:.1f}"
             torch.cuda.reset_peak_memory_stats()
         rows.append([f"{name}, {cfg.backbone}", str(cfg.batch),
-                     *(f"{1000 * spent[part][0]:.1f}" for part in PARTS), *outside])
+                     *(f"{1000 * seconds:.1f}" for seconds in spent[:, 0]), *outside])
     bench.table(rows)
 
 

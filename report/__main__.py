@@ -22,12 +22,13 @@ import itertools
 import re
 import shlex
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 from report import experiments, figures, tables
 from report.experiments import EXPERIMENTS, NAMES, NOTES, SCRIPTS, all_runs
 from report.records import unpacked
-from support.command_line import Parser, number, path
+from support.command_line import Parser, number, path, refuse_idle
 from support.command_line import main as run_script
 from support.files import UserError, atomic
 
@@ -44,17 +45,15 @@ GAIN = ("Gains are differences within a seed: their mean and, from three seeds o
 # ---------------------------------------------------------------------------- reports
 def header(dataset, runs):
     """From which runs the report was made and by which code, and how to read it."""
-    commits, weights, done = set(), set(), 0
-    for run in runs:
-        if run.result:
-            done += 1
-            commit = run.config["commit"] or "none"                     # 40 digits, + if edited
-            commits.add(commit[:12] + commit[40:])
-            weights.add(run.config["weights_sha256"][:12])
+    commits, weights, done = set(), set(), [run for run in runs if run.result]
+    for run in done:
+        commit = run.config["commit"] or "none"                         # 40 digits, + if edited
+        commits.add(commit[:12] + commit[40:])
+        weights.add(run.config["weights_sha256"][:12])
     command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
     note = NOT_THE_PAPERS if dataset == "cub128" else ""
     return f"""\
-{note}{done} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, with \
+{note}{len(done)} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, with \
 pretrained weights of SHA-256 {", ".join(sorted(weights))}.  Report made by `{command}`.  \
 tables.csv has its numbers and, with --seed 0, 1, ..., the command of each row.
 
@@ -66,15 +65,14 @@ and by level mean ± standard deviation.
 
 
 def write_report(rows, dataset, folder):
-    """Write report.md, tables.csv and the figures -> the Markdown, the files' names"""
+    """Write report.md, tables.csv and the figures -> the Markdown"""
     lines = [f"# Report on {NAMES[dataset]}", "", header(dataset, all_runs(rows))]
-    written, csv_rows = ["report.md", "tables.csv"], []
+    csv_rows = []
     if (folder / "README.md").exists():                         # by a person
         lines += ["What was seen: [README.md](README.md).", ""]
-    for key, of_key in itertools.groupby(rows, lambda row: row.key):
-        (paper, name), of_key, experiment = key, list(of_key), EXPERIMENTS[key]
-        number = f"Fig. {name[3:]}" if name.startswith("fig") else f"Table {name}"
-        number = f"{NAMES[paper]}, {number}"
+    for key, of_key in itertools.groupby(rows, attrgetter("key")):
+        (paper, name), experiment, of_key = key, EXPERIMENTS[key], list(of_key)
+        number = f"{NAMES[paper]}, Table {name}".replace("Table fig", "Fig. ")
         heading, picture = f"{number}: {experiment.title}", f"{paper}-{name}.png"
         lines += [f"## {heading}", ""]
         if experiment.picture and any(row.finished for row in of_key):
@@ -82,100 +80,95 @@ def write_report(rows, dataset, folder):
             curves = figures.CURVES[experiment.picture](of_key, experiment.columns)
             bars = experiment.picture != "epochs"
             if figures.drawn(folder / picture, figures.draw_curves, curves, number + note, bars):
-                written.append(picture)
                 lines += [f"![{heading}]({picture})", ""]
-        for on, on_dataset in itertools.groupby(of_key, lambda row: row.dataset):
-            text, figures_of_rows = tables.paper_table(list(on_dataset))
+        for on, on_dataset in itertools.groupby(of_key, attrgetter("dataset")):
+            text, of_table = tables.paper_table(list(on_dataset))
             lines += [f"**{NAMES[on]}**", ""]
             if (on, paper) in NOTES:
                 lines += [NOTES[on, paper][1], ""]
             lines += [*text, ""]
-            csv_rows += figures_of_rows
+            csv_rows += of_table
     with atomic(folder / "tables.csv") as file:
         writer = csv.DictWriter(file, csv_rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(csv_rows)
     with atomic(folder / "report.md") as file:
         file.write("\n".join(lines).rstrip() + "\n")
-    return "\n".join(lines), written
+    return "\n".join(lines)
 
 
 def write_quick(rows, folder, seeds):
     """The end of --quick: a table of the pairs, their curves and a sheet, the next command."""
     print(*tables.pair_table(rows), "", "R@1 in % on classes that never trained, last epoch.  "
           + GAIN, sep="\n")
-    picture = folder / "curves.png"
-    if figures.drawn(picture, figures.draw_curves, figures.epochs(rows, ["R@1"]), "R@1 by epoch"):
-        print(f"wrote {picture}")
+    curves = figures.epochs(rows, ["R@1"])
+    if figures.drawn(folder / "curves.png", figures.draw_curves, curves, "R@1 by epoch"):
+        print(f"wrote {folder / 'curves.png'}")
     methods = [row for row in rows if row.baseline and row.finished]
     if methods:
         checkpoint = methods[0].finished[0].folder / "last.pt"
         figures.drawn(folder / "sheet.png", figures.draw_nearest, checkpoint)
-    baseline, method = [row.runs[0].folder.name.removesuffix("-s0") for row in rows[:2]]
-    if seeds:
-        print(f"next, every figure of a pair: python -m report --compare {method} {baseline}")
-    else:
+    if not seeds:
         print("next, more seeds, so that gains have intervals:",
               shlex.join(["bash", "run_all.sh", "--seeds", "3", *sys.argv[1:]]))
 
 
-def checked(rows):
-    """The rows of a report.  UserError if nothing has run."""
+# ---------------------------------------------------------------------------- command line
+LISTED = "dataset paper table quick seeds weights precision"    # the flags of a list of runs
+
+
+def main(args):
+    runs, out = Path(args.runs[0]), args.out and Path(args.out)
+    if args.sheet:
+        return figures.draw_nearest(out or Path(args.sheet).with_name("sheet.png"), args.sheet)
+    if args.annotate:
+        return figures.needed("report.annotate").annotate(out or Path("annotated"))
+    archive = runs.suffix == ".xz"
+    if archive and (args.list or args.plan):
+        raise UserError(f"--runs {runs}: an archive is read; runs are trained in a folder")
+    with unpacked(args.runs) as folder:
+        if args.compare:
+            print(tables.compare(folder, *args.compare))
+        elif args.curves:
+            figures.draw_runs(out or Path("curves.png"), folder, args.curves)
+        elif args.everything:
+            print(tables.table(folder))
+        elif args.list:
+            print("\n".join(run.command for run in all_runs(listed(args, folder, True))))
+        elif args.plan:
+            if args.weights not in (None, "random") and not Path(args.weights).is_file():
+                raise UserError(f"--weights {args.weights}: no such file")
+            sys.exit(experiments.plan(listed(args, folder, True)))
+        else:
+            words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
+            out = out or (runs.parent if archive else runs) / "-".join(filter(None, words))
+            report(args, listed(args, folder, not archive), out)
+
+
+def listed(args, folder, code):
+    """The rows of a list that the flags select.  code: as experiments.Training has it"""
+    more = ""
+    for flag in ("weights", "precision"):
+        if getattr(args, flag):
+            more += f" --{flag} {shlex.quote(getattr(args, flag))}"
+    return experiments.selected(folder, code, args.dataset, args.paper, args.table, args.quick,
+                                args.seeds, more)
+
+
+def report(args, rows, out):
     runs = all_runs(rows)
     stale = sum(run.state == "stale" for run in runs)
     if stale:
         print(f"{stale} folders hold other runs: see --plan", file=sys.stderr)
     if not any(run.result for run in runs):
         raise UserError("no run of the list is finished; bash run_all.sh trains them")
-    return rows
-
-
-# ---------------------------------------------------------------------------- command line
-LISTED = ["dataset", "paper", "table", "quick", "seeds", "weights", "precision"]    # runs by flags
-TAKEN = {       # the flags of each mode
-    "list": ["runs"] + LISTED, "plan": ["runs"] + LISTED, "report": ["runs", "out"] + LISTED,
-    "compare": ["runs"], "curves": ["runs", "out"], "sheet": ["out"], "annotate": ["out"],
-    "everything": ["runs"]}
-
-
-def main(args):
-    first, out = Path(args.runs[0]), args.out and Path(args.out)
-    archive = first.suffix == ".xz"
-    if archive and args.mode in ("list", "plan"):
-        raise UserError(f"--runs {first}: an archive is read; runs are trained in a folder")
-    with unpacked(args.runs) as runs:
-        if args.mode in ("list", "plan", "report"):
-            rows = experiments.selected(
-                runs, not archive, args.dataset, args.paper, args.table, args.quick, args.seeds,
-                args.weights, args.precision)
-        if args.list:
-            for run in all_runs(rows):
-                print(run.command)
-        elif args.plan:
-            if args.weights not in (None, "random") and not Path(args.weights).is_file():
-                raise UserError(f"--weights {args.weights}: no such file")
-            sys.exit(experiments.plan(rows))
-        elif args.compare:
-            print(tables.compare(runs, *args.compare))
-        elif args.curves:
-            figures.draw_runs(out or Path("curves.png"), runs, args.curves)
-        elif args.sheet:
-            figures.draw_nearest(out or Path(args.sheet).with_name("sheet.png"), args.sheet)
-        elif args.annotate:
-            figures.needed("report.annotate").annotate(out or Path("annotated"))
-        elif args.mode == "everything":
-            print(tables.table(runs))
-        else:
-            words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
-            folder = out or (first.parent if archive else first) / "-".join(filter(None, words))
-            rows = checked(rows)
-            folder.mkdir(parents=True, exist_ok=True)
-            if args.quick:
-                return write_quick(rows, folder, args.seeds)
-            text, written = write_report(rows, args.dataset, folder)
-            if args.paper or args.table:
-                print(re.sub(r"!\[.*?\)\s*", "", text))          # without its pictures
-            print(f"wrote {folder}/{', '.join(written)}")
+    out.mkdir(parents=True, exist_ok=True)
+    if args.quick:
+        return write_quick(rows, out, args.seeds)
+    text = write_report(rows, args.dataset, out)
+    if args.paper or args.table:
+        print(re.sub(r"!\[.*?\)\s*", "", text))                  # without its pictures
+    print(f"wrote {out}/report.md, tables.csv and what figures there are")
 
 
 def parse_args(argv=None):
@@ -204,15 +197,15 @@ def parse_args(argv=None):
     add("--out", type=path, help="what to write (default: a report-... in --runs; the sheet beside "
         "the run; curves.png; the folder annotated)")
     args = parser.parse_args(argv)
-    args.mode, where = "everything", "without --dataset, --paper, --table or --quick"
-    if args.dataset or args.paper or args.table or args.quick:
-        args.mode = "report"
-    for mode in TAKEN:
-        if getattr(args, mode, None):
-            args.mode, where = mode, f"with --{mode}"
-    for name in TAKEN["report"]:
-        if getattr(args, name) is not None and name not in TAKEN[args.mode]:
-            parser.error(f"--{name} does nothing {where}")
+    selected = args.dataset or args.paper or args.table or args.quick
+    drawn = args.curves or args.sheet or args.annotate
+    args.everything = not (args.list or args.plan or args.compare or selected or drawn)
+    refuse_idle(parser, args, [
+        ("with --list and --plan", args.list or args.plan, "out"),
+        ("with --compare", args.compare, f"out {LISTED}"), ("with --curves", args.curves, LISTED),
+        ("with --sheet and --annotate", args.sheet or args.annotate, f"runs {LISTED}"),
+        ("without --dataset, --paper, --table or --quick", args.everything,
+         "out seeds weights precision")])
     args.runs = args.runs or ["runs"]
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")
     return args

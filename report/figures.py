@@ -3,16 +3,16 @@ import importlib
 import itertools
 import os
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
 import common
-from eval import confidence_interval
 from report.experiments import NAMES, label
 from report.judge import draw_sheet, entries_of, images_to_judge, nearest_entries, open_checkpoint
 from report.records import PERCENT, pivot, seeds_of
-from report.tables import records_of
+from report.tables import figures_of, mean_and_half, mean_and_std
 from support.files import UserError, reason
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
@@ -62,40 +62,34 @@ def draw_curves(path, curves, title, bars=False):
     """curves: (panel, series, points) of a curve or of a part of it; panel: (title, x label, y
     label); points: [(x, {seed: value})].  A panel each with the means and, as bands, their 95%
     intervals; with bars the seeds' standard deviations.  The title names the seeds."""
-    curves_in, order, seeds = {}, [], set()
+    points_of, places, numbers, seeds = {}, {}, {}, set()
     for panel, name, points in curves:
-        curves_in.setdefault(panel, {}).setdefault(name, []).extend(points)
-        if name not in order:
-            order.append(name)
-    if not curves_in:
+        points_of.setdefault((panel, name), []).extend(points)
+        places.setdefault(panel, len(places))
+        numbers.setdefault(name, len(numbers))
+    if not points_of:
         raise UserError("nothing to draw: not every value has run, or no epoch")
-    figure, axes = panels(len(curves_in))
-    for axis, (panel, series) in zip(axes, curves_in.items()):
-        for name, points in series.items():
-            i = order.index(name)               # lines thinner one by one: none hides another
-            style = dict(color=COLOURS[i % 7], ls=LINES[i % 7], lw=max(3 - 0.4 * i, 1.4), ms=5)
-            x, mean, half = [], [], []
-            for at, by_seed in points:
-                values = list(by_seed.values())
-                seeds |= by_seed.keys()
-                x.append(at)
-                mean.append(np.mean(values))
-                if bars:
-                    half.append(np.std(values, ddof=min(1, len(values) - 1)))
-                else:
-                    half.append(confidence_interval(values)[1] if len(values) > 2 else np.nan)
-            if bars:
-                axis.errorbar(x, mean, half, marker=MARKS[i], elinewidth=0.8, capsize=2,
-                              label=name, **style)
-            else:
-                axis.plot(x, mean, marker="o" if len(x) == 1 else None, label=name, **style)
-                axis.fill_between(x, np.subtract(mean, half), np.add(mean, half),
-                                  color=COLOURS[i % 7], alpha=0.18, lw=0)
+    figure, axes = panels(len(places))
+    spread, drawn = mean_and_half, "bands: 95% intervals, from three seeds on"
+    if bars:
+        spread, drawn = mean_and_std, "bars: standard deviations"
+    for (panel, name), points in points_of.items():
+        axis, i = axes[places[panel]], numbers[name]
+        x, by_seed = zip(*points)
+        seeds.update(*by_seed)
+        pairs = [spread(list(values.values())) for values in by_seed]
+        mean, half = np.array(pairs, float).T               # half is nan of too few seeds
+        colour = COLOURS[i % 7]                 # lines thinner one by one: none hides another
+        style = dict(color=colour, ls=LINES[i % 7], lw=max(3 - 0.4 * i, 1.4), ms=5, label=name)
+        if bars:
+            axis.errorbar(x, mean, half, marker=MARKS[i], elinewidth=0.8, capsize=2, **style)
+        else:
+            axis.plot(x, mean, marker="o" if len(x) == 1 else None, **style)
+            axis.fill_between(x, mean - half, mean + half, color=colour, alpha=0.18, lw=0)
         axis.set(title=panel[0], xlabel=panel[1], ylabel=panel[2])
         if panel[1] == "epoch":
             axis.xaxis.get_major_locator().set_params(integer=True)
-    spread = "bars: standard deviations" if bars else "bands: 95% intervals, from three seeds on"
-    figure.suptitle(f"{title}\nseeds {', '.join(map(str, sorted(seeds)))}; {spread}")
+    figure.suptitle(f"{title}\nseeds {', '.join(map(str, sorted(seeds)))}; {drawn}")
     save(figure, path)
 
 
@@ -117,17 +111,18 @@ def title_of(row):
 
 def sweep(rows, metrics):
     """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
-    for _, on_dataset in itertools.groupby(rows, lambda row: row.dataset):
+    for _, on_dataset in itertools.groupby(rows, attrgetter("dataset")):
         on_dataset = list(on_dataset)
-        table, seeds = pivot(records_of(on_dataset)), []
-        for run in on_dataset[0].finished:
-            if all(run.cfg.seed in table[row.name, "last epoch", metrics[0]] for row in on_dataset):
-                seeds.append(run.cfg.seed)
-        for metric, row in itertools.product(metrics, on_dataset if seeds else ()):
-            series, symbol, x = row.name
-            by_seed = table[row.name, "last epoch", metric]
-            values = {seed: by_seed[seed] for seed in seeds}
-            yield (title_of(row), symbol, AXES.get(metric, metric)), series, [(x, values)]
+        table = pivot(figures_of(on_dataset))
+        for metric in metrics:
+            of_rows = [table[row.name, "last epoch", metric] for row in on_dataset]
+            seeds = set.intersection(*map(set, of_rows))
+            for row, by_seed in zip(on_dataset, of_rows):
+                series, symbol, x = row.name
+                values = {seed: by_seed[seed] for seed in seeds}
+                if values:
+                    panel = title_of(row), symbol, AXES.get(metric, metric)
+                    yield panel, series, [(x, values)]
 
 
 def epochs(rows, metrics):
@@ -142,13 +137,11 @@ def levels(rows, metrics):
     """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch."""
     for row in rows:
         panel = title_of(row), "level (learned value, in σ* from μ*)", "share of the pairs (%)"
-        table = pivot(records_of([row]))
+        last = {run.cfg.seed: run.log[-1] for run in row.finished}
         for kind in ("positive pairs", "negative pairs"):
-            for i in range(1, len(row.finished[0].log[-1]["levels"]) + 1):
-                at = table[row.name, "last epoch", f"levels, {i}"].values()
-                shares = table[row.name, "last epoch", f"{kind} by level, {i}"]
-                shares = {seed: 100 * share for seed, share in shares.items()}
-                yield panel, kind, [(np.mean(list(at)), shares)]
+            for i, at in enumerate(zip(*(log["levels"] for log in last.values()))):
+                shares = {seed: 100 * log[f"{kind} by level"][i] for seed, log in last.items()}
+                yield panel, kind, [(np.mean(at), shares)]
 
 
 CURVES = {"sweep": sweep, "epochs": epochs, "levels": levels}          # Experiment.picture
@@ -167,24 +160,16 @@ def by_epoch(logs, metric):
 
 def draw_runs(path, runs, names):
     """--curves: loss, unseen and seen R@1 against the epoch.  A setting's name is a curve over its
-    seeds, a run's a curve of its own.  Of several the loss is what they share: the paper's, which
-    a row of the log has after the whole."""
+    seeds, a run's a curve of its own."""
     if path.suffix not in (".png", ".svg"):
         raise UserError(f"--out {path} must end in .png or .svg")
-    logs, terms, curves = {}, set(), []
+    logs, curves = {}, []
     for name in names:
-        logs[name] = {}
         folders = seeds_of(runs, name, "log.jsonl")
         alone = [seed for seed in folders if folders[seed].folder.name == Path(name).name]
-        for seed in alone or folders:
-            logs[name][seed] = folders[seed].log
-            terms |= {list(row)[2] for row in folders[seed].log[:1]}
-    loss = "loss", "training loss"
-    if len(names) > 1:
-        loss = "loss", "training loss (objectives differ)"
-        if len(terms) == 1:
-            loss = *terms, f"{min(terms)} loss, without regularizer"
-    for metric, axis in (loss, ("R@1", AXES["R@1"]), ("seen R@1", AXES["seen R@1"])):
+        logs[name] = {seed: folders[seed].log for seed in alone or folders}
+    loss = "training loss, of each its own objective" if len(names) > 1 else "training loss"
+    for metric, axis in {"loss": loss, "R@1": AXES["R@1"], "seen R@1": AXES["seen R@1"]}.items():
         for name in names:
             points = by_epoch(logs[name], metric)
             if points:
@@ -209,7 +194,7 @@ def draw_nearest(path, checkpoint):
     draw, rows = np.random.RandomState(0), []
     for c in draw.permutation(labels.unique())[:6]:
         i = draw.choice(np.flatnonzero(labels == c))
-        (nearest,) = nearest_entries(queries[i:i + 1].cpu(), gallery.cpu(), searched, 6)
+        nearest = nearest_entries(queries[i], gallery, searched, 6)
         rows.append((entries[i], [pair for pair in nearest if pair[1] is not entries[i]][:5]))
     draw_sheet(path, rows)
     print(f"wrote {path}")

@@ -27,11 +27,10 @@ from support.runs import read_checkpoint, show
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 UNKNOWN = "–"                                           # shown for an image in no sub-folder
-SIDE, GAP, TEXT, LINE = 128, 10, 14, 17                 # of a sheet, in pixels
+SIDE, GAP, LINES = 128, 10, 34          # of a sheet's image, around it, of its text, in pixels
 RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
 OTHER_IMAGES = ("note: these are not the images of the run; if a class of them was trained on, its "
                 "figures are too high")
-TEXTS = "whole numbers or texts, one per class"
 
 
 # ---------------------------------------------------------------------------- judging
@@ -40,22 +39,22 @@ def evaluate(args):
     if args.query:
         return search(args)
     if args.arrays:
-        embedded, ks = load_npz(args.file), [1, 2, 4, 8]
+        embedded, ks = load_npz(args.file, device(args)), [1, 2, 4, 8]
     else:
         network, cfg, transforms = open_checkpoint(args.file, args.device, args.data_root)
         data, ks = images_to_judge(cfg, transforms, args.dataset, not args.no_cache), cfg.ks
         embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery", "train_plain")
-    embedded = {split: (x.to(device(args)), labels) for split, (x, labels) in embedded.items()}
+    ks = args.ks or ks
     if args.l2norm:
-        embedded = protocol.normalized(embedded)
+        embedded = protocol.l2_normalized(embedded)
     try:
-        result = protocol.judge(embedded, args.ks or ks)
+        result = protocol.judge(embedded, ks)
     except ValueError as error:
         raise UserError(f"{args.file}: {error}")
     x, labels = embedded["test"]
     print(f"{args.file}: {len(x):,} embeddings of {len(labels.unique()):,} classes, "
           f"d = {x.shape[1]}")
-    show({"test": result}, args.ks or ks)
+    show({"test": result}, ks)
     if args.export:
         save_npz(args.export, embedded, data)
 
@@ -73,26 +72,28 @@ def images_to_judge(cfg, transforms, dataset=None, cache=True):
     train, by name; of another dataset of the papers, or of glyphs, its test split -> Data"""
     dataset = dataset or cfg.dataset
     prefix, _, test = transforms
-
-    def load():
-        return common.load_dataset(dataset, cfg.data_root, prefix, test, cache, cfg.val)
-    if dataset == "glyphs" or of_papers(dataset):
-        data = load()
-        if data.identity == cfg.images:
-            return data
+    named = dataset == "glyphs" or of_papers(dataset)
+    if not named:
+        folder = Folder(dataset)
+        if not has_images_of(folder, cfg):
+            splits = folder.judged()
+            folder.say_left_out(splits)
+            splits["test"] = that_did_not_train(splits["test"], cfg.classes)
+            return photos_of(splits, folder, test)
+    data = common.load_dataset(dataset, cfg.data_root, prefix, test, cache, cfg.val)
+    if named and data.identity != cfg.images:
         print(OTHER_IMAGES)
-        return common.Data(None, None, data.test, data.gallery, folder=data.folder)
-    folder = Folder(dataset)
-    if has_images_of(folder, cfg):
-        return load()
-    splits = folder.judged()
-    folder.say_left_out(splits)
-    splits["test"] = that_did_not_train(splits["test"], cfg.classes)
-    data = common.Data(None, None, None, folder=folder.path)
-    for part, rows in splits.items():
-        images = ImageFiles([path for path, _ in rows], test, decode)
-        setattr(data, part, common.split_of(splits, part, images, folder.path))
+        data.train_plain = None
     return data
+
+
+def photos_of(splits, folder, transform):
+    """{part: [(path, class)]} of a Folder, test among them -> Data without training images"""
+    data = {}
+    for part, rows in splits.items():
+        images = ImageFiles([path for path, _ in rows], transform, decode)
+        data[part] = common.split_of(splits, part, images, folder.path)
+    return common.Data(None, None, folder=folder.path, **data)
 
 
 def has_images_of(folder, cfg):
@@ -121,92 +122,76 @@ def that_did_not_train(rows, trained):
 
 
 # ---------------------------------------------------------------------------- .npz
-def load_npz(path):
-    """An .npz of embeddings -> {split: (x, labels)}.  UserError if it is not one."""
+def load_npz(path, to="cpu"):
+    """An .npz of embeddings -> {split: (x, labels)}, x on a device.  UserError if it is not one."""
+    embedded, number_of = {}, {}
     try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            raise ValueError("it holds one array; np.savez writes several, embeddings= and labels=")
-        with content:
-            arrays = dict(content)
+        with np.load(path) as arrays:
+            keys = {"test": ("embeddings", "labels")}
+            if "gallery" in arrays or "gallery_labels" in arrays:
+                keys["gallery"] = "gallery", "gallery_labels"
+            for split, (key, its_labels) in keys.items():
+                x, labels = arrays[key], []
+                for label in arrays[its_labels].ravel().tolist():
+                    name = normalize("NFC", str(label))
+                    labels.append(number_of.setdefault(name, len(number_of)))
+                x = torch.from_numpy(x.astype(np.result_type(x, np.float32)))
+                embedded[split] = x.to(to), torch.tensor(labels)
     except Exception as error:                  # np.load fails in a dozen ways on a damaged file
-        raise UserError(f"cannot read {path}: {reason(error)}")
-    keys = [("embeddings", "iuf", "numbers"), ("labels", "iuU", TEXTS)]
-    if "gallery" in arrays or "gallery_labels" in arrays:
-        keys += [("gallery", "iuf", "numbers"), ("gallery_labels", "iuU", TEXTS)]
-    missing = [key for key, *_ in keys if key not in arrays]
-    if missing:
-        raise UserError(f"{path} lacks the arrays {', '.join(missing)}")
-    for key, kinds, wanted in keys:
-        if arrays[key].dtype.kind not in kinds:
-            raise UserError(f"{path}: {key} must be {wanted}, not {arrays[key].dtype}")
-    labels = [arrays[key] for key, *_ in keys[1::2]]
-    both = np.concatenate([own.ravel() for own in labels])
-    if both.dtype.kind == "U":
-        both = np.array([normalize("NFC", text) for text in both])
-    numbers = torch.from_numpy(np.unique(both, return_inverse=True)[1])
-    numbers = numbers.split([own.size for own in labels])
-    embedded = {}
-    for split, (key, *_), own in zip(("test", "gallery"), keys[::2], numbers):
-        x = arrays[key]
-        x = x.astype(np.float32 if np.can_cast(x.dtype, np.float32) else np.float64)
-        embedded[split] = torch.from_numpy(x), own
+        raise UserError(f"cannot read {path}: {reason(error)}; np.savez writes such files, with "
+                        "embeddings= and labels=")
     return embedded
 
 
 def save_npz(path, embedded, data):
     """--export: embeddings and labels, the names of their classes and files."""
-    arrays, names = {}, {}
-    for split, part in (("test", ""), ("gallery", "gallery_"), ("train_plain", "seen_")):
+    arrays = {}
+    for split, name, prefix in (("test", "embeddings", ""), ("gallery", "gallery", "gallery_"),
+                                ("train_plain", "seen", "seen_")):
         if split in embedded:
             x, labels = embedded[split]
-            arrays[part.rstrip("_") or "embeddings"] = x.cpu().numpy()
-            arrays[f"{part}labels"] = labels.numpy()
-            own = getattr(data, split)
-            names[f"{part}classes"] = np.array(own.classes)
-            if own.files:
-                names[f"{part}paths"] = np.array(own.files)
+            images = getattr(data, split)
+            arrays |= {name: x.cpu(), f"{prefix}labels": labels, f"{prefix}classes": images.classes}
+            if images.files:
+                arrays[f"{prefix}paths"] = images.files
     with atomic(path, "wb") as file:
-        np.savez(file, **arrays, **names)
-    print(f"wrote {path}: {', '.join([*arrays, *names])}")
+        np.savez(file, **arrays)
+    print(f"wrote {path}: {', '.join(arrays)}")
 
 
 # ---------------------------------------------------------------------------- --query
 def search(args):
     """--query: the images nearest to each photo among the run's test images and its gallery, or in
     --gallery, printed and with --to drawn.  A photo that is itself among them is found."""
-    for path in args.query:
-        if not Path(path).exists():                     # said before the work
-            raise UserError(f"cannot read the image {path}: there is none")
     network, cfg, transforms = open_checkpoint(args.file, args.device, args.data_root)
-    asked = [(path, UNKNOWN, path) for path in args.query]
     photos = ImageFiles(args.query, transforms[2], decode)
+    x, asked = embed_readable(network, cfg, photos, [(path, UNKNOWN, path) for path in args.query])
     if args.gallery:
-        folder, entries = Folder(args.gallery), []
-        folder.say_left_out({"searched": [(path, None) for path in folder.images]})
-        for path, (_, kind) in folder.images.items():
-            entries.append((str(path), kind or UNKNOWN, path))
-        searched = [(ImageFiles([*folder.images], transforms[2], decode), entries)]
-        told = f"images of {args.gallery}"
+        folder = Folder(args.gallery)
+        rows = [(path, kind or UNKNOWN) for path, (_, kind) in folder.images.items()]
+        folder.say_left_out({"test": rows})
+        data = photos_of({"test": rows}, folder, transforms[2])
     else:
         data = images_to_judge(cfg, transforms, args.dataset, not args.no_cache)
-        searched = [(data.test.images, entries_of(data.test, data.folder))]
-        if data.gallery is not None:
-            searched.append((data.gallery.images, entries_of(data.gallery, data.folder)))
-        told = (f"test images of {len(data.test.classes)} classes ({listed(data.test.classes)}); "
-                "--gallery FOLDER searches others")
-    x, asked = embed_readable(network, cfg, photos, asked)
     y, entries = [], []
-    for images, own in searched:
-        embedded, readable = embed_readable(network, cfg, images, own)
-        y.append(embedded)
-        entries += readable
+    for split in (data.test, data.gallery):
+        if split is not None:
+            own = entries_of(split, data.folder)
+            embedded, readable = embed_readable(network, cfg, split.images, own)
+            y.append(embedded)
+            entries += readable
     y = torch.cat(y)
     if args.l2norm:
         x, y = F.normalize(x), F.normalize(y)
-    answers = list(zip(asked, nearest_entries(x, y, entries, args.top or 5)))
-    print(f"{args.file} searches {len(entries):,} {told}")
-    print_answers(answers)
+    kinds = data.test.classes
+    print(f"{args.file} searches {len(entries):,} images of {len(kinds)} classes: {listed(kinds)}")
+    answers = []
+    for query, point in zip(asked, x):
+        nearest = nearest_entries(point, y, entries, args.top or 5)
+        answers.append((query, nearest))
+        print(f"\nquery {query[0]}\n    distance  {'class':<30}  image")
+        for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
+            print(f"{place:>3} {distance:8.4f}  {kind:<30}  {name}")
     if args.to:
         draw_sheet(args.to, answers)
         print(f"\nwrote {args.to}")
@@ -217,10 +202,9 @@ def entries_of(split, folder):
     entries = []
     for i, label in enumerate(split.labels.tolist()):
         if folder is None:
-            name, source = f"image {i}", split.images[i]
+            name, source = f"image {i}", to_pil_image(split.images[i])
         else:
-            source = folder / split.files[i]
-            name = str(source)
+            name = source = str(folder / split.files[i])
         entries.append((name, split.classes[label], source))
     return entries
 
@@ -231,7 +215,7 @@ def embed_readable(network, cfg, images, entries):
     if isinstance(images, ImageFiles):
         images.faults = faults
     try:
-        x = common.embed(network.embed, images, cfg).cpu()
+        x = common.embed(network.embed, images, cfg)
     finally:
         for fault in faults.values():
             print(f"left out: {fault}")
@@ -239,73 +223,46 @@ def embed_readable(network, cfg, images, entries):
 
 
 def nearest_entries(x, searched, entries, top):
-    """x (q, d), searched (n, d) of n entries -> for each x the `top` nearest [(distance, entry)] by
-    differences, so that equal embeddings are at 0; of equal distances the first in the list."""
-    distances = torch.cdist(x.double(), searched.double(),
-                            compute_mode="donot_use_mm_for_euclid_dist")                # (q, n)
-    distances, places = distances.sort(dim=1, stable=True)
-    answers = []
-    for row, indices in zip(distances[:, :top].tolist(), places[:, :top].tolist()):
-        answers.append([(distance, entries[i]) for distance, i in zip(row, indices)])
-    return answers
-
-
-def print_answers(answers):
-    width = 20
-    for _, nearest in answers:
-        width = max(width, *(len(kind) for _, (_, kind, _) in nearest))
-    for (path, _, _), nearest in answers:
-        print(f"\nquery {path}\n    distance  {'class':<{width}}  image")
-        for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
-            print(f"{place:>3} {distance:8.4f}  {kind:<{width}}  {name}")
+    """x (d,), searched (n, d) of n entries -> the `top` nearest [(distance, entry)] by differences,
+    so that equal embeddings are at 0; of equal distances the first in the list."""
+    distances, places = (searched - x).double().norm(dim=1).sort(stable=True)
+    nearest = zip(distances[:top].tolist(), places[:top].tolist())
+    return [(distance, entries[i]) for distance, i in nearest]
 
 
 # ---------------------------------------------------------------------------- a sheet of images
 def draw_sheet(path, answers):
-    """A picture with a line of images for each of answers [(query, the entries nearest to it)],
-    framed as right or wrong if the query's class is known."""
+    """A picture with a line of images for each of answers [(query, the entries nearest to it)], all
+    with as many, framed as right or wrong if the query's class is known."""
     try:
-        font = ImageFont.truetype("DejaVuSans.ttf", TEXT)
+        font = ImageFont.truetype("DejaVuSans.ttf", 14)
     except OSError:
-        font = ImageFont.load_default(TEXT)                 # without umlauts
-    across, down = SIDE + 2 * GAP, SIDE + 2 * GAP + 2 * LINE
-    width = 1 + max(len(nearest) for _, nearest in answers)
-    sheet = PIL.Image.new("RGB", (across * width, down * len(answers)), "white")
+        font = ImageFont.load_default(14)                   # without umlauts
+    across, down = SIDE + 2 * GAP, SIDE + 2 * GAP + LINES
+    sheet = PIL.Image.new("RGB", (across * (1 + len(answers[0][1])), down * len(answers)), "white")
     pen = ImageDraw.Draw(sheet)
     for row, (query, nearest) in enumerate(answers):
-        for column, (source, lines, colour) in enumerate(cells_of(query, nearest)):
+        for column, (distance, (name, kind, source)) in enumerate([(None, query), *nearest]):
+            below, colour = "query", "black"
+            if column:
+                below = f"{distance:.4f}"
+                if query[1] != UNKNOWN:
+                    colour = RIGHT if kind == query[1] else WRONG
+            if kind == UNKNOWN:
+                kind = Path(name).name
             left, top = GAP + column * across, GAP + row * down
-            image = to_pil_image(source) if torch.is_tensor(source) else decode(source)
-            image = ImageOps.contain(image, (SIDE, SIDE))
+            image = ImageOps.contain(decode(source), (SIDE, SIDE))
             sheet.paste(ImageOps.expand(image, 3, colour), (left, top))
-            for i, line in enumerate(lines):
-                place = left, top + SIDE + 8 + i * LINE
-                pen.text(place, cut_to_fit(line, font), colour, font)
+            pen.text((left, top + SIDE + 8), f"{shortened(kind)}\n{below}", colour, font)
     sheet.save(path)
 
 
-def cells_of(query, nearest):
-    """A row of a sheet: of the query and of each answer the source, two lines of text, a colour."""
-    name, own, source = query
-    title = Path(name).name if own == UNKNOWN else own
-    cells = [(source, ["query", title], "black")]
-    for distance, (_, kind, source) in nearest:
-        colour = RIGHT if kind == own else WRONG
-        if own == UNKNOWN:
-            colour = "dimgray"
-        if kind == UNKNOWN:
-            kind = ""
-        cells.append((source, [kind, f"{distance:.4f}"], colour))
-    return cells
-
-
-def cut_to_fit(line, font):
-    line = " ".join(line.split())
-    if font.getlength(line) <= SIDE:
-        return line
-    while font.getlength(f"{line}…") > SIDE:
-        line = line[:-1]
-    return f"{line}…"
+def shortened(name, most=17):
+    """One line of at most so many characters, which fit below an image."""
+    name = " ".join(name.split())
+    if len(name) > most:
+        name = f"{name[:most - 1]}…"
+    return name
 
 
 # ---------------------------------------------------------------------------- command line
@@ -316,9 +273,8 @@ def parse_args(argv=None):
     add("--ks", type=whole, nargs="+", help="the K of Recall@K")
     add("--l2norm", action="store_true", help="normalize the embeddings first")
     add("--export", metavar="FILE.npz", type=output(".npz"), help="write the embeddings")
-    add("--dataset", type=path, help="where the folder of images is now; or another one, "
-        "judged by those classes that did not train: of its test/, if it has one, else of all its "
-        "images")
+    add("--dataset", type=path, help="where the run's folder of images is now; or another one, of "
+        "whose test/, or of all its images, those classes are judged that did not train")
     add("--data-root", type=path, help="where the datasets are now")
     add("--device", default="auto", help="auto (default), cpu, cuda")
     add("--no-cache", action="store_const", const=True, help="decode images anew")
@@ -326,10 +282,9 @@ def parse_args(argv=None):
     add("--gallery", type=path, metavar="FOLDER", help="with --query: the images to search, in "
         "sub-folders or not (default: the run's test images)")
     add("--top", type=whole, help="with --query: how many (5)")
-    add("--to", metavar="SHEET.png", type=output(".png", ".jpg"), help="with --query: draw them "
-        "too")
+    add("--to", metavar="SHEET.png", type=output(".png", ".jpg"), help="with --query: draw them")
     args = parser.parse_args(argv)
-    args.arrays = args.file.lower().endswith((".npz", ".npy"))        # a .npy: load_npz refuses
+    args.arrays = args.file.lower().endswith((".npz", ".npy"))
     refuse_idle(parser, args, [
         ("with an .npz", args.arrays, "query export dataset data_root no_cache"),
         ("without --query", args.query is None, "gallery top to"),

@@ -46,18 +46,16 @@ def download(dataset, root):
 
 def run(args):
     if args.command == "check":
-        check(args.dataset[0], args.data_root)
-        return
+        return check(args.dataset[0], args.data_root)
     for dataset in args.dataset:
+        download(dataset, args.data_root)
         for paper, script in SCRIPTS.items():
             if args.paper in (None, paper):
                 prepare(paper, script, dataset, args)
 
 
 def prepare(paper, script, dataset, args):
-    """Download a dataset that is missing, build the caches and fetch the weights, as the preset
-    sees them."""
-    download(dataset, args.data_root)
+    """Build the caches of a dataset and fetch the weights, as the preset sees them."""
     flags = ["--dataset", dataset, "--data-root", args.data_root]
     for name in ("backbone", "size", "weights"):
         value = getattr(args, name)
@@ -78,31 +76,13 @@ def check(name, root):
     if of_papers(name):
         folder, splits = read_dataset(name, root)
         paths = [path for rows in splits.values() for path, _ in rows]
-        return refuse_faults(folder, paths, decode_as_stored, "unpack it again")
-    folder, untrainable, advice = Folder(name), None, "mend or remove them"
-    try:
-        splits = folder.splits()
-        folder.say_left_out(splits)
-    except UserError as error:
-        untrainable = f"it cannot be trained on: {error}"
-        advice += f"; and {untrainable}"
-    refuse_faults(folder.path, [*folder.images], decode, advice)
-    if untrainable:
-        raise UserError(untrainable)
-    told = []
-    for part, rows in splits.items():
-        count = collections.Counter(kind for _, kind in rows)
-        told.append(f"{part} {len(rows):,} images of {len(count):,} classes, {listed([*count])}")
-    print(" · ".join(told))
-    count = collections.Counter(kind for _, kind in splits["train"])
-    single = [kind for kind in count if count[kind] == 1]
-    if single:
-        print("note: training classes with a single image, so without a positive pair: "
-              f"{len(single)}, {listed(single)}")
-    say_copies(splits)
+        return read_all(folder, paths, decode_as_stored, "unpack it again")
+    folder = Folder(name)
+    read_all(folder.path, [*folder.images], decode, "mend or remove them")
+    describe(folder)
 
 
-def refuse_faults(folder, paths, decode, advice):
+def read_all(folder, paths, decode, advice):
     """Print what is wrong with each image that cannot be read.  UserError: there are some."""
     def fault(path):
         try:
@@ -117,6 +97,21 @@ def refuse_faults(folder, paths, decode, advice):
         raise UserError(f"{len(faults):,} of {len(paths):,} images in {folder} cannot be read: "
                         + advice)
     print(f"{folder}: {len(paths):,} images, all can be read")
+
+
+def describe(folder):
+    """Print the classes of a folder's splits, what is left out, alone or there twice.  UserError:
+    it cannot be trained on."""
+    splits = folder.splits()
+    folder.say_left_out(splits)
+    for part, rows in splits.items():
+        count = collections.Counter(kind for _, kind in rows)
+        print(f"{part}: {len(rows):,} images of {len(count):,} classes, {listed([*count])}")
+        single = [kind for kind in count if count[kind] == 1]
+        if single and part == "train":
+            print("note: training classes with a single image, so without a positive pair: "
+                  f"{len(single)}, {listed(single)}")
+    say_copies(splits)
 
 
 def say_copies(splits):

@@ -1,7 +1,7 @@
-"""What runs and papers measured, as records of five fields, and the pivot that every table reads.
+"""What runs measured, and the pivot that every table of several runs reads.
 
-A record is (setting, seed, part, metric, value).  Its part is "last epoch", "best on test" or
-"pretrained backbone", or a dataset of the paper.  Figures have the unit in which papers print them.
+A run's figures are {part: {metric: value}}, in the units in which papers print them.  A part is
+"last epoch", "best on test" or "pretrained backbone".
 """
 import contextlib
 import functools
@@ -11,7 +11,7 @@ import lzma
 import re
 import tarfile
 import tempfile
-from collections import defaultdict, namedtuple
+from collections import defaultdict
 from pathlib import Path
 
 from support.files import UserError
@@ -21,19 +21,15 @@ PERCENT = re.compile(r"(seen |val )?R@\d+(, l2-normalized)?|NMI|MAP@R")
 INTERVAL = re.compile("R@|lambda|d_H|H-div")    # in result.json [mean, half-width]
 NAMES_IN_RUNS = {"R@1 (fraction)": "R@1", "lambda_NN": "lambda", "H-divergence_NN": "d_H"}
 NO_FIGURES = ("lr", "images/s", "seconds")
-Record = namedtuple("Record", "setting seed part metric value")
 
 
 # ---------------------------------------------------------------------------- a run's folder
 def read_lines(path):
     """A file of JSON lines -> its rows, dicts.  UserError if it is damaged or not there."""
-    rows = []
     try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            rows.append(dict(json.loads(line)))
+        return [dict(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, TypeError):
         raise UserError(f"{path} is damaged, or not there")
-    return rows
 
 
 class Folder:
@@ -62,11 +58,11 @@ class Folder:
         last = self.result["last epoch"] | self.log[-1] | self.result["last epoch"]
         tenths, normalized = last | last.get("ten parts", {}), {}
         for name, ours in NAMES_IN_RUNS.items():
-            if ours in tenths:
-                tenths[name] = tenths[ours]
+            tenths[name] = tenths.get(ours)
         for name, value in last.items():
-            if name.endswith(", l2-normalized"):
-                normalized[name.removesuffix(", l2-normalized")] = value
+            name, found, _ = name.partition(", l2-normalized")
+            if found:
+                normalized[name] = value
         parts = {"last epoch": last, "ten parts": tenths, "l2 norm at inference": normalized}
         for part in ("best on test", "pretrained backbone"):
             parts[part] = self.result.get(part) or {}
@@ -103,18 +99,15 @@ def unpacked(paths):
     safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
     with tempfile.TemporaryDirectory() as folder:
         for path in map(Path, paths):
-            if path.is_dir():
-                raise UserError(f"--runs {path} is a folder: give one folder, or archives "
-                                "(.tar.xz)")
             try:        # all of it first: tarfile takes damage in the middle for the archive's end
-                content = io.BytesIO(lzma.decompress(path.read_bytes()))
-                archive = tarfile.open(fileobj=content)
+                archive = tarfile.open(fileobj=io.BytesIO(lzma.decompress(path.read_bytes())))
                 for file in archive:
                     if file.isfile() and Path(folder, file.name).exists():
                         raise UserError(f"{path}: {file.name} is in another archive too")
                 archive.extractall(folder, **safely)
             except (OSError, lzma.LZMAError, tarfile.TarError) as error:
-                raise UserError(f"cannot read the archive {path}: {error}")
+                raise UserError(f"cannot read the archive {path} ({error}); --runs takes one "
+                                "folder, or archives (.tar.xz)")
         yield folder
 
 
@@ -144,28 +137,21 @@ def seeds_of(runs, name, file="result.json"):
     """name: a setting, one of its runs, or that run's folder -> {seed: Folder} of all its runs
     that have the file.  UserError: there are none."""
     settings, name = folders_of(runs, file), Path(name).name
-    run = re.fullmatch(r"(.*)-s(\d+)", name)
-    if run and int(run[2]) in settings.get(run[1], {}):
-        name = run[1]
-    if name not in settings:
-        kind = "run" if file == "log.jsonl" else "finished run"
-        known = ", ".join(settings) or "none"
-        raise UserError(f"no {kind} {name} under {runs}: there are {known}")
-    return settings[name]
+    for setting, folders in settings.items():
+        if name == setting or name in [run.folder.name for run in folders.values()]:
+            return folders
+    known = ", ".join(settings) or "none"
+    raise UserError(f"no run {name} with a {file} under {runs}: there are {known}")
 
 
-def records(setting, seed, figures):
-    """{part: {metric: value}} of a setting and seed -> its records"""
-    for part, row in figures.items():
-        for metric, value in row.items():
-            yield Record(setting, seed, part, metric, value)
-
-
-def pivot(rows):
-    """Records -> {(setting, part, metric): {seed: value}}, of which a missing one is {}"""
+def pivot(runs):
+    """(setting, seed, figures) of runs -> {(setting, part, metric): {seed: value}}, of which a
+    missing one is {}"""
     table = defaultdict(dict)
-    for record in rows:
-        table[record.setting, record.part, record.metric][record.seed] = record.value
+    for setting, seed, figures in runs:
+        for part, row in figures.items():
+            for metric, value in row.items():
+                table[setting, part, metric][seed] = value
     return table
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import dml_da  # noqa: E402
 from report.figures import by_epoch, draw_curves  # noqa: E402
-from report.records import finished, reading  # noqa: E402
+from report.records import finished, pivot, reading  # noqa: E402
 from report.tables import difference, markdown, spread  # noqa: E402
 from studies.jrs_bandwidths import mean_distance, penalty  # noqa: E402
 from support.command_line import main  # noqa: E402
@@ -75,36 +75,42 @@ def differences(arms):
 
 def table(runs):
     """Mean ± std of each arm (held out: R@1 on those classes); gains within a seed; by epoch."""
-    arms, held_out, logs = {}, {}, {}
+    measured, logs, arms = [], {}, set()
     for run in finished(runs):
         name, seed = run.config["name"], run.config["seed"]
         if run.config["val"]:
-            held_out.setdefault(f"{name}, held out", {})[seed] = figures_of(run)
+            name += ", held out"
         else:
-            arms.setdefault(name, {})[seed] = figures_of(run)
-            logs.setdefault(name, {})[seed] = run.log
+            arms.add(name)
+        measured.append((name, seed, {"last epoch": figures_of(run)}))
+        logs.setdefault(name, {})[seed] = run.log
+    figures = pivot(measured)
     for shown in (SHOWN, BY_EPOCH):
-        rows, gains = [["", "seeds", *shown]], [["gain", *shown]]
-        for name, seeds in sorted((arms | held_out).items()):
-            line = [name, f"{len(seeds)}"]
+        rows, gains = [["", "seeds"] + list(shown)], [["gain"] + list(shown)]
+        for name in sorted(logs):
+            row = [name, str(len(logs[name]))]
             for head, digits in shown.items():
-                line.append(spread([row[head] for row in seeds.values() if head in row], digits))
-            rows.append(line)
+                row.append(spread(figures[name, "last epoch", head].values(), digits))
+            rows.append(row)
         for name, signs in differences(arms).items():
-            line, common = [name], set.intersection(*(set(arms.get(arm, ())) for arm in signs))
+            row = [name]
             for head, digits in shown.items():
-                line.append(difference([sum(signs[arm] * arms[arm][seed][head] for arm in signs)
-                                        for seed in common], digits + 1))
-            gains.append(line)
-        print(*markdown(rows), "", *markdown(gains), "", sep="\n")
+                by_seed = {}
+                for arm, sign in signs.items():
+                    for seed, value in figures[arm, "last epoch", head].items():
+                        by_seed.setdefault(seed, []).append(sign * value)
+                whole = [sum(terms) for terms in by_seed.values() if len(terms) == len(signs)]
+                row.append(difference(whole, digits + 1))
+            gains.append(row)
+        print("\n".join(markdown(rows) + [""] + markdown(gains) + [""]))
+    curves, dataset = [], run.config["dataset"]
+    for metric, y_label in (("contrastive", "contrastive loss"), ("R@1", "R@1 (%)"),
+                            ("D_avg mean", "spread within classes, mean D_avg")):
+        for name in sorted(arms):
+            arm, _, alpha = name.rpartition("-")
+            text = arm if alpha == "0" else f"{arm}, α = {alpha}"
+            curves.append((("", "epoch", y_label), text, by_epoch(logs[name], metric)))
     if arms:
-        dataset, curves = run.config["dataset"], []
-        for metric, y_label in (("contrastive", "contrastive loss"), ("R@1", "R@1 (%)"),
-                                ("D_avg mean", "spread within classes, mean D_avg")):
-            for name in sorted(arms):
-                arm, _, alpha = name.rpartition("-")
-                text = arm if alpha == "0" else f"{arm}, α = {alpha}"
-                curves.append((("", "epoch", y_label), text, by_epoch(logs[name], metric)))
         draw_curves(Path(__file__).with_name(f"composed-{dataset}.png"), curves,
                     f"dml_da.py + α JRS on {dataset}, backbone {run.config['backbone']}")
 

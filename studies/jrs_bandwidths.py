@@ -12,6 +12,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -24,10 +25,10 @@ from support.command_line import main  # noqa: E402
 from support.runs import run_folder  # noqa: E402
 
 STEPS, VARIANTS = 1000, ("detached", "gradient", "fixed")               # of free points
+LABELS = torch.arange(10).repeat_interleave(5)
 KS = (3, 3, 1)                                                          # of x⁻, x, x⁺
 RUNS = (("detached", 0), ("detached", 2), ("gradient", 2), ("gradient", 10), ("only τ", 2),
         ("fixed", 2))                                                   # variant, α
-RATE = ("--lr", "1e-3", "--lr-proxies", "0.1")                          # 3.3 times the preset's
 DIGITS = {"F": 4, "F at the τ of α = 0": 4, "τ of x⁻": 0, "R@1": 1, "MAP@R": 1}     # of the table
 
 
@@ -44,9 +45,10 @@ def mean_distance(x):
 
 def at_bandwidths(reps, labels, Ks, taus):
     """L(x; τ): Eq. 10-11 at the given bandwidths"""
-    return jrd.jrs(jrd.joint_kernel(reps, [
-        lambda x, K=K, tau=tau: mixture(jrd.squared_distances(x) / tau, K)
-        for K, tau in zip(Ks, taus)]), labels)
+    gram = 1.0
+    for x, K, tau in zip(reps, Ks, taus):
+        gram = gram * mixture(jrd.squared_distances(x) / tau, K)
+    return jrd.jrs(gram, labels)
 
 
 def penalty(variant, reps, labels, Ks, first):
@@ -64,55 +66,58 @@ def penalty(variant, reps, labels, Ks, first):
 
 
 # ---------------------------------------------------------------------------- free points
-def cap(labels, d, seed):
-    """Ten overlapping classes on one side of the unit sphere, like pooled features.  -> (B, d)"""
+def cap(seed):
+    """Ten overlapping classes on one side of the unit sphere, like pooled features.  -> (50, 16)"""
     draw = torch.Generator().manual_seed(seed)
-    centres = torch.randn(int(labels.max()) + 1, d, generator=draw, dtype=torch.float64)
-    x = centres[labels] + 0.6 * torch.randn(len(labels), d, generator=draw, dtype=torch.float64)
-    return F.normalize(x + 4 / d ** 0.5)
+    centres = torch.randn(10, 16, generator=draw)
+    return F.normalize(centres[LABELS] + 0.6 * torch.randn(50, 16, generator=draw) + 1)
 
 
-def flow(variant, layers, on_sphere, labels, Ks):
+def flow(variant, layers, on_sphere):
     """Gradient descent on the points -> (steps + 1, 3): F; of the last layer τ / first τ, and the
     mean same-class distance² / τ"""
     first, rows = [mean_distance(x) for x in layers], []
-    same_class = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
+    same_class = (LABELS[:, None] == LABELS).fill_diagonal_(False)
     for _ in range(STEPS + 1):
+        layers = [x.detach() for x in layers]
         taus = [mean_distance(x) for x in layers]
         same = jrd.squared_distances(layers[-1])[same_class].mean()
-        rows.append([at_bandwidths(layers, labels, Ks, taus), taus[-1] / first[-1],
+        rows.append([at_bandwidths(layers, LABELS, KS, taus), taus[-1] / first[-1],
                      same / taus[-1]])
-        layers = [x.clone().requires_grad_() for x in layers]
-        slopes = torch.autograd.grad(penalty(variant, layers, labels, Ks, first), layers)
-        layers = [x.detach() - 0.3 * len(x) * tau * slope
-                  for x, slope, tau in zip(layers, slopes, first)]
-        layers = [F.normalize(x) if sphere else x for x, sphere in zip(layers, on_sphere)]
-    return torch.tensor(rows, dtype=torch.float64)
+        for x in layers:
+            x.requires_grad_()
+        loss = penalty(variant, layers, LABELS, KS[:len(layers)], first)
+        slopes = torch.autograd.grad(loss, layers)
+        for i, slope in enumerate(slopes):
+            layers[i] = layers[i] - 0.3 * len(LABELS) * first[i] * slope
+            if on_sphere[i]:
+                layers[i] = F.normalize(layers[i])
+    return torch.tensor(rows)
 
 
 def free_points(png):
-    labels = torch.arange(10).repeat_interleave(5)
-    most = torch.tensor(50 * 49 / (labels[:, None] != labels).sum().item())     # N / N_pairs
-    points = [cap(labels, 16, seed) for seed in range(3)]
+    torch.set_default_dtype(torch.float64)
+    most = torch.tensor(49 / 45)                                        # N / N_pairs
+    points = [cap(seed) for seed in range(3)]
     settings = {"free, 16-d": (points[:1], [False]), "sphere, 16-d": (points[:1], [True]),
                 "three layers": (points, [False, True, False])}         # x⁺ is free here too
     rows = [["points", "τ", "lower bound", "F, first", "F, last", "τ, last / first",
              "same-class d²/τ, last"]]
     figure, axes = panels(3, 3, 2.5)
     for name, (layers, on_sphere) in settings.items():
-        Ks = KS[:len(layers)]
-        bound = torch.stack([mixture(most, K) for K in Ks]).prod().item()
-        flows = {variant: flow(variant, layers, on_sphere, labels, Ks) for variant in VARIANTS}
-        for variant, steps in flows.items():
-            (first, _, _), (last, tau, same) = steps[[0, -1]].tolist()
+        bound = 1.0
+        for K in KS[:len(layers)]:
+            bound = bound * mixture(most, K)
+        for variant, colour, line in zip(VARIANTS, COLOURS, LINES):
+            steps = flow(variant, layers, on_sphere)
+            (first, _, _), (last, tau, same) = steps[[0, -1]]
             rows.append([name, variant, f"{bound:.4f}", f"{first:.4f}", f"{last:.4f}",
                          f"{tau:.2f}", f"{same:.4f}"])
-        if name == "free, 16-d":
-            for (variant, steps), colour, line in zip(flows.items(), COLOURS, LINES):
+            if name == "free, 16-d":
                 for axis, values in zip(axes, steps.T):
                     axis.plot(range(1, STEPS + 2), values, color=colour, ls=line, lw=2,
                               label=f"τ {variant}")
-            axes[0].axhline(bound, color="0.6", lw=1, label="lower bound")
+    axes[0].axhline(mixture(most, 3), color="0.6", lw=1, label="lower bound")
     for axis, title in zip(axes, ("F, JRS's value", "τ / first τ", "same-class distance² / τ")):
         axis.set(title=title, xlabel="step + 1", xscale="log")
     axes[1].set_yscale("log")
@@ -143,16 +148,15 @@ def replaced(variant, flags):
 
 
 @torch.no_grad()
-def measure(network, data, fixed=None):
-    """-> {figure: mean over the batches}, the mean bandwidths.  fixed: those of α = 0"""
+def measure(network, data, fixed):
+    """-> means over the batches: F, F at the fixed bandwidths if there are any, the bandwidths"""
     rows = []
     for images, labels in batches(data):
         reps = network(images)
         taus = [mean_distance(x) for x in reps]
         rows.append([at_bandwidths(reps, labels, KS, taus),
                      at_bandwidths(reps, labels, KS, fixed or taus), *taus])
-    F_own, F_fixed, *taus = torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
-    return {"F": F_own, "F at the τ of α = 0": F_fixed, "τ of x⁻": taus[0]}, taus
+    return torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
 
 
 def directions(network, data):
@@ -160,39 +164,39 @@ def directions(network, data):
     images, labels = next(batches(data))
     reps = network(images)
     weights = [p for p in network.parameters() if p.requires_grad]
-    slopes = {variant: torch.cat([slope.flatten() for slope in torch.autograd.grad(
-        penalty(variant, reps, labels, KS, None), weights, retain_graph=True)])
-        for variant in ("detached", "only τ", "gradient")}
-    for variant, slope in slopes.items():
-        cosine = F.cosine_similarity(slope, slopes["detached"], 0)
+    detached = None
+    for variant in ("detached", "only τ", "gradient"):
+        loss = penalty(variant, reps, labels, KS, None)
+        slopes = torch.autograd.grad(loss, weights, retain_graph=True)
+        slope = torch.cat([slope.flatten() for slope in slopes])
+        if variant == "detached":
+            detached = slope
+        cosine = F.cosine_similarity(slope, detached, 0)
         print(f"{variant}: cosine with detached {cosine:.2f}")
 
 
 def trainings(out):
     torch.set_num_threads(1)
-    data, figures = common.load_dataset("glyphs"), {run: [] for run in RUNS}
+    data = common.load_dataset("glyphs")
+    figures = np.empty((len(DIGITS), len(RUNS), 3))                     # of each seed
     for seed in range(3):
         fixed = None
-        for variant, alpha in RUNS:
-            cfg = replaced(variant, ["--alpha", str(alpha), "--seed", str(seed), *RATE,
-                                     "--out", out])
+        for i, (variant, alpha) in enumerate(RUNS):
+            flags = f"--alpha {alpha} --seed {seed} --lr 1e-3 --lr-proxies 0.1 --out".split()
+            cfg = replaced(variant, [*flags, out])                      # 3.3 times the preset's rate
             last = jrd.train(cfg)["last epoch"]
             network, _ = common.load(run_folder("jrd", cfg) / "last.pt", jrd.Network)
-            means, taus = measure(network, data, fixed)
+            value, at_fixed, *taus = measure(network, data, fixed)
             fixed = fixed or taus
-            recalls = {metric: 100 * last[metric] for metric in ("R@1", "MAP@R")}
-            figures[variant, alpha].append(means | recalls)
+            figures[:, i, seed] = value, at_fixed, taus[0], 100 * last["R@1"], 100 * last["MAP@R"]
             if (seed, alpha) == (0, 0):
                 print("after the training with α = 0, seed 0, on one batch:")
                 directions(network, data)
     rows = [["", *(f"{variant}, α = {alpha}" for variant, alpha in RUNS)]]
-    for name, digits in DIGITS.items():
-        rows.append([name, *(spread([seed[name] for seed in seeds], digits)
-                             for seeds in figures.values())])
-    bases = [seed["MAP@R"] for seed in figures[RUNS[0]]]
-    rows.append(["MAP@R less that of α = 0", *(
-        difference([seed["MAP@R"] - base for seed, base in zip(seeds, bases)])
-        for seeds in figures.values())])
+    for values, (name, digits) in zip(figures, DIGITS.items()):
+        rows.append([name, *(spread(of_run, digits) for of_run in values)])
+    gains = figures[-1] - figures[-1, 0]
+    rows.append(["MAP@R less that of α = 0", *map(difference, gains)])
     print(*markdown(rows), sep="\n")
 
 

@@ -9,6 +9,7 @@ ones.  A variant replaces a function of mdr.py, which config.json does not tell,
 run's.  Commit cedb0e2 has diagonal, standardized and unit-pooled, which no page cites.
 """
 import sys
+from operator import itemgetter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -100,47 +101,52 @@ VARIANTS = {"unscaled": unscaled, "uniform": uniform, "released": released,
 # ---------------------------------------------------------------------------- what came out
 def arm(config):
     """Triplet, Triplet + L2Norm or Triplet + MDR"""
-    name = f"Triplet + MDR, λ = {config['lambda_']:g}" if config["lambda_"] else "Triplet"
-    return name + " + L2Norm" * bool(config["l2norm"])
+    if config["lambda_"]:
+        return f"Triplet + MDR, λ = {config['lambda_']:g}"
+    return "Triplet + L2Norm" if config["l2norm"] else "Triplet"
 
 
 def variant(config):
     """What else differs from mdr.py's preset: --variant or flags."""
     preset = {"loss": "triplet", "margin": 0.2, "images_per_class": 4, "nu": 0.01,
               "precision": "bf16", "backbone": "squeezenet1_1"}
-    return config["name"] or ", ".join(
-        f"{k} {config[k]}" for k, usual in preset.items() if config.get(k, usual) != usual)
+    differ = [f"{k} {config[k]}" for k in preset if config.get(k, preset[k]) != preset[k]]
+    return config["name"] or ", ".join(differ)
 
 
 def table(runs):
     """A row per run, R@1 in %, of the last epoch."""
+    metrics = ["R@1", "R@1, l2-normalized", "NMI", "seen R@1"]
     rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,NMI,trained classes,σ*".split(",")]
     for run in finished(runs):
         config = run.config
         images = config["epochs"] * config["iterations"] * config["batch"]
-        rows.append([arm(config), variant(config), f"{config['lr']:g}", f"{images:,}",
-                     str(config["seed"]), *(f"{reading(run, metric):.1f}" for metric in (
-                         "R@1", "R@1, l2-normalized", "NMI", "seen R@1")),
-                     "–" if config["l2norm"] else f"{run.log[-1]['sigma*']:.3f}"])
-    print(*markdown(rows), sep="\n")
+        row = [arm(config), variant(config), f"{config['lr']:g}", f"{images:,}",
+               str(config["seed"])]
+        for metric in metrics:
+            row.append(f"{reading(run, metric):.1f}")
+        row.append("–" if config["l2norm"] else f"{reading(run, 'sigma*'):.3f}")
+        rows.append(row)
+    print("\n".join(markdown(rows)))
 
 
 def draw(runs):
     """R@1 against images seen: a panel per length at the preset's rates, one at the best."""
-    panels = {}
+    logs, curves = {}, []
     for run in finished(runs):
-        config = run.config
-        length, (preset, best) = config["iterations"], RATES.get(arm(config), (None, None))
+        config, length = run.config, run.config["iterations"]
+        preset, best = RATES.get(arm(config), (None, None))
         at_best = config["lr"] == best and length == 100
-        if variant(config) or not (config["lr"] == preset or at_best):
-            continue
-        panel = (at_best, length), (f"{length} iterations per epoch" + ", best rates" * at_best,
-                                    "images seen (1,000)", "R@1, held-out classes (%)")
-        panels.setdefault(panel, {}).setdefault(arm(config), {})[config["seed"]] = (
-            [row | {"epoch": row["epoch"] * length * config["batch"] / 1000} for row in run.log])
-    draw_curves(Path(__file__).with_suffix(".png"), [
-        (panel, name, by_epoch(logs, "R@1")) for (_, panel), curves in sorted(panels.items())
-        for name, logs in curves.items()], "MDR on cub128, squeezenet1_1, on held-out classes")
+        if (at_best or config["lr"] == preset) and not variant(config):
+            images = length * config["batch"] / 1000
+            logs.setdefault((at_best, length, arm(config)), {})[config["seed"]] = [
+                row | {"epoch": row["epoch"] * images} for row in run.log]
+    for at_best, length, name in sorted(logs, key=itemgetter(0, 1)):
+        title = f"{length} iterations per epoch" + ", best rates" * at_best
+        curves.append(((title, "images seen (1,000)", "R@1, held-out classes (%)"), name,
+                       by_epoch(logs[at_best, length, name], "R@1")))
+    draw_curves(Path(__file__).with_suffix(".png"), curves,
+                "MDR on cub128, squeezenet1_1, on held-out classes")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ image of a test class is embedded.  On cub128 a run is half of JRD's, or two fif
 mdr_on_photographs.py runs MDR's rates at full length: --runs results/cub128/mdr.tar.xz.
 """
 import argparse
-import itertools
 import statistics
 import sys
 from dataclasses import replace
@@ -18,47 +17,46 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
-from report.experiments import SCRIPTS  # noqa: E402
-from report.records import finished, in_paper_units  # noqa: E402
+from report.experiments import SCRIPTS, cells  # noqa: E402
+from report.records import finished, in_paper_units, pivot  # noqa: E402
 from report.tables import markdown, spread  # noqa: E402
 from support import command_line  # noqa: E402
 from support.runs import differences  # noqa: E402
 
 load_dataset = common.load_dataset          # of all classes; run puts held_out in its place
 
-BASELINES = {  # a row of the table: script, flags
-    "AMSoftmax": ("jrd", "--alpha 0"), "Triplet": ("mdr", "--lambda 0"),
-    "Triplet + L2Norm": ("mdr", "--lambda 0 --l2norm"), "Contrastive": ("dml_da", "--lambda 0"),
-    "Triplet (DML-DA's)": ("dml_da", "--loss triplet --lambda 0"),
-    "N-pair": ("dml_da", "--loss npair --lambda 0")}
+# A row of the table | script | flags | rates on cub128; mdr_on_photographs.py has MDR's
+BASELINES = """
+    AMSoftmax          | jrd    | --alpha 0                 | 1e-5 3e-5 1e-4 3e-4 1e-3 3e-3
+    Triplet            | mdr    | --lambda 0                |
+    Triplet + L2Norm   | mdr    | --lambda 0 --l2norm       |
+    Contrastive        | dml_da | --lambda 0                | 1e-5 3e-5 1e-4 3e-4 1e-3
+    Triplet (DML-DA's) | dml_da | --loss triplet --lambda 0 | 1e-5 3e-5 1e-4 3e-4 1e-3
+    N-pair             | dml_da | --loss npair --lambda 0   | 3e-6 1e-5 3e-5 1e-4 3e-4 1e-3"""
 R18 = "--backbone resnet18 --weights resnet18_pqf.pth --precision fp32"
-GOOGLENET = "--backbone googlenet_bvlc --weights googlenet_bvlc.pth"
-REGULARIZED = {  # on cub128 alone
-    "JRD": ("jrd", ""), "Triplet + MDR": ("mdr", ""), "DML-DA contrastive": ("dml_da", ""),
-    "DML-DA triplet": ("dml_da", "--loss triplet"), "DML-DA N-pair": ("dml_da", "--loss npair"),
-    "AMSoftmax, 50 epochs": ("jrd", "--alpha 0 --epochs 50 --drop-every 20"),
-    "JRD, 50 epochs": ("jrd", "--epochs 50 --drop-every 20"),
-    "Contrastive, GoogLeNet": ("dml_da", f"{GOOGLENET} --lambda 0"),        # docs/plans.md
-    "DML-DA contrastive, GoogLeNet": ("dml_da", GOOGLENET),
-    "AMSoftmax, ResNet-18": ("jrd", f"{R18} --alpha 0"), "JRD, ResNet-18": ("jrd", R18)}
-SETTINGS = BASELINES | REGULARIZED
-SETTINGS_ON = {"cub128": SETTINGS, "glyphs": BASELINES}
-RATES = {"cub128": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), "glyphs": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)}
-RATES_OF = {"glyphs": {}, "cub128": {
-    "Triplet": (), "Triplet + L2Norm": (), "Triplet + MDR": (),         # mdr_on_photographs.py
-    "AMSoftmax": (*RATES["cub128"], 3e-3), "N-pair": (3e-6, *RATES["cub128"]),
-    "AMSoftmax, 50 epochs": (3e-4, 1e-3), "JRD, 50 epochs": (3e-4, 1e-3),
-    "Contrastive, GoogLeNet": (1e-5, 3e-5, 1e-4), "AMSoftmax, ResNet-18": (1e-4, 3e-4, 1e-3),
-    "DML-DA contrastive, GoogLeNet": (1e-5, 3e-5, 1e-4), "JRD, ResNet-18": (1e-4, 3e-4, 1e-3)}}
+GOOGLENET = "--backbone googlenet_bvlc --weights googlenet_bvlc.pth"         # docs/plans.md
+REGULARIZED = f"""
+    JRD                           | jrd    |                  | 1e-5 3e-5 1e-4 3e-4 1e-3
+    Triplet + MDR                 | mdr    |                  |
+    DML-DA contrastive            | dml_da |                  | 1e-5 3e-5 1e-4 3e-4 1e-3
+    DML-DA triplet                | dml_da | --loss triplet   | 1e-5 3e-5 1e-4 3e-4 1e-3
+    DML-DA N-pair                 | dml_da | --loss npair     | 1e-5 3e-5 1e-4 3e-4 1e-3
+    AMSoftmax, 50 epochs          | jrd    | --alpha 0 --epochs 50 --drop-every 20 | 3e-4 1e-3
+    JRD, 50 epochs                | jrd    | --epochs 50 --drop-every 20 | 3e-4 1e-3
+    Contrastive, GoogLeNet        | dml_da | {GOOGLENET} --lambda 0 | 1e-5 3e-5 1e-4
+    DML-DA contrastive, GoogLeNet | dml_da | {GOOGLENET}      | 1e-5 3e-5 1e-4
+    AMSoftmax, ResNet-18          | jrd    | {R18} --alpha 0  | 1e-4 3e-4 1e-3
+    JRD, ResNet-18                | jrd    | {R18}            | 1e-4 3e-4 1e-3"""
+SETTINGS = {"glyphs": cells(BASELINES), "cub128": cells(BASELINES + REGULARIZED)}
+RATES_ON_GLYPHS = "3e-5 1e-4 3e-4 1e-3 3e-3"
 LENGTH = {("cub128", "jrd"): " --epochs 25 --drop-every 10", ("cub128", "dml_da"): " --epochs 12"}
 OUT, HELD_OUT_SHARE, SEEDS = "runs-search", 0.2, {"cub128": 1, "glyphs": 3}
 
 
 # ---------------------------------------------------------------------------- the trainings
-def command(name, dataset, rate, seed=0, more=""):
+def command(script, flags, dataset, rate, seed=0, more=""):
     """What to run, with flags of a person's own; JRD's proxies have 100 times the model's rate, as
     in the paper."""
-    script, flags = SETTINGS[name]
     length = LENGTH.get((dataset, script), "")
     words = f"{script}{more} --dataset {dataset}{length} {flags} --lr {rate:g}"
     if script == "jrd":
@@ -81,35 +79,42 @@ def run(script, *flags):
 
 
 # ---------------------------------------------------------------------------- the table
-def is_run_of(config, name, dataset):
+def is_run_of(config, script, flags, dataset):
     """Whether a config.json is of a setting of the search on a dataset, at any rate and seed."""
-    script, *flags = command(name, dataset, config["lr"]).split()
-    own = {"paper": script, **vars(SCRIPTS[script].parse_args(flags))}
+    _, *words = command(script, flags, dataset, config["lr"]).split()
+    own = {"paper": script, **vars(SCRIPTS[script].parse_args(words))}
     differ = differences(config, own).keys()
     return config["dataset"] == dataset and differ <= {"seed", "eval_every"}
 
 
-def finished_runs(dataset, runs):
-    """runs: a folder or an archive -> {rate: {setting: [figures of each seed]}}, rates ascending.
-    Figures: R@1 held out and R@1 trained in %, MAP@R held out in %, the share of the epochs after
-    which R@1 was best first"""
-    by_rate = {}
-    for run in finished(runs):
-        for name in SETTINGS_ON[dataset]:
-            if run.config["seed"] < SEEDS[dataset] and is_run_of(run.config, name, dataset):
-                last = in_paper_units(run.result["last epoch"])
+def finished_runs(dataset, folder):
+    """((name, rate), seed, figures) of the search's runs in a folder or an archive, for pivot.  One
+    figure more: the share of the epochs after which R@1 was best first"""
+    for run in finished(folder):
+        for name, script, flags, _ in SETTINGS[dataset]:
+            seed, rate = run.config["seed"], run.config["lr"]
+            if seed < SEEDS[dataset] and is_run_of(run.config, script, flags, dataset):
                 best_after = run.result["best on test"]["epoch"] / run.config["epochs"]
-                by_rate.setdefault(run.config["lr"], {}).setdefault(name, []).append(
-                    (last["R@1"], last["seen R@1"], last["MAP@R"], best_after))
-    return dict(sorted(by_rate.items()))
+                last = in_paper_units(run.result["last epoch"])          # the archive has no logs
+                yield (name, rate), seed, {"last epoch": last | {"best after": best_after}}
+
+
+def rates_in(runs):
+    """runs: a pivot of finished_runs"""
+    return sorted({rate for (_, rate), _, _ in runs})
 
 
 def baseline_means(runs, script):
     """-> {rate: [mean held-out R@1 of each seed over the script's baselines]}, if all have it"""
-    names = [name for name, (of, _) in BASELINES.items() if of == script]
-    return {rate: [statistics.mean(figures[0] for figures in of_seed)
-                   for of_seed in zip(*(recalls[name] for name in names))]
-            for rate, recalls in runs.items() if set(names) <= set(recalls)}
+    means = {}
+    for rate in rates_in(runs):
+        recalls = []
+        for name, of, *_ in cells(BASELINES):
+            if of == script:
+                recalls.append(runs[(name, rate), "last epoch", "R@1"].values())
+        if all(recalls):
+            means[rate] = list(map(statistics.mean, zip(*recalls)))
+    return means
 
 
 def choice(means):
@@ -125,21 +130,30 @@ def choice(means):
 def table(dataset, folder):
     """Figures of the last epoch per setting and rate.  With seeds also R@1 of each script's
     baselines together, the rule's choice in bold."""
-    runs = finished_runs(dataset, folder)
-    rows = [["R@1 held out / trained / MAP@R held out / best after", *(f"{lr:g}" for lr in runs)]]
-    for name in [name for name in SETTINGS if any(name in recalls for recalls in runs.values())]:
-        rows.append([name])
-        for recalls in runs.values():
-            unseen, *others = zip(*recalls[name]) if name in recalls else [()]
-            means = [f"{statistics.mean(seeds):.{digits}f}" for seeds, digits in zip(others, "112")]
-            rows[-1].append(" / ".join([spread(unseen), *means]))
+    runs = pivot(finished_runs(dataset, folder))
+    rates = rates_in(runs)
+    rows = [["R@1 held out / trained / MAP@R held out / best after"] + [f"{lr:g}" for lr in rates]]
+    for name, *_ in SETTINGS[dataset]:
+        row = [name]
+        for rate in rates:
+            cell = spread(runs[(name, rate), "last epoch", "R@1"].values())
+            for metric, digits in (("seen R@1", 1), ("MAP@R", 1), ("best after", 2)):
+                values = runs[(name, rate), "last epoch", metric].values()
+                if values:
+                    cell += f" / {statistics.mean(values):.{digits}f}"
+            row.append(cell)
+        if set(row[1:]) != {"–"}:
+            rows.append(row)
     for script in SCRIPTS:
         means = baseline_means(runs, script)
-        if chosen := choice(means):
-            cells = {rate: spread(means.get(rate, [])) for rate in runs}
-            cells[chosen] = f"**{cells[chosen]}**"
-            rows.append([f"{script}'s baselines together", *cells.values()])
-    print(*markdown(rows), sep="\n")
+        chosen = choice(means)
+        if chosen:
+            row = [f"{script}'s baselines together"]
+            for rate in rates:
+                cell = spread(means.get(rate, []))
+                row.append(f"**{cell}**" if rate == chosen else cell)
+            rows.append(row)
+    print("\n".join(markdown(rows)))
 
 
 def main(words):
@@ -148,15 +162,19 @@ def main(words):
         return run(*words[1:])
     parser = argparse.ArgumentParser("studies/rate_search.py", allow_abbrev=False)
     parser.add_argument("what", nargs="?", choices=["list"])
-    parser.add_argument("--dataset", choices=sorted(RATES), default="cub128")
+    parser.add_argument("--dataset", choices=sorted(SETTINGS), default="cub128")
     parser.add_argument("--runs", default=OUT)
     args, extra = parser.parse_known_args(words)
     if args.what is None:
         return table(args.dataset, args.runs)
-    for seed, name in itertools.product(range(SEEDS[args.dataset]), SETTINGS_ON[args.dataset]):
-        for rate in RATES_OF[args.dataset].get(name, RATES[args.dataset]):
-            print("studies/rate_search.py run",
-                  command(name, args.dataset, rate, seed, "".join(f" {word}" for word in extra)))
+    more = "".join(f" {word}" for word in extra)
+    for seed in range(SEEDS[args.dataset]):
+        for _, script, flags, rates in SETTINGS[args.dataset]:
+            if args.dataset == "glyphs":
+                rates = RATES_ON_GLYPHS
+            for rate in map(float, rates.split()):
+                print("studies/rate_search.py run",
+                      command(script, flags, args.dataset, rate, seed, more))
 
 
 if __name__ == "__main__":

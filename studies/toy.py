@@ -23,6 +23,7 @@ import jrd  # noqa: E402
 import mdr  # noqa: E402
 from report.figures import COLOURS, MARKS  # noqa: E402
 
+STEPS = 1600
 LABELS = torch.arange(4).repeat_interleave(8)
 PANELS = (  # title, scale of the arrows, text
     ("contrastive loss alone", 1,
@@ -35,11 +36,11 @@ PANELS = (  # title, scale of the arrows, text
      "Unit circle.  Each class keeps a spread.\nInner circle: the loss alone."))
 
 
-def descend(points, steps, regularizer=lambda f: 0 * f.sum(), project=lambda x: x, adam=None):
+def descend(points, regularizer=lambda f: 0 * f.sum(), project=lambda x: x, adam=None):
     """-> [(points, minus the regularizer's gradient)] at the start and after each step.  adam: the
     optimizer of what else the regularizer learns"""
     path, points = [], project(points)
-    for _ in range(steps + 1):
+    for _ in range(STEPS + 1):
         points = points.detach().requires_grad_()
         regularizer(project(points)).backward()
         arrows = -points.grad.clone()
@@ -52,7 +53,7 @@ def descend(points, steps, regularizer=lambda f: 0 * f.sum(), project=lambda x: 
     return path
 
 
-def paths(steps):
+def paths():
     """-> the paths of the four panels and of the inner circle"""
     angle = torch.pi / 2 * LABELS + 0.5
     noise = torch.randn(len(LABELS), 2, generator=torch.Generator().manual_seed(6))
@@ -63,11 +64,11 @@ def paths(steps):
     def density(f):
         D_avg = dml_da.class_density(f, LABELS)[1]
         return 10 * dml_da.density_regularizer(D_avg, alpha, D0)
-    return (descend(start, steps),
-            descend(start, steps, lambda x: 3 * jrd.jrs(jrd.gaussian_kernel(x, K=3), LABELS)),
-            descend(start, steps, lambda x: 8 * levels(mdr.pairwise_distances(x))),
-            descend(start, steps, density, F.normalize, torch.optim.Adam([alpha], 1e-4)),
-            descend(start, steps, project=F.normalize))
+    return (descend(start),
+            descend(start, lambda x: 3 * jrd.jrs(jrd.gaussian_kernel(x, K=3), LABELS)),
+            descend(start, lambda x: 8 * levels(mdr.pairwise_distances(x))),
+            descend(start, density, F.normalize, torch.optim.Adam([alpha], 1e-4)),
+            descend(start, project=F.normalize))
 
 
 def draw_points(axis, points, size):
@@ -75,10 +76,10 @@ def draw_points(axis, points, size):
         axis.plot(*points[LABELS == c].T, MARKS[c], color=COLOURS[c], ms=size, mew=0.6, mec="white")
 
 
-def draw(to, steps=1600, frames=48, last=40, first=15):
+def draw(to):
     figure, axes = plt.subplots(1, 4, figsize=(10.4, 3.5), dpi=100)
     figure.subplots_adjust(0.005, 0.2, 0.995, 0.92, wspace=0.02)
-    *panels, inner = paths(steps)
+    *panels, inner = paths()
 
     def frame(step):
         for axis, path, (title, scale, text) in zip(axes, panels, PANELS):
@@ -96,9 +97,9 @@ def draw(to, steps=1600, frames=48, last=40, first=15):
             axis.set_title(title, fontsize=11, weight="bold")
             axis.set_xlabel(f"{text}\nSpread within a class: {spread:.2f}", fontsize=9)
 
-    shown = [round(steps * share ** 2) for share in torch.linspace(0, 1, frames).tolist()]
-    animation.FuncAnimation(figure, frame, last * [steps] + first * [0] + shown).save(
-        to, animation.PillowWriter(fps=10))
+    moving = (STEPS * torch.linspace(0, 1, 48) ** 2).round().int().tolist()
+    shown = 40 * [STEPS] + 15 * [0] + moving
+    animation.FuncAnimation(figure, frame, shown).save(to, animation.PillowWriter(fps=10))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 import torch.nn as nn
 import torchvision
-from torchvision.transforms import v2
 
 from support import glyphs
 from support.files import UserError, listed, load_torch, reason, sha256
@@ -44,11 +43,9 @@ BACKBONE = ("the paper's own, small, or a classification model of torchvision: r
 
 def find_backbone(name):
     """The row of BACKBONES, or one made of torchvision's classification model -> Backbone.
-    KeyError: there is none, or torchvision has no IMAGENET1K_V1 weights for it."""
+    ValueError: there is none; KeyError: torchvision has no IMAGENET1K_V1 weights for it."""
     if name in BACKBONES:
         return BACKBONES[name]
-    if name not in torchvision.models.list_models(module=torchvision.models):
-        raise KeyError(name)
     # V1, as in the papers' time (V2 is stronger); its name has its hash's first digits.
     weights = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"]
     url, file = weights.url.rsplit("/", 1)
@@ -79,7 +76,7 @@ def backbone_name(text):
     """An argparse type: a name that find_backbone knows."""
     try:
         find_backbone(text)
-    except KeyError:
+    except (KeyError, ValueError):
         raise argparse.ArgumentTypeError(
             f"'{text}' is none of {', '.join(BACKBONES)} and no classification model of "
             "torchvision with IMAGENET1K_V1")
@@ -105,12 +102,14 @@ class Preprocess(nn.Module):
     def __init__(self, name):
         super().__init__()
         row = find_backbone(name)
-        self.bgr, self.normalize = row.bgr, v2.Normalize(row.mean, row.std)
+        self.bgr = row.bgr
+        self.register_buffer("mean", torch.tensor(row.mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(row.std)[:, None, None], persistent=False)
 
     def forward(self, images):
         if self.bgr:
             images = images.flip(1)
-        return self.normalize(images.float())
+        return (images.float() - self.mean) / self.std
 
 
 # ---------------------------------------------------------------------------- precision
@@ -130,20 +129,12 @@ def to_device(network, cfg):
     alone: the losses have none."""
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
     torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
-    layout = memory_format(torch.device(cfg.device), cfg.precision)
-    return network.to(cfg.device, memory_format=layout)
-
-
-def memory_format(device, precision):
-    """channels_last, which is faster; a GPU has no such kernels for float32."""
-    if device.type == "cuda" and precision == "fp32":
-        return torch.contiguous_format
-    return torch.channels_last
+    return network.to(cfg.device, memory_format=torch.channels_last)            # which is faster
 
 
 def features(backbone, images, precision):
     """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> images' own dtype"""
-    images = images.contiguous(memory_format=memory_format(images.device, precision))
+    images = images.contiguous(memory_format=torch.channels_last)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
         return backbone(images).to(images.dtype)
 
@@ -199,20 +190,18 @@ def load_weights(network, name, source=None):
 def weights_file(name, row, source):
     """The path of a file of weights, downloaded if it is published.  UserError: there is none."""
     if source:
-        path = Path(source)
-    elif row.file:
-        path = Path(torch.hub.get_dir(), "checkpoints", row.file)
-    else:
+        return Path(source)
+    if not row.file:
         raise UserError(f"{name} needs --weights FILE (docs/running.md), or --weights random to "
                         "train from scratch")
-    if source or path.exists():
-        return path
-    try:
-        torch.hub.load_state_dict_from_url(row.url + row.file, check_hash=True, weights_only=True)
-    except Exception as error:              # a server fails in a dozen ways
-        raise UserError(f"cannot download {row.url}{row.file}: {error}; fetch it some other way "
-                        f"and put it at {path}, or pass --weights FILE, or --weights random to "
-                        "train from scratch")
+    path = Path(torch.hub.get_dir(), "checkpoints", row.file)
+    if not path.exists():
+        url = row.url + row.file
+        try:
+            torch.hub.load_state_dict_from_url(url, check_hash=True, weights_only=True)
+        except Exception as error:          # a server fails in a dozen ways
+            raise UserError(f"cannot download {url}: {error}; fetch it some other way and put it "
+                            f"at {path}, or pass --weights FILE or --weights random")
     return path
 
 

@@ -49,7 +49,7 @@ class Data:
 
     def shared(self):
         """How many of the test classes train too: a folder's train/ and test/ may share some."""
-        return len({*self.train.present()} & {*self.test.present()})
+        return len(set(self.train.present()) & set(self.test.present()))
 
     def counts(self):
         counts = {}
@@ -68,11 +68,11 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     training classes to hold out.
     """
     root, papers, folder, ids, read = Path(root or data_root()), of_papers(name), None, {}, decode
-    if papers:
+    if name == "glyphs":
+        splits = _glyphs()
+    elif papers:
         folder, splits = read_dataset(papers, root)
         label, read = papers, decode_as_stored
-    elif name == "glyphs":
-        splits = _glyphs()
     else:
         photos = Folder(name)
         folder, splits = photos.path, photos.splits()
@@ -87,15 +87,18 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
     def split(part, prefix):
         images = ImageFiles([source for source, _ in splits[part]], prefix, read)
         if folder is None:
-            images = torch.stack([*images])
+            images = torch.stack(list(images))
         elif cache and prefix:
             name, whole = f"{label}-{part}", part
             if val and part in ("train", "val"):
                 name, whole = f"{name}-{val:g}", "train"
             images = cache_images(images, root / ".cache" / name, ids[whole])
         return split_of(splits, part, images, folder)
-    parts = {part: split(part, train if part == "train" else test) for part in splits}
-    return Data(train_plain=split("train", test), identity=ids, folder=folder, **parts)
+    data = Data(split("train", train), split("train", test), split("test", test), identity=ids,
+                folder=folder)
+    for part in splits.keys() - {"train", "test"}:
+        setattr(data, part, split(part, test))
+    return data
 
 
 def _glyphs():
@@ -122,11 +125,11 @@ def split_of(splits, part, images, folder=None):
     """One of {split: [(path, class)]} with its images -> Split.  test and gallery number the
     classes of both.  folder: of the paths, None where there are none."""
     paths, kinds = zip(*splits[part])
-    numbered = {*kinds}
+    classes = {*kinds}
     if part in ("test", "gallery"):
-        for other in ("test", "gallery"):
-            numbered |= {kind for _, kind in splits.get(other, ())}
-    classes = sorted(numbered)
+        for _, kind in splits["test"] + splits.get("gallery", []):
+            classes.add(kind)
+    classes = sorted(classes)
     labels = torch.from_numpy(np.searchsorted(classes, kinds))
     files = None
     if folder is not None:

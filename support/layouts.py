@@ -70,14 +70,17 @@ def read_dataset(name, root):
     if counts != COUNTS[name]:
         raise UserError(f"{folder} has {counts} images and classes; the whole dataset, split by "
                         f"class as in the papers, has {COUNTS[name]}")
-    paths = [path for rows in splits.values() for path, _ in rows]
-    here = {}           # each folder is listed once: on a network disk 300,000 looks take minutes
-    for place in {path.parent for path in paths}:
-        here[place] = {*os.listdir(place)} if place.is_dir() else ()
-    missing = [path for path in paths if path.name not in here[path.parent]]
+    missing, here = [], {}      # each folder is listed once: on a network disk looks take minutes
+    for rows in splits.values():
+        for path, _ in rows:
+            place = path.parent
+            if place not in here:
+                here[place] = set(os.listdir(place)) if place.is_dir() else ()
+            if path.name not in here[place]:
+                missing.append(path)
     if missing:
-        raise UserError(f"{len(missing):,} of the {len(paths):,} images of {name} are missing, "
-                        f"{missing[0]} first: a half-extracted archive?  {source}")
+        raise UserError(f"{len(missing):,} images of {name} are missing, {missing[0]} first: a "
+                        f"half-extracted archive?  {source}")
     return folder, splits
 
 

@@ -129,22 +129,24 @@ class Folder:
         if not path or not self.path.is_dir():
             raise UserError(f"unknown dataset '{path}': no folder of images (moved? --dataset says "
                             "where to), and none of cub, cub128, cars, sop, inshop, glyphs")
-        folders, self.images, self.deeper = {}, {}, ""
         images, self.others = files_below(self.path)
         if not images:
             raise UserError(f"{path} has no images")
+        folders, top, with_folders = {}, set(), set()
         for image in images:
-            names = image.relative_to(self.path).parts[:-1]
-            folders[image] = [normalize("NFC", name) for name in names]
-        top = {names[0] for names in folders.values() if names}
-        called = sorted(name for name in top if name.lower() in PARTS)
-        if len(called) < len(top):
-            with_folders = {names[0] for names in folders.values() if len(names) > 1}
-            called = [name for name in called if name in with_folders]
+            names = normalize("NFC", image.relative_to(self.path).as_posix()).split("/")[:-1]
+            folders[image] = names
+            top.update(names[:1])
+            if len(names) > 1:
+                with_folders.add(names[0])
+        called = {name for name in top if name.lower() in PARTS}
+        if called != top:
+            called &= with_folders
         self.parts = {name: PARTS[name.lower()] for name in called}     # {name at the top: part}
         if len({*self.parts.values()}) < len(called):
-            raise UserError(f"{path} has {', '.join(called)}, of which two mean one part; what "
-                            "test images are searched in is named gallery")
+            raise UserError(f"{path} has {', '.join(sorted(called))}, of which two mean one part; "
+                            "what test images are searched in is named gallery")
+        self.images, self.deeper = {}, ""
         deeper = []
         for image, names in folders.items():
             part = ""
@@ -170,15 +172,15 @@ class Folder:
         """What trains and what tests, {"train", "test", perhaps "gallery": [(path, class)]}: those
         parts or, where there are none, the first and the second half of the classes, as in the
         papers.  UserError: nothing can be trained or tested on it."""
-        splits = {part: self.rows(part) for part in ("train", "test")}
+        splits = {"train": self.rows("train"), "test": self.rows("test")}
         if "gallery" in self.parts.values():
             splits["gallery"] = self.rows("gallery")
         if not self.parts:
             rows = self.rows("")
             classes = sorted({kind for _, kind in rows})
             first = classes[:len(classes) // 2]
-            splits = {"train": [row for row in rows if row[1] in first],
-                      "test": [row for row in rows if row[1] not in first]}
+            for row in rows:
+                splits["train" if row[1] in first else "test"].append(row)
         counts = {}
         for part, rows in splits.items():
             counts[part] = collections.Counter(kind for _, kind in rows)

@@ -17,12 +17,12 @@ def products(a, b):
 
 
 def centred(x, bank):
-    """Both less a vector near the bank's mean, so that no offset drowns a distance, times a power
-    of two that keeps squares in range -> a (n, d), b (m, d), the same if the bank is x"""
+    """Both less a vector near the bank's mean, so that no offset drowns a distance, divided by a
+    power of two that keeps squares in range -> a (n, d), b (m, d)"""
     both = x
     if bank is not x:
         both = torch.cat([x, bank])
-    both = both - bank[0]                                               # equal points are 0
+    both = both - bank[0]                               # equal points are 0: nothing to decide
     both /= both.abs().max().clamp(min=torch.finfo(both.dtype).tiny).log2().floor().exp2()
     both -= both[-len(bank):].mean(0)
     return both[:len(x)], both[-len(bank):]
@@ -30,12 +30,11 @@ def centred(x, bank):
 
 def with_norms(x, bank):
     """Append norms so that a @ b.T is -‖a - b‖²/2 of the points -> a (n, d + 2), b (m, d + 2) in
-    float32; for each a twice the most by which rounding moves that (n,)"""
+    float32, and twice the most by which rounding moves that"""
     a, b = centred(x, bank)
     a, b = a.float(), b.float()
-    half_a = torch.linalg.vector_norm(a, dim=1).square() / 2
-    half_b = torch.linalg.vector_norm(b, dim=1).square() / 2
-    error = (3.2 * x.shape[1] + 50) * 2 ** -23 * (half_a + max(half_a.max(), half_b.max()))
+    half_a, half_b = a.norm(dim=1).square() / 2, b.norm(dim=1).square() / 2
+    error = (3.2 * x.shape[1] + 50) * 2 ** -22 * torch.maximum(half_a.max(), half_b.max())
     a = torch.column_stack([a, half_a, torch.ones_like(half_a)])
     b = torch.column_stack([b, -torch.ones_like(half_b), -half_b])
     return a, b, error
@@ -52,81 +51,80 @@ def similarities(a, b, rows, within_itself):
 def decided_places(x, labels, bank, bank_labels, rows, near):
     """The places of positives among the items `near` (r, m) to each of the queries x[rows], by
     distances in float64 -> query (p,), place (p,), ascending within each query"""
-    query, item = near.nonzero().T
+    row, item = near.nonzero().T
+    query = rows[row]                                                   # ascending
     size = 64 if x.device.type == "cpu" else 65536                      # pairs that fit a cache
     distances = []
-    for i, j in zip(rows[query].split(size), item.split(size)):
+    for i, j in zip(query.split(size), item.split(size)):
         difference = bank.index_select(0, j).double() - x.index_select(0, i)
         distances.append(difference.square_().sum(1))
     d = torch.cat(distances)
-    right = bank_labels[item] == labels[rows[query]]
+    right = bank_labels[item] == labels[query]
     d = torch.where(right, d * (1 + 1e-10) + torch.finfo(d.dtype).tiny, d)
     order = d.argsort()
     order = order[query[order].argsort(stable=True)]        # by query, within it by distance
     place = torch.arange(1, len(d) + 1, device=d.device) - torch.searchsorted(query, query)
-    return rows[query[right[order]]], place[right[order]]
+    return query[right[order]], place[right[order]]
 
 
 def first_places(x, labels, bank, bank_labels, ks):
     """The place of each query's first positive: 1 + how many negatives lie at least as near, exact
-    as to whether it is <= k for each k in ks -> (n,) on the host, inf without a positive"""
+    as to whether it is <= k for each k in ks -> (n,), inf without a positive"""
     within_itself = bank is x
-    labels, order = labels.to(x.device).sort()                          # a class is a range
-    x, bank_labels = x.index_select(0, order), bank_labels.to(x.device)
-    if within_itself:
-        bank, bank_labels = x, labels
     a, b, error = with_norms(x, bank)
-
-    nearest = torch.full_like(error, -torch.inf)                        # -‖a - b‖²/2 of a positive
-    for rows in torch.arange(len(a)).split(labels.unique(return_counts=True)[1].tolist()):
+    nearest = torch.full_like(a[:, 0], -torch.inf)          # -‖a - b‖²/2 of the first positive
+    counts = a.new_zeros(2, len(a))                         # of negatives above two bounds
+    sizes = labels.unique(return_counts=True)[1].tolist()
+    for rows in labels.argsort(stable=True).split(sizes):   # a class, in order
         s = products(a[rows], b[bank_labels == labels[rows[0]]])
         if within_itself:
             s.fill_diagonal_(-torch.inf)
         if s.numel():
             nearest[rows] = s.amax(1)
+            counts[0, rows] -= (s == nearest[rows, None]).sum(1)
 
+    # Above the lower bound of all items is the first positive too, subtracted here, and seldom
+    # another.  Above the upper one is none; if all points are equal both are 0, and counts[0] is
+    # right.
     bounds = torch.stack([nearest - error, nearest + error])
-    counts = torch.zeros_like(bounds)                       # of negatives that s has above them
     size = 512 if x.device.type == "cpu" else 8192
     for start in range(0, len(a), size):
         rows = slice(start, start + size)
         for begin in range(start if within_itself else 0, len(b), size):
             columns = slice(begin, begin + size)            # within itself s serves both sides
             s = products(a[rows], b[columns])
-            if not within_itself or labels[rows][-1] >= labels[begin]:
-                s.masked_fill_(labels[rows, None] == bank_labels[columns], -torch.inf)
-            nearer = torch.empty_like(s)                    # of 0 and 1: floats are summed faster
+            if within_itself and begin == start:
+                s.fill_diagonal_(-torch.inf)
+            above = torch.empty_like(s)                     # of 0 and 1: floats are summed faster
             for count, bound in zip(counts, bounds):
-                count[rows] += torch.ge(s, bound[rows, None], out=nearer).sum(1)
+                count[rows] += torch.ge(s, bound[rows, None], out=above).sum(1)
                 if within_itself and begin > start:
-                    count[columns] += torch.ge(s, bound[columns], out=nearer).sum(0)
+                    count[columns] += torch.ge(s, bound[columns], out=above).sum(0)
 
-    (most, least), undecided = counts, torch.zeros_like(error, dtype=torch.bool)
-    for k in ks:
-        undecided |= (least < k) & (k <= most)
+    most, least = counts
+    undecided = torch.stack([(least < k) & (k <= most) for k in ks]).any(0)
     for rows in undecided.nonzero()[:, 0].split(128):
         s = similarities(a, b, rows, within_itself)
         low, high = bounds[:, rows, None]
         query, place = decided_places(x, labels, bank, bank_labels, rows, (s >= low) & (s < high))
         most[rows] = (s >= high).sum(1) + place[torch.searchsorted(query, rows)] - 1.0
     most[nearest == -torch.inf] = torch.inf
-    return torch.empty_like(most).scatter(0, order, 1 + most).cpu()
+    return 1 + most
 
 
 def positive_places(x, labels, bank, bank_labels, R):
     """The places of each query's positives up to its R and perhaps of more, which is what MAP@R
-    asks.  R (n,) -> query (p,), place (p,), ascending, on the host"""
-    labels, bank_labels, R = labels.to(x.device), bank_labels.to(x.device), R.to(x.device)
+    asks.  R (n,) -> a list of n (p,), ascending, float64 on the host"""
     a, b, error = with_norms(x, bank)
     last = (R - 1).clamp(min=0)
     found = []
     for rows in torch.arange(len(x), device=x.device).split(128):
         s = similarities(a, b, rows, bank is x)
-        values = s.topk(int(last.max()) + 1).values
-        low = values.gather(1, last[rows, None]) - error[rows, None]
-        found.append(decided_places(x, labels, bank, bank_labels, rows, s >= low))
-    queries, places = zip(*found)
-    return torch.cat(queries).cpu(), torch.cat(places).cpu()
+        low = s.topk(int(last.max()) + 1).values.gather(1, last[rows, None]) - error
+        query, place = decided_places(x, labels, bank, bank_labels, rows, s >= low)
+        counts = (query - rows[0]).bincount(minlength=len(rows))
+        found += place.double().cpu().split(counts.tolist())
+    return found
 
 
 def nearest(points, bank):

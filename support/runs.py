@@ -4,6 +4,7 @@ import functools
 import io
 import json
 import os
+import re
 import sys
 import time
 from operator import itemgetter
@@ -74,7 +75,7 @@ def run_folder(paper, cfg):
 
 
 def dataset_name(cfg):
-    return Path(cfg.dataset).resolve().name
+    return re.sub("[\ud800-\udfff]", "_", Path(cfg.dataset).resolve().name)     # bytes, no text
 
 
 def differences(old, new):

@@ -55,15 +55,14 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --lr 1e30 --epochs 1 --batch 9": "the loss of epoch 1/1 is not finite; ",
     "jrd.py --epochs 1 --out {tmp}/file": "Not a directory: '{tmp}/file/jrd",
     "eval.py {tmp}/none.pt": "cannot load {tmp}/none.pt ([Errno 2] No such file",
-    "eval.py last.pt --query none.jpg": "cannot read the image none.jpg",
     "eval.py last.pt --query a.png --to sheet.txt": "must end in .png or .jpg",
     "eval.py {tmp}/singles": "cannot load {tmp}/singles ([Errno 21] Is a directory",
     "eval.py {tmp}/other.pt": "is not a checkpoint of jrd, mdr, dml_da",
-    "eval.py {tmp}/one.NPY": "it holds one array; np.savez writes several, embeddings= and labels=",
+    "eval.py {tmp}/one.NPY": "np.savez writes such files, with embeddings= and labels=",
     "eval.py {tmp}/pickled.npz": "cannot read {tmp}/pickled.npz",
-    "eval.py {tmp}/other.npz": "lacks the arrays labels",
+    "eval.py {tmp}/other.npz": "labels is not a file in the archive'; np.savez writes",
     "eval.py {tmp}/short.npz": "must be (n, d)",
-    "eval.py {tmp}/bools.npz": "labels must be whole numbers or texts",
+    "eval.py {tmp}/texts.npz": "cannot read {tmp}/texts.npz: can't convert",
     "eval.py last.pt --export {tmp}/no/e.npz": "must end in .npz and be in a folder that exists",
     "report --runs {tmp}": "no finished run",
     "report --paper jrd --table 2c": "there are jrd 1, jrd 2, jrd 3, jrd 4, jrd fig2, jrd fig4",
@@ -85,7 +84,7 @@ def material(tmp_path_factory):
         np.save(file, x)
     np.savez(tmp / "other.npz", embeddings=x)
     np.savez(tmp / "short.npz", embeddings=x, labels=np.zeros(3, int))
-    np.savez(tmp / "bools.npz", embeddings=x, labels=np.array([True, True, False, False]))
+    np.savez(tmp / "texts.npz", embeddings=x.astype(str), labels=np.zeros(4, int))
     np.savez(tmp / "pickled.npz", embeddings=x, labels=np.array([0, 0, 1, None], object))
     return tmp
 

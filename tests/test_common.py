@@ -16,15 +16,17 @@ from conftest import each_script, make_folder
 from support import files, glyphs, runs
 
 
-def test_glyphs_are_the_same_everywhere():
+@pytest.mark.parametrize("part, classes, images, mean", [
+    ("train", 50, 15, 121.796), ("test", 100, 20, 123.021)])
+def test_glyphs_are_the_same_everywhere(part, classes, images, mean):
     """A mean over many pixels, so that a last bit of a sine on another machine does not matter."""
-    data = common.load_dataset("glyphs")
-    assert data.train.images.shape == (750, 3, 36, 36) and data.train.images.dtype == torch.uint8
-    assert torch.bincount(data.test.labels).tolist() == [20] * 100
-    classes = [set(r) for r, _ in glyphs.GLYPHS.values()]
-    assert len(set.union(*classes)) == sum(map(len, classes))           # none in two splits
-    for split, mean in (("train", 121.796), ("test", 123.021)):
-        assert glyphs.glyphs(split)[0].float().mean().item() == pytest.approx(mean, abs=0.01)
+    split = getattr(common.load_dataset("glyphs"), part)
+    assert split.images.shape == (classes * images, 3, 36, 36)
+    assert split.images.dtype == torch.uint8
+    assert split.images.float().mean().item() == pytest.approx(mean, abs=0.01)
+    assert torch.bincount(split.labels).tolist() == [images] * classes
+    drawn = sorted(c for classes, _ in glyphs.GLYPHS.values() for c in classes)
+    assert drawn == [*range(550)]                                       # none in two splits
 
 
 def loader(split, workers, seed=0):
@@ -34,19 +36,21 @@ def loader(split, workers, seed=0):
 
 def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
     """Any number of workers, any epoch first: the same crops and mirrors."""
-    def same(a, b):
-        return len(a) == len(b) and all(map(torch.equal, sum(a, []), sum(b, [])))
+    def drawn(batches):
+        return torch.cat([images.flatten() for images, _ in batches])
     folder = make_folder(tmp_path / "d", [6, 6, 6, 6])
     split = common.load_dataset(str(folder), train=glyphs.SMALL_TRANSFORMS[0]).train
     alone, two = loader(split, 0), loader(split, 2)
-    first, second = list(alone(0)), list(alone(1))
+    images, _ = next(iter(alone(0)))
+    assert images.shape == (7, 3, 32, 32) and images.dtype == torch.uint8
+    first, second = drawn(alone(0)), drawn(alone(1))
     torch.manual_seed(99)
     state = torch.get_rng_state()
-    assert same(list(two(1)), second) and same(list(two(0)), first)
-    assert same(list(loader(split, 0)(1)), second)
+    assert torch.equal(drawn(two(1)), second) and torch.equal(drawn(two(0)), first)
+    assert torch.equal(drawn(loader(split, 0)(1)), second)
     assert torch.equal(state, torch.get_rng_state()), "the loader drew from the global generator"
-    assert not same(first, second) and not same(first, list(loader(split, 0, seed=1)(0)))
-    assert first[0][0].shape == (7, 3, 32, 32) and first[0][0].dtype == torch.uint8
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, drawn(loader(split, 0, seed=1)(0)))
     own = common._Augmented(split, glyphs.SMALL_TRANSFORMS[1], 0)
     spawned = pickle.loads(pickle.dumps(own))       # a worker where processes are not forked
     assert torch.equal(spawned[0, 1][0], own[0, 1][0])
@@ -124,29 +128,32 @@ def test_a_training_in_bf16_has_its_losses_in_float32(here, dtype, train, monkey
 def test_the_published_file_or_none(tmp_path, monkeypatch):
     """A stand-in comes from where it is published into torch's hub folder, once; truncated it is
     not kept, and one of its name with another content is refused."""
-    network, served, hub = common.backbone("small")[0], tmp_path / "served", tmp_path / "hub"
-    torch.save(network.state_dict(), served)
-    content, digest = served.read_bytes(), files.sha256(served)
-    served = served.rename(tmp_path / f"small-{digest[:8]}.pth")
+    network, hub = common.backbone("small")[0], tmp_path / "hub"
+
+    def load():
+        return common.load_weights(network, "small")
+    torch.save(network.state_dict(), tmp_path / "whole")
+    content, digest = (tmp_path / "whole").read_bytes(), files.sha256(tmp_path / "whole")
+    served = tmp_path / f"small-{digest[:8]}.pth"
     monkeypatch.setitem(common.BACKBONES, "small", common.BACKBONES["small"]._replace(
         file=served.name, sha256=digest, url=f"file://{tmp_path}/"))
     monkeypatch.setenv("TORCH_HOME", str(hub))
     served.write_bytes(content[:5000])
     with pytest.raises(common.UserError, match="cannot download .* --weights FILE"):
-        common.load_weights(network, "small")
+        load()
     assert not list(hub.rglob("*.pth"))
     with monkeypatch.context() as patch:                # no OSError
         patch.setattr(torch.hub, "load_state_dict_from_url", Mock(side_effect=IncompleteRead(b"")))
         with pytest.raises(common.UserError, match="cannot download .*IncompleteRead"):
-            common.load_weights(network, "small")
+            load()
     served.write_bytes(content)
-    assert common.load_weights(network, "small") == digest
+    assert load() == digest
     served.unlink()
-    assert common.load_weights(network, "small") == digest
+    assert load() == digest
     (file,) = hub.rglob("*.pth")
     os.truncate(file, 5000)
     with pytest.raises(common.UserError, match="SHA-256 .* expected"):
-        common.load_weights(network, "small")
+        load()
 
 
 @pytest.mark.parametrize("wrapped", [
@@ -160,31 +167,30 @@ def test_own_weights_of_any_wrapping(wrapped, tmp_path, capsys):
     torch.save(wrapped(state), file)
     assert common.load_weights(network, "squeezenet1_1", file) == files.sha256(file)
     assert "not a published file" in capsys.readouterr().out
-    assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
+    torch.testing.assert_close(network.state_dict(), state, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["bn_inception", "mnasnet0_5", "densenet121"])
 def test_weights_as_old_as_the_published_files(name, tmp_path):
     """From before torch counted batches; DenseNet's layers had names with a dot."""
     (other, _), (network, _) = (common.backbone(name) for _ in range(2))
-    state = {k: torch.rand_like(v) if v.is_floating_point() else v
-             for k, v in other.state_dict().items()}
-    torch.save({re.sub(r"(\.(norm|conv))([12])\.", r"\1.\3.", k) if "denselayer" in k else k: v
-                for k, v in state.items() if "num_batches" not in k}, tmp_path / "old.pth")
+    old, want = {}, other.state_dict()
+    for key, value in want.items():
+        if value.is_floating_point():
+            value.uniform_()
+            old[re.sub(r"(denselayer.*\.(norm|conv))([12])\.", r"\1.\3.", key)] = value
+    torch.save(old, tmp_path / "old.pth")
     common.load_weights(network, name, tmp_path / "old.pth")
-    assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
+    torch.testing.assert_close(network.state_dict(), want, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("change", [
-    lambda state: [1, 2], lambda state: {k: v[None] for k, v in state.items()},
-    lambda state: {k: v for k, v in state.items() if k != "4.weight"}])
+    lambda state: [1, 2], lambda state: state | {"4.weight": torch.ones(1)},
+    lambda state: {"0.weight": state["0.weight"]}, lambda state: state | {"99.weight": 1}])
 def test_weights_that_do_not_fit_are_one_line(change, tmp_path):
-    network = glyphs.SmallNet()
-    before = {k: v.clone() for k, v in network.state_dict().items()}
     torch.save(change(glyphs.SmallNet().state_dict()), tmp_path / "other.pth")
     with pytest.raises(common.UserError, match="other.pth does not fit small: .* differ: .*$"):
-        common.load_weights(network, "small", tmp_path / "other.pth")
-    assert all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
+        common.load_weights(glyphs.SmallNet(), "small", tmp_path / "other.pth")
 
 
 @pytest.mark.parametrize("write", [

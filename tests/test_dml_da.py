@@ -67,10 +67,10 @@ def test_n_pair_draws_one_of_every_other_class():
     seen, generator = np.zeros((B, B)), torch.Generator().manual_seed(0)
     for _ in range(200):
         for a, p, negatives in zip(*dml_da.draw_tuplets(LONG, generator)):
-            assert LABELS[a] == LABELS[p] and a != p
-            assert sorted(LABELS[negatives]) == sorted(set(LABELS) - {LABELS[a]})
+            assert (a, p) in POSITIVE
+            assert sorted(LABELS[negatives]) == sorted({0, 2, 5, 7} - {LABELS[a]})
             seen[a, negatives] += 1
-    for a in {a for a, _ in POSITIVE}:
+    for a, _ in POSITIVE:
         assert ((seen[a] > 0) == (LABELS != LABELS[a])).all()
     for a in (0, 1):                                    # class 5 has two images: half and half
         assert 0.4 < seen[a, 2] / (seen[a, 2] + seen[a, 7]) < 0.6
@@ -86,7 +86,7 @@ def test_class_density():
     agrees(lambda f: dml_da.class_density(f, LONG)[1],
            lambda f: np.array([f[LABELS == c].var(0).sum() for c in (0, 2, 5, 7)]), points())
     many = torch.arange(60_000) % 12_000                # SOP's: a dense (C, n) matrix has 5.8 GB
-    assert dml_da.class_density(many[:, None].double(), many)[1].tolist() == [0] * 12_000
+    assert not dml_da.class_density(many[:, None].double(), many)[1].any()
 
 
 @pytest.mark.parametrize("D0, eta", [(None, 0.5), ([0.5, 1.0, 1.5], 0.5), ([0.2, 3.0, 1.0], 1.3)])
@@ -107,15 +107,15 @@ def test_the_balance_of_u1():
     """With 10 × 10 the pull of Eq. 2 is 10 mean D_avg, and λ = 10 pushes as hard at converged α."""
     x = torch.tensor(on_sphere(points(d=8, n=100, seed=6)), requires_grad=True)
     labels = torch.arange(10).repeat_interleave(10)
-    D, (_, D_avg) = dml_da.squared_distances(x), dml_da.class_density(x, labels)
+    _, D_avg = dml_da.class_density(x, labels)
     pull = dml_da.contrastive_loss(x, labels, margin=0.0)
     assert pull.item() == pytest.approx(10 * D_avg.mean().item())
-    positive = (labels[:, None] == labels) & ~torch.eye(100, dtype=torch.bool)
-    assert D[positive].mean().item() == pytest.approx(20 / 9 * D_avg.mean().item())
+    positive = (labels[:, None] == labels).fill_diagonal_(False)
+    of_pairs = dml_da.squared_distances(x)[positive].mean().item()
+    assert of_pairs == pytest.approx(20 / 9 * D_avg.mean().item())
     push = 10 * dml_da.density_regularizer(D_avg, (D_avg + 0.5).detach())
-    both = torch.autograd.grad(pull + push, x, retain_graph=True)[0]
-    alone = torch.autograd.grad(pull, x)[0]
-    assert alone.abs().max() > 1e-3 and both.abs().max() < 1e-12
+    (pulled,), (pushed,) = (torch.autograd.grad(term, x, retain_graph=True) for term in (pull, push))
+    assert pulled.abs().max() > 1e-3 and (pulled + pushed).abs().max() < 1e-12
 
 
 # ---------------------------------------------------------------------------- α_c
@@ -166,12 +166,12 @@ def test_whole_classes_until_the_batch_is_full():
         return dml_da.batches(labels, parse_args(flags.split()), epoch=0)
     drawn = drawn_in(40, 200)
     for batch in drawn:
-        counts = np.bincount(labels[batch].numpy(), minlength=30)
-        assert ((counts == 0) | (counts == sizes)).all()            # U11: none is cut
-        assert 40 - max(sizes) < len(batch) == len(set(batch)) <= 40
-    assert 40 in map(len, drawn) and np.bincount(labels[sum(drawn, [])]).min() > 0
+        counts = np.bincount(labels[batch], minlength=30)
+        assert (counts % sizes == 0).all()                              # U11: none is cut
+        assert 31 < len(batch) == len(set(batch)) <= 40
+    assert 40 in map(len, drawn) and {*sum(drawn, [])} == {*range(len(labels))}
     assert max(map(len, drawn_in(4, 50))) == 4              # a class larger than the batch
-    assert len(drawn_in(999, 1)[0]) == sizes.sum()
+    assert len(drawn_in(999, 1)[0]) == len(labels)
 
 
 def test_targets_are_one_tensor_in_a_file_and_load_from_an_older_one():

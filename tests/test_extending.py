@@ -9,12 +9,14 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from scipy.spatial.distance import cdist
+from scipy.special import logsumexp
 
 import dml_da
 import jrd
 import mdr
 import support
-from conftest import ROOT, agrees, left_in, points
+from conftest import B, LABELS, LONG, NEGATIVE, POSITIVE, ROOT, agrees, left_in, points
 
 NEW, OWN = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").split(
     "## In your own training")
@@ -78,29 +80,27 @@ def test_the_recipes_of_the_page_train(extended, train, tmp_path):
 
 
 def test_the_losses_of_the_page_are_what_they_say(extended):
-    x, labels = points(4), torch.tensor([0, 0, 1, 1, 1, 2, 0, 2])
-    pairs = [(i, j) for i in range(8) for j in range(8) if i != j and labels[i] == labels[j]]
-    anchors, positives = np.array(pairs).T
-    negatives = np.array([next(k for k in range(8) if labels[k] != labels[i]) for i in anchors])
+    anchors, positives = np.array(POSITIVE).T
+    negatives = [dict(NEGATIVE)[i] for i in anchors]
 
     def smooth(e):
-        d = np.linalg.norm(e[:, None] - e[None] + 1e-300, axis=2)
+        d = cdist(e, e)
         return np.log1p(np.exp(d[anchors, positives] - d[anchors, negatives] + 0.3)).mean()
 
     def supcon(f):
-        e = np.exp(f @ f.T / 0.1)
-        return np.mean([-np.log(e[i, j] / (e[i].sum() - e[i, i])) for i, j in pairs])
+        s = f @ f.T / 0.1
+        np.fill_diagonal(s, -np.inf)
+        return np.mean([logsumexp(s[i]) - s[i, j] for i, j in POSITIVE])
 
     def arc(cos):
-        logits = 7 * cos
-        rows = range(len(cos))
-        logits[rows, labels] = 7 * np.cos(np.arccos(cos[rows, labels]) + 0.2)
-        return np.mean(np.log(np.exp(logits).sum(1)) - logits[rows, labels])
+        logits, rows = 7 * cos, range(B)
+        logits[rows, LABELS] = 7 * np.cos(np.arccos(cos[rows, LABELS]) + 0.2)
+        return (logsumexp(logits, 1) - logits[rows, LABELS]).mean()
     triplets = [torch.tensor(index) for index in (anchors, positives, negatives)]
     agrees(lambda e: extended["mdr"].smooth_triplet_loss(
-        mdr.pairwise_distances(e), *triplets, 0.3), smooth, x)
-    agrees(lambda f: extended["dml_da"].supervised_contrastive_loss(f, labels), supcon, x / 3)
-    agrees(lambda cos: extended["jrd"].arcface(cos, labels, 7, 0.2), arc, np.tanh(x) / 2)
+        mdr.pairwise_distances(e), *triplets, 0.3), smooth, points())
+    agrees(lambda f: extended["dml_da"].supervised_contrastive_loss(f, LONG), supcon, points() / 3)
+    agrees(lambda cos: extended["jrd"].arcface(cos, LONG, 7, 0.2), arc, np.tanh(points(8)) / 2)
     (test,) = re.findall(r"```python\n(.*?)```", NEW, re.DOTALL)
     exec(test + "test_anisotropy_regularizer()",
          {"dml_da": extended["dml_da"], "np": np, "agrees": agrees, "points": points})

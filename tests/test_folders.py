@@ -4,8 +4,6 @@ import os
 import re
 import shutil
 import struct
-import unicodedata
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -32,10 +30,9 @@ def split_folder(root, *parts, images=3):
 @pytest.mark.filterwarnings("error:std")
 def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkeypatch):
     """A single query, whose norm has no deviation, of a class that trained: no open set."""
-    folder = split_folder(tmp_path / "photos", "train", "test", "gallery", images=2)
-    for path in ("test/class00", "test/class02", "gallery/class00"):
-        shutil.rmtree(folder / path)
-    (folder / "test" / "class01" / "1.png").unlink()
+    folder = tmp_path / "photos"
+    for part, sizes in {"train": [2, 2, 2], "test": [0, 1], "gallery": [0, 2, 2]}.items():
+        make_folder(folder / part, sizes, side=20)
     run, out = train(mdr, "--batch", "4", "--iterations", "1", dataset=folder)
     assert "· test 1 images of 1 classes · gallery 4 images of 2 classes · 1 of the test " in out
     data = common.load_dataset(str(folder), tmp_path)               # labels mean one thing
@@ -71,19 +68,18 @@ def test_training_and_eval_read_a_folder_alike(parts, tmp_path):
     """... by the names that people give its parts.  What lies beside the classes has none."""
     folder = split_folder(tmp_path / "photos", *parts.split(), images=2)
     for place in (folder, *folder.iterdir()):
-        shutil.copy(next(folder.rglob("*.png")), place / "cover.png")
+        Image.new("RGB", (9, 9)).save(place / "cover.png")
     data, judged = common.load_dataset(str(folder)), Folder(folder).judged()
-    assert [*data.counts().values()] == [[6, 3], [6, 3], [6, 3]][:2 + ("gallery" in parts)]
-    for part, rows in judged.items():
-        files = [path.relative_to(folder).as_posix() for path, _ in rows]
-        assert files == getattr(data, part).files
-    assert len(judged) == len(data.counts()) - 1
+    used = ["test", "gallery"] if "gallery" in parts else ["test"]
+    assert data.counts() == dict.fromkeys(["train", *used], [6, 3]) and [*judged] == used
+    for part in used:
+        assert [str(path) for path, _ in judged[part]] == [
+            f"{folder}/{file}" for file in getattr(data, part).files]
 
 
 def test_train_and_val_alone_are_no_two_classes(tmp_path):
-    folder = Folder(split_folder(tmp_path / "photos", "train", "val"))
-    count = Counter(kind for _, kind in folder.judged()["test"])
-    assert count == {"class00": 6, "class01": 6, "class02": 6}
+    rows = Folder(split_folder(tmp_path / "photos", "train", "val")).judged()["test"]
+    assert [kind for _, kind in rows] == ["class00"] * 6 + ["class01"] * 6 + ["class02"] * 6
 
 
 def test_folders_below_the_classes_are_said(tmp_path, capsys):
@@ -103,16 +99,16 @@ def test_a_folder_without_classes_has_no_figures(tmp_path, typed):
     album = make_folder(tmp_path / "g", [6], side=20) / "class00"
     with pytest.raises(common.UserError, match="no classes in sub-folders, so no figures"):
         Folder(album).judged()
-    advice = f"it cannot be trained on: {album} has too few sub-folders .*\n"
+    why = f"common.py: {album} has too few sub-folders with images"
     status, out, err = typed("common.py", "check", album)
-    assert (status, out) == (2, f"{album}: 6 images, all can be read\n")
-    assert re.fullmatch(f"common.py: {advice}", err)
+    assert (status, out) == (2, f"{album}: 6 images, all can be read\n") and err.startswith(why)
     for name in ("1.png", "4.png"):
-        (album / name).write_bytes((album / name).read_bytes()[:700])
+        os.truncate(album / name, 700)
     status, out, err = typed("common.py", "check", album)
     assert status == 2
-    assert re.fullmatch(f"common.py: 2 of 6 images .* read: mend or .* them; and {advice}", err)
-    assert out.count("cannot read the image") == 2 and "1.png" in out and "4.png" in out
+    assert re.fullmatch("common.py: 2 of 6 images .* cannot be read: mend or remove them\n", err)
+    assert [line.partition(":")[0] for line in out.splitlines()] == [
+        f"cannot read the image {album / name}" for name in ("1.png", "4.png")]
 
 
 @pytest.mark.parametrize("trained, left, told", [
@@ -129,14 +125,14 @@ def test_other_images_are_judged_by_the_classes_that_did_not_train(trained, left
 def test_a_name_has_two_spellings(tmp_path):
     """train/ as Linux writes it, test/ and gallery/ as a Mac does, texts in an .npz: one class."""
     folder = split_folder(tmp_path / "photos", "train", "test", "gallery")
-    for part, form in (("train", "NFC"), ("test", "NFD"), ("gallery", "NFC")):
-        (folder / part / "class01").rename(folder / part / unicodedata.normalize(form, "Zoë"))
+    mac, linux = "Zoe\u0308", "Zo\u00eb"
+    for part, name in (("train", linux), ("test", mac), ("gallery", linux)):
+        (folder / part / "class01").rename(folder / part / name)
     data = common.load_dataset(str(folder), tmp_path)
-    assert data.shared() == 3 and data.test.present() == data.gallery.present()
-    kinds = {kind for _, kind in Folder(folder).images.values()}
-    assert kinds == {"class00", "Zoë", "class02"}
-    np.savez(tmp_path / "e.npz", embeddings=np.eye(2), labels=["a", "Zoe\u0308"],
-             gallery=np.eye(2), gallery_labels=["a", "Zoë"])
+    assert data.test.present() == data.gallery.present() == data.train.present()
+    assert {*data.train.present()} == {"class00", linux, "class02"}
+    np.savez(tmp_path / "e.npz", embeddings=np.eye(2), labels=["a", mac], gallery=np.eye(2),
+             gallery_labels=["a", linux])
     embedded = judge.load_npz(tmp_path / "e.npz")
     assert embedded["test"][1].tolist() == embedded["gallery"][1].tolist()
 
@@ -145,25 +141,23 @@ def test_a_name_has_two_spellings(tmp_path):
 def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
     """By a training, check and a gallery: by number and example, but thumbnails in silence."""
     folder = split_folder(tmp_path / "photos", "train", "test", "valid")
-    for name in ("train/class00/._0.png", "__MACOSX/class00/._0.png", "train/.thumbnails/a.png",
-                 "train/class00/@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg", "$RECYCLE.BIN/a.jpg",
-                 "test/@Recycle/a.jpg", "train/class01/Thumbs.db"):
+    litter = ("train/class00/._0.png", "__MACOSX/class00/._0.png", "train/.thumbnails/a.png",
+              "train/class00/@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg", "$RECYCLE.BIN/a.jpg",
+              "test/@Recycle/a.jpg", "train/class01/Thumbs.db")
+    others = ["IMG_1.HEIC", "a.eps", "a.fits", "clip.mpg", "features.h5", "notes.pdf"]
+    for name in (*litter, *(f"test/class01/{name}" for name in others)):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"no image")
-    for name in ("features.h5", "clip.mpg", "a.eps", "a.fits", "IMG_1.HEIC", "notes.pdf"):
-        (folder / "test" / "class01" / name).write_bytes(b"no photo")
+        (folder / name).write_bytes(b"no photo")
     (folder / "train" / "class02" / "odd.jpg").mkdir()
-    data = common.load_dataset(str(folder))
-    assert data.counts() == {"train": [9, 3], "test": [9, 3]}
+    assert common.load_dataset(str(folder)).counts() == {"train": [9, 3], "test": [9, 3]}
     prepare.check(str(folder), None)
-    whole = Folder(folder / "test")
-    whole.say_left_out(whole.judged())
+    test = Folder(folder / "test")
+    test.say_left_out(test.judged())
     told = capsys.readouterr().out
-    assert told.count(
-        f"note: left out of {folder}: valid/ (9 files); 6 files: test/class01/IMG_1.HEIC, "
-        "test/class01/a.eps, test/class01/a.fits, test/class01/clip.mpg and 2 more\n") == 2
+    assert told.count(f"note: left out of {folder}: valid/ (9 files); 6 files: " + ", ".join(
+        f"test/class01/{name}" for name in others[:4]) + " and 2 more\n") == 2
     assert f"note: left out of {folder / 'test'}: 6 files: class01/IMG_1.HEIC" in told
-    assert "train 9 images of 3 classes, class00, class01, class02 · test 9 images of 3" in told
+    assert "train: 9 images of 3 classes, class00, class01, class02\ntest: 9 images of 3" in told
 
 
 @pytest.mark.parametrize("read", [
@@ -195,15 +189,14 @@ def test_what_cannot_be_read_is_said(tmp_path, typed, capfd):
 
 
 def test_links_to_folders_are_followed_once(tmp_path, capsys):
-    """At the top, in a class, in a gallery; a loop ends, and a second way to a folder is said."""
-    store = make_folder(tmp_path / "store", [2] * 6)
-    folder = tmp_path / "photos"
-    for name in ("class04", "notes"):                           # without images it is no class
-        (folder / name).mkdir(parents=True)
-    for link, to in [("class04/loop", folder), ("class04/more", store / "class05"),
-                     ("class09", store / "class01"), *((c, store / c) for c in (
-                         "class00", "class01", "class02", "class03"))]:
+    """At the top and in a class; a loop ends, and a second way to a folder is said."""
+    store, folder = make_folder(tmp_path / "store", [2] * 6), tmp_path / "photos"
+    (folder / "class04").mkdir(parents=True)
+    for link, to in {"class04/loop": folder, "class04/more": store / "class05",
+                     "class09": store / "class01"}.items():
         (folder / link).symlink_to(to)
+    for name in ("class00", "class01", "class02", "class03"):
+        (folder / name).symlink_to(store / name)
     data = common.load_dataset(str(folder), tmp_path)           # the first half of five trains
     assert data.train.files == [f"class0{c}/{i}.png" for c in (0, 1) for i in (0, 1)]
     assert data.test.files == [f"class0{c}/{i}.png" for c in (2, 3, "4/more") for i in (0, 1)]
@@ -211,22 +204,23 @@ def test_links_to_folders_are_followed_once(tmp_path, capsys):
     left_out, deeper = capsys.readouterr().out.splitlines()
     assert left_out == f"note: left out of {folder}: 2 files: class04/loop, class09"
     assert deeper.startswith("note: 1 folders of images lie below the classes, as class04/more ")
-    assert len(Folder(folder).images) == 10
 
 
 def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
     folder = split_folder(tmp_path / "photos", "train", "test")
-    for path in [*(folder / "train" / "class01").iterdir()][:2]:
-        path.unlink()
-    assert typed("common.py", "check", folder)[1].splitlines()[2:] == [
-        "note: training classes with a single image, so without a positive pair: 1, class01"]
-    shutil.copy(folder / "test" / "class00" / "0.png", folder / "test" / "class02" / "copy.png")
-    shutil.copy(folder / "train" / "class00" / "0.png", folder / "test" / "class02" / "seen.png")
-    assert typed("common.py", "check", folder)[1].splitlines()[3] == (
+    for name in ("0.png", "1.png"):
+        (folder / "train" / "class01" / name).unlink()
+    test, train = folder / "test", folder / "train"
+    shutil.copy(test / "class00" / "0.png", test / "class02" / "copy.png")
+    shutil.copy(train / "class00" / "0.png", test / "class02" / "seen.png")
+    lines = typed("common.py", "check", folder)[1].splitlines()
+    assert lines[2] == (
+        "note: training classes with a single image, so without a positive pair: 1, class01")
+    assert lines[-1] == (
         "note: images that are there twice, byte for byte: 2, of them in another split 1: "
-        f"{folder}/test/class02/seen.png is {folder}/train/class00/0.png, "
-        f"{folder}/test/class02/copy.png is {folder}/test/class00/0.png")
-    (folder / "test" / "class00" / "0.png").write_bytes(b"")
+        f"{test}/class02/seen.png is {train}/class00/0.png, "
+        f"{test}/class02/copy.png is {test}/class00/0.png")
+    (test / "class00" / "0.png").write_bytes(b"")
     assert typed("common.py", "check", folder)[2] == (                  # none to unpack again
         f"common.py: 1 of 18 images in {folder} cannot be read: mend or remove them\n")
 
@@ -252,54 +246,43 @@ def test_a_photo_is_what_a_viewer_shows(file, tmp_path):
     np.testing.assert_array_equal(np.asarray(decode(tmp_path / file)), seen)
 
 
-@pytest.mark.parametrize("file, seen", [("phone.png", COLOURS[..., :3]), ("grey.tif", GREY),
-                                        ("phone.tif", COLOURS[..., :3])])
-def test_a_photo_is_upright(file, seen, tmp_path):
+@pytest.mark.parametrize("file", ["phone.png", "grey.tif", "phone.tif"])
+def test_a_photo_is_upright(file, tmp_path):
     """A .tif is turned by Pillow as it loads; from a mapped file, as it would map grey ones, wrong."""
-    exif, stored = Image.Exif(), seen
-    seen = np.stack([seen] * 3, 2) if seen.ndim == 2 else seen
-    rotated = seen.transpose(1, 0, 2)
-    for orientation, want in enumerate([
-            seen, seen[:, ::-1], seen[::-1, ::-1], seen[::-1], rotated, rotated[:, ::-1],
-            rotated[::-1, ::-1], rotated[::-1]], 1):
-        exif[0x0112] = orientation
-        Image.fromarray(stored).save(tmp_path / file, exif=exif)
+    exif, seen = Image.Exif(), COLOURS[..., :3]
+    if file == "grey.tif":
+        seen = np.stack([GREY] * 3, 2)
+    stored = Image.fromarray(seen).convert("L" if file == "grey.tif" else "RGB")
+    turned = seen.transpose(1, 0, 2)
+    for exif[0x0112], want in enumerate([
+            seen, seen[:, ::-1], seen[::-1, ::-1], seen[::-1], turned, turned[:, ::-1],
+            turned[::-1, ::-1], turned[::-1]], 1):
+        stored.save(tmp_path / file, exif=exif)
         np.testing.assert_array_equal(np.asarray(decode(tmp_path / file)), want)
 
 
-def test_a_broken_tag_costs_the_tag(tmp_path):
+@pytest.mark.parametrize("file, turn, size", [
+    ("good.jpg", 6, (20, 30)), ("none.jpg", 99, (30, 20)), ("noise.png", None, (30, 20))])
+def test_a_broken_tag_costs_the_tag(file, turn, size, tmp_path):
     """Upright by its orientation whatever the other tags hold; as stored where that one is none."""
-    for name, tag in (("good.jpg", b"\0\x06"), ("none.jpg", b"\0\x63")):
-        make = struct.pack(">HHI4s", 0x010F, 7, 4, b"\xff" * 4)        # a text that is bytes
-        turn = struct.pack(">HHI2s2x", 0x0112, 3, 1, tag)
-        speed = struct.pack(">HHII", 0x9201, 7, 4, 1)                   # a fraction that is bytes
-        tags = b"Exif\0\0MM\0*\0\0\0\x08\0\x03" + make + turn + speed + bytes(4)
-        Image.fromarray(GREY).save(tmp_path / name, exif=tags)
-    Image.fromarray(GREY).save(tmp_path / "noise.png", exif=b"Exif\0\0" + b"MX\0*\0\0\0\x08")
-    assert [decode(tmp_path / name).size for name in ("good.jpg", "none.jpg", "noise.png")] == [
-        (20, 30), (30, 20), (30, 20)]
-
-
-SRGB_TO_XYZ, P3_TO_XYZ = np.array([                                     # of D50, columns R, G, B
-    [[.43607, .38515, .14307], [.22249, .71687, .06061], [.01392, .09708, .71410]],
-    [[.51512, .29198, .15710], [.24120, .69225, .06657], [-.00105, .04189, .78407]]])
+    tags = b"MX\0*\0\0\0\x08"
+    if turn:
+        tags = b"MM\0*\0\0\0\x08\0\x03" + struct.pack(
+            ">HHI4s HHIHxx HHII 4x", 0x010F, 7, 4, b"\xff" * 4,     # a text that is bytes
+            0x0112, 3, 1, turn, 0x9201, 7, 4, 1)                    # a fraction that is bytes
+    Image.fromarray(GREY).save(tmp_path / file, exif=b"Exif\0\0" + tags)
+    assert decode(tmp_path / file).size == size
 
 
 def test_a_photo_has_the_colours_of_its_profile(tmp_path):
-    """One scene, stored with another profile, is the same scene; with a damaged one, as stored."""
+    """Of one that calls red blue and blue red; with a damaged one as stored."""
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    for sign, xyz in zip((b"rXYZ", b"gXYZ", b"bXYZ"), P3_TO_XYZ.T):
-        at = int.from_bytes(profile[profile.index(sign) + 4:][:4], "big") + 8
-        profile = profile[:at] + struct.pack(">3i", *(xyz * 65536).astype(int)) + profile[at + 12:]
-    scene = np.full((16, 16, 3), [200, 80, 60], np.uint8) - GREY[:16, :16, None] // 6
-    light = np.where(scene > 10, ((scene / 255 + 0.055) / 1.055) ** 2.4, scene / 255 / 12.92)
-    light = light @ (np.linalg.inv(P3_TO_XYZ) @ SRGB_TO_XYZ).T
-    stored = np.rint(255 * (1.055 * light ** (1 / 2.4) - 0.055)).astype(np.uint8)
-    for profile, want in ((profile, scene), (b"damaged", stored)):
+    swapped = profile.replace(b"rXYZ", b"....").replace(b"bXYZ", b"rXYZ").replace(b"....", b"bXYZ")
+    stored = np.ascontiguousarray(COLOURS[..., :3])
+    for profile, want in ((swapped, stored[..., ::-1]), (b"damaged", stored)):
         Image.fromarray(stored).save(tmp_path / "a.png", icc_profile=profile)
-        seen, raw = (np.asarray(read(tmp_path / "a.png")).astype(int)
-                     for read in (decode, decode_as_stored))
-        assert np.abs(seen - want).mean() < 2 < 8 < np.abs(scene - raw).mean()
+        np.testing.assert_array_equal(np.asarray(decode_as_stored(tmp_path / "a.png")), stored)
+        np.testing.assert_allclose(np.asarray(decode(tmp_path / "a.png")), want, atol=2)
 
 
 @pytest.mark.parametrize("mode, size, message", [
@@ -312,8 +295,6 @@ def test_what_cannot_be_shown_is_refused(mode, size, message, tmp_path):
     assert decode_as_stored(tmp_path / "a.tif").size == size
     with pytest.raises(common.UserError, match=f"cannot read the image .*a.tif: {message}"):
         decode(tmp_path / "a.tif")
-    Image.new("RGB", (2000, 20)).save(tmp_path / "a.png")
-    assert decode(tmp_path / "a.png").size == (2000, 20)
 
 
 def test_names_that_are_no_text(train, typed, tmp_path):
@@ -358,7 +339,7 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
     assert ", of about 6 images, so " in out
     rows, result, config = left_in(folder)
     best, before = max(rows, key=lambda row: row["val R@1"]), result["pretrained backbone"]
-    chosen = result["best on held-out classes"]
+    chosen, last = result["best on held-out classes"], result["last epoch"]
     assert {"epoch", "val R@1", "R@1"} <= {*chosen} and chosen.items() <= best.items()
     assert len(torch.load(folder / "best.pt", weights_only=True)["history"]) == best["epoch"]
     assert config["splits"] == {"train": [12, 3], "test": [24, 6], "val": [12, 3]}
@@ -366,15 +347,14 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
                      rf"{100 * best['val R@1']:.1f}$", out, re.M)
     assert ("no epoch is better than not training at all" in out) == (
         best["val R@1"] <= before["val R@1"])
-    assert ("lambda" in result["last epoch"]) == (script is jrd)
-    assert result["last epoch"]["val R@1"] == rows[-1]["val R@1"]
+    assert ("lambda" in last) == (script is jrd) and last["val R@1"] == rows[-1]["val R@1"]
     data = common.load_dataset(str(photos), tmp_path, test=glyphs.SMALL_TRANSFORMS[2], val=0.5)
     assert data.val.classes == ["class03", "class04", "class05"]        # as test images are seen
     assert not {*data.train.files} & {*data.val.files} and data.val.images[0].shape[-1] == 32
-    for name, metrics in (("last.pt", result["last epoch"]), ("best.pt", chosen)):
-        _, out, _ = typed("eval.py", folder / name, "--data-root", tmp_path)
-        (row,) = (line.split() for line in out.splitlines() if line.startswith("test  "))
-        assert "note:" not in out and row[1] == f"{100 * metrics['R@1']:.1f}"
+    for name, metrics in (("last.pt", last), ("best.pt", chosen)):
+        out = typed("eval.py", folder / name, "--data-root", tmp_path)[1]
+        row = re.findall(r"^test +(.*)$", out, re.M)[0].split()
+        assert "note:" not in out and row[0] == f"{100 * metrics['R@1']:.1f}"
         assert name != "last.pt" or row[-1] == f"{100 * metrics['seen R@1']:.1f}"
 
 

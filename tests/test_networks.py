@@ -30,9 +30,8 @@ def reference(network, x):
         conv = getattr(network, name)
         x = F.conv2d(x, conv.weight, conv.bias, stride, conv.weight.shape[-1] // 2)
         if bn:
-            mean, var, weight, bias = (getattr(getattr(network, name + "_bn"), part)[:, None, None]
-                                       for part in "running_mean running_var weight bias".split())
-            x = (x - mean) / (var + 1e-5).sqrt() * weight + bias
+            norm = getattr(network, f"{name}_bn")
+            x = F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias)
         return x.clamp(min=0)
 
     def normalized(x):
@@ -42,9 +41,11 @@ def reference(network, x):
     for block in BLOCKS("3c " * bn).split():
         name, s = f"inception_{block}_", 2 if bn and block in ("3c", "4e") else 1
         three = unit(name + "3x3", unit(name + "3x3_reduce", x), s)
-        five = unit(name + ("double_3x3_reduce" if bn else "5x5_reduce"), x)
-        five = (unit(name + "double_3x3_2", unit(name + "double_3x3_1", five), s) if bn else
-                unit(name + "5x5", five))
+        if bn:
+            five = unit(name + "double_3x3_1", unit(name + "double_3x3_reduce", x))
+            five = unit(name + "double_3x3_2", five, s)
+        else:
+            five = unit(name + "5x5", unit(name + "5x5_reduce", x))
         if s == 2:
             x = torch.cat([three, five, HALVE(x)], 1)
             continue

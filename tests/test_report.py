@@ -24,9 +24,8 @@ from support.runs import code_of, run_folder
 
 def rows_of(*words):
     """The rows of a list, with their runs in --runs, as report has them"""
-    args = command.parse_args([str(word) for word in words])
-    listed = [getattr(args, name) for name in command.LISTED]
-    return experiments.selected(args.runs[0], True, *listed)
+    args = command.parse_args(list(map(str, words)))
+    return command.listed(args, args.runs[0], True)
 
 
 def runs_of(*words):
@@ -34,9 +33,14 @@ def runs_of(*words):
 
 
 def write_report(folder, *words):
+    """A report -> its Markdown, {cells of table, row and metric: a row of tables.csv}"""
     folder.mkdir(exist_ok=True)
-    dataset = words[words.index("--dataset") + 1]
-    return command.write_report(rows_of(*words), dataset, folder)
+    text = command.write_report(rows_of(*words), words[words.index("--dataset") + 1], folder)
+    with open(folder / "tables.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    cells = {(row["table"], row["row"], row["metric"]): row for row in rows}
+    assert len(cells) == len(rows)
+    return text, cells
 
 
 def table_rows(text):
@@ -45,48 +49,37 @@ def table_rows(text):
             for line in text.splitlines() if line.startswith("|")]
 
 
-def csv_cells(folder, *columns):
-    """tables.csv as {cells of these columns: row}"""
-    with open(folder / "tables.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    cells = {tuple(row[column] for column in columns): row for row in rows}
-    assert len(cells) == len(rows)
-    return cells
-
-
 def pretend(run, r1=0.5, seen=0.9, epochs=None, hits=None):
     """Make the folder of a run as if it had been trained, R@1 = r1."""
-    cfg = vars(run.cfg)
+    config = {**vars(run.cfg), "paper": run.paper, "commit": "c0ffee", "weights_sha256": "c0de",
+              "images": {}, "code": code_of(run.paper)}
+    recall = {f"R@{k}": r1 + 0.01 * i for i, k in enumerate(run.cfg.ks)}
+    line = recall | {"seen R@1": seen, "NMI": r1 + 0.1, "norm mean": 2.0, "norm cv": r1 / 5,
+                     "val R@1": r1, "levels": [-2.9, 0.1, 3.2],
+                     "positive pairs by level": [0.6, 0.3, 0.1],
+                     "negative pairs by level": [0.1, 0.6, 0.3]}
+    last = line | {"epoch": 3, "MAP@R": 0.2, "R@1, l2-normalized": r1 - 0.1, "hits": hits,
+                   "lambda": [r1, 0.01], "d_H": [0.9, 0.01],
+                   "ten parts": {m: [v - 0.2, 0.01] for m, v in recall.items()}}
+    best = {m: v + 0.05 for m, v in recall.items()} | {"epoch": 2}
     run.folder.mkdir(parents=True)
-    (run.folder / "config.json").write_text(json.dumps(
-        {k: v for k, v in cfg.items() if k != "changed"}
-        | {"paper": run.paper, "commit": "c0ffee", "weights_sha256": "c0de", "images": {},
-           "code": code_of(run.paper)}))
-    recall = {f"R@{k}": r1 + 0.01 * i for i, k in enumerate(cfg["ks"])}
-    line = {**recall, "seen R@1": seen, "NMI": r1 + 0.1, "norm mean": 2.0, "norm cv": r1 / 5,
-            "val R@1": r1, "levels": [-2.9, 0.1, 3.2], "positive pairs by level": [0.6, 0.3, 0.1],
-            "negative pairs by level": [0.1, 0.6, 0.3]}
-    log = [{"epoch": e + 1, **line} for e in range(epochs or 3)]
-    (run.folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+    (run.folder / "config.json").write_text(json.dumps(config))
+    (run.folder / "log.jsonl").write_text("".join(
+        json.dumps({"epoch": e + 1, **line}) + "\n" for e in range(epochs or 3)))
     if epochs is None:
-        (run.folder / "result.json").write_text(json.dumps({
-            "last epoch": {"epoch": 3, **recall, "NMI": r1 + 0.1, "MAP@R": 0.2, "seen R@1": seen,
-                           "R@1, l2-normalized": r1 - 0.1, "lambda": [r1, 0.01], "hits": hits,
-                           "d_H": [0.9, 0.01],
-                           "ten parts": {m: [v - 0.2, 0.01] for m, v in recall.items()}},
-            "best on test": {"epoch": 2, **{m: v + 0.05 for m, v in recall.items()}},
-            "pretrained backbone": {"R@1": 0.4}, "seconds": 1}))
-    for name in ("config", "why_other", "state", "result", "log", "figures"):
-        run.__dict__.pop(name, None)
+        (run.folder / "result.json").write_text(json.dumps(
+            {"last epoch": last, "best on test": best, "pretrained backbone": {"R@1": 0.4}}))
+    for name in ("config", "why_other", "result", "log", "figures"):
+        vars(run).pop(name, None)
 
 
-def ran(out, script, flags, *r1):
-    """Runs of seeds 0, 1, ... on glyphs, each with its R@1 or None, that were not there yet"""
-    runs = [experiments.training(script, "glyphs", flags, seed, out, None, None, True)
-            for seed in range(len(r1))]
-    for run, value in zip(runs, r1):
-        if value is not None and not run.folder.exists():
-            pretend(run, value)
+def ran(out, script, flags, *r1, dataset="glyphs"):
+    """Runs of seeds 0, 1, ..., each with its R@1 or None, that were not there yet"""
+    runs = []
+    for seed, value in enumerate(r1):
+        runs.append(experiments.training(script, dataset, flags, seed, out, True))
+        if value is not None and not runs[-1].folder.exists():
+            pretend(runs[-1], value)
     return runs
 
 
@@ -131,8 +124,8 @@ def test_the_plan_has_what_the_list_has_but_what_is_finished_or_would_be_refused
     assert left.splitlines() == [listed[1], *listed[4:]] and status == 0
     assert plan.startswith("plan: 6 runs for 3 tables and figures, 1 finished, 1 begun, 2 stale, ")
     assert f"{edited.folder} holds a run with other lr (there 7, now " in plan
-    assert f"{older.folder} holds a run with other code (there 'older', now " in plan
-    assert plan.count("Delete stale folders to train them anew") == 1 == plan.count("1 stale with other code, not")
+    assert plan.count("Delete stale folders to train them anew") == 1
+    assert older.why_other.startswith("with other code (there 'older', now ")
     assert "2 folders hold other runs" in typed("report", "--quick", "--runs", out)[2]
     codes = {row[0]: row[-1] for row in table_rows(typed("report", "--runs", out)[1])}
     assert codes[older.folder.name.removesuffix("-s0")] == "older"
@@ -147,9 +140,10 @@ def test_gains_are_within_a_seed(out, tmp_path):
     for n, told, half in ((2, "+1.05", 0),
                           (3, "+1.10 [+0.85, +1.35]", 4.302653 * 0.1 / 3 ** 0.5)):
         ran(out, "jrd", "", None, *(0.31, 0.511, 0.712)[:n])
-        text, _ = write_report(tmp_path / "r", "--dataset", "glyphs", "--table", 1, "--runs", out)
+        text, cells = write_report(tmp_path / "r", "--dataset", "glyphs", "--table", 1, "--runs",
+                                   out)
         assert [f"gain over AMSoftmax, n = {n}", told] in [row[1:3] for row in table_rows(text)]
-        cell = csv_cells(tmp_path / "r", "table", "row", "metric")["1", "JRD", "R@1"]
+        cell = cells["1", "JRD", "R@1"]
         assert (cell["baseline"], cell["gain's seeds"]) == ("AMSoftmax", str(n))
         assert float(cell["gain's half-width"] or 0) == pytest.approx(half)
 
@@ -166,9 +160,9 @@ def test_quick_ends_with_the_pairs_their_pictures_and_the_next_command(out, type
     assert status == 0 and sheets == [
         (Path(out, "report-quick", "sheet.png"), runs[1].folder / "last.pt")]
     assert table_rows(text)[2:] == [
-        ["Triplet+MDR", "50.0", "Triplet", "48.0", "+2.00", "0"],
-        ["DML-DA N-pair", "51.0", "N-pair", "49.0", "+2.00", "0"],
-        ["JRD", "not run", "AMSoftmax", "not run", "–", "–"]]
+        ["Triplet+MDR", "50.0", "Triplet", "48.0", "+2.00"],
+        ["DML-DA N-pair", "51.0", "N-pair", "49.0", "+2.00"],
+        ["JRD", "not run", "AMSoftmax", "not run", "–"]]
     assert text.splitlines()[-1].endswith(f": bash run_all.sh --seeds 3 --quick --runs {out}")
     pytest.importorskip("matplotlib")
     assert f"wrote {out}/report-quick/curves.png" in text
@@ -187,12 +181,12 @@ def test_two_settings_are_compared_within_a_seed(out, typed):
         assert told["R@1"] == told["val R@1"] == ["50.00, 60.00", "48.00, 56.00", "+3.00"]
         assert told["norm cv"][2] == "+0.0060" and told["levels, 1"][1] == "-2.9000, -2.9000"
         assert text.endswith("The settings differ in alpha (1.0 and 0.0).\n")
-        assert "Seeds 0, 1 (one side has 2 too); " in text
+        assert "Seeds 0, 1, which both have; " in text
     edit_settings(runs[1].folder, code="edited")
     assert "code (edited and " in tables.compare(out, *names)
     Path(out, "jrd-glyphs-s0-copy").mkdir()
     for name in ("jrd-glyphs-alpha", "mdr-glyphs", "jrd-glyphs-s0-copy"):
-        with pytest.raises(UserError, match=f"no finished run {name} "):
+        with pytest.raises(UserError, match=f"no run {name} with a result.json "):
             tables.compare(out, "jrd-glyphs", name)
     ran(out, "mdr", "", 0.5)
     text = tables.compare(out, "jrd-glyphs", "mdr-glyphs")
@@ -209,13 +203,14 @@ def test_archives_are_read_like_a_folder(out, tmp_path, typed):
     told = [re.sub("made by `.*?`", "", typed("report", "--runs", *where, *words)[1])
             for where in ([out], archives) for words in ((), report)]
     assert told[:2] == told[2:] and all("55.0 ± 7.1" in text for text in told)
-    assert "s1/config.json is in another" in typed("report", "--runs", *archives, archive)[2]
-    assert "/" not in csv_cells(tmp_path / "report", "row", "metric")["JRD", "R@1"]["command"]
+    assert ",python jrd.py --dataset glyphs," in (tmp_path / "report/tables.csv").read_text()
     whole = archives[0].read_bytes()
-    assert typed("report", "--runs", out, out) == (2, "", (
-        f"python -m report: --runs {out} is a folder: give one folder, or archives (.tar.xz)\n"))
-    archives[0].write_bytes(whole[:200] + bytes([whole[200] ^ 255]) + whole[201:])
-    assert f"cannot read the archive {archives[0]}" in typed("report", "--runs", *archives)[2]
+    for wrong, message in ((archives + archives[:1], "s0/config.json is in another"),
+                           ([out, out], "; --runs takes one folder, or archives (.tar.xz)\n"),
+                           (archives, f"cannot read the archive {archives[0]}")):
+        if wrong == archives:
+            archives[0].write_bytes(whole[:200] + bytes([whole[200] ^ 255]) + whole[201:])
+        assert message in typed("report", "--runs", *wrong)[2]
 
 
 # ---------------------------------------------------------------------------- the tables
@@ -233,52 +228,47 @@ def test_every_figure_of_the_papers_methods_stands_in_a_table():
 def test_ours_stand_beside_the_papers(out, tmp_path, typed):
     words = "--dataset", "cub", "--runs", out
     assert ": no run of the list is finished; " in typed("report", *words)[2]
-    for seed, r1 in enumerate((0.68, 0.69, 0.70)):
-        pretend(experiments.training("mdr", "cub", "", seed, out, None, None, True), r1)
-    text, written = write_report(tmp_path / "r", *words)
-    assert written[:2] == ["report.md", "tables.csv"] and "made at commit c0ffee, with" in text
-    rows = table_rows(text)
-    at = next(i for i, row in enumerate(rows) if "**ours**" in row[1])
-    assert [row[:3] for row in rows[at - 1:at + 2]] == [
+    ran(out, "mdr", "", 0.68, 0.69, 0.70, dataset="cub")
+    text, cells = write_report(tmp_path / "r", *words)
+    assert "made at commit c0ffee, with" in text and "| 50.7 [49.6, 51.8] |" in text    # 95%
+    shown = table_rows(text[text.index("| **Triplet+MDR**"):])
+    assert [row[:3] for row in shown[:3]] == [
         ["**Triplet+MDR**", "paper, CUB", "68.8 ± 0.5"],
         ["", "**ours**, last epoch, n = 3", "**69.0 ± 1.0**"],
         ["", "best on test*", "74.0 ± 1.0"]]
-    assert ["", "not run", "–", "–", "–", "–"] in rows
-    assert "| 50.7 [49.6, 51.8] |" in text              # its 95% interval
-    cell = csv_cells(tmp_path / "r", "table", "row", "metric")["1a", "Triplet+MDR", "R@1"]
+    assert ["", "not run", "–", "–", "–", "–"] in table_rows(text)
+    cell = cells["1a", "Triplet+MDR", "R@1"]
     assert (cell["seeds"], cell["paper's figure"]) == ("3", "68.8")
     assert float(cell["ours"]) == pytest.approx(69)
     assert cell["command"] == "python mdr.py --dataset cub"
 
 
-@pytest.mark.parametrize("dataset, papers", [
-    ("glyphs", [["paper, CUB", "68.8 ± 0.5"], ["paper, Cars", "88.5 ± 0.3"]]),
-    ("cub128", [["paper, CUB", "68.8 ± 0.5"]])])
-def test_on_a_stand_in(dataset, papers, out, tmp_path):
-    """The paper's figures, on glyphs on each of their datasets, stand above ours; there are no other
+@pytest.mark.parametrize("dataset, wide, papers", [
+    ("glyphs", 64, [["paper, CUB", "68.8 ± 0.5"], ["paper, Cars", "88.5 ± 0.3"]]),
+    ("cub128", 512, [["paper, CUB", "68.8 ± 0.5"]])])
+def test_on_a_stand_in(dataset, wide, papers, out, tmp_path):
+    """The paper's figures, on glyphs on each of their datasets, stand above ours; no other
     backbones nor 256 × 256; widths on glyphs are an eighth."""
     words = "--dataset", dataset, "--paper", "mdr", "--seeds", 4, "--runs", out
-    rows = rows_of(*words)
+    rows, n = rows_of(*words), len(papers)
     for row in rows:
-        if row.key[1] in ("1a", "3"):
-            for run in row.runs:
-                run.folder.exists() or pretend(run, 0.6 if row.name == "Triplet+MDR" else 0.5)
-    text, _ = write_report(tmp_path / "r", *words)
+        for run in row.runs * (row.key[1] in ("1a", "3")):
+            run.folder.exists() or pretend(run, 0.6 if row.name == "Triplet+MDR" else 0.5)
+    text, cells = write_report(tmp_path / "r", *words)
     assert ("> **Not the papers' protocol.**" in text) == (dataset == "cub128")
-    shown = table_rows(text)
-    assert "256x256" not in text
-    at, n = next(i for i, row in enumerate(shown) if row[0] == "**Triplet+MDR**"), len(papers)
-    assert [row[1:3] for row in shown[at:at + n]] == papers
-    assert shown[at + n][1:] == ["**ours**, last epoch, n = 4", *(
-        f"**{mean}.0 ± 0.0**" for mean in (60, 61, 62, 63, 20, 70, 90))]
-    assert shown[at + n + 1][1] == "gain over Triplet, n = 4"
-    cells = csv_cells(tmp_path / "r", "table", "row", "metric")
+    assert "256x256" not in text and "R50" not in text
+    shown = table_rows(text[text.index("| **Triplet+MDR**"):])
+    assert [row[1:3] for row in shown[:n]] == papers
+    assert shown[n][1:] == ["**ours**, last epoch, n = 4"] + [
+        f"**{mean}.0 ± 0.0**" for mean in (60, 61, 62, 63, 20, 70, 90)]
+    assert shown[n + 1][1] == "gain over Triplet, n = 4"
     assert cells["3", "Triplet+MDR (L2 norm at inference)", "R@1"]["ours"] == "50.0"
-    wide = 64 if dataset == "glyphs" else 512
-    widths = {wide // 8, wide // 4, wide // 2, wide}
-    sweep = {row.name: row.baseline for row in rows if row.key[1] == "fig3a"}
-    assert sweep == {(name, "d", d): ("Triplet", "d", d) if "+" in name else None for d in widths
-                     for name in ("Triplet", "Triplet+L2Norm", "Triplet+MDR")}
+    baselines = {row.name: row.baseline for row in rows if row.key[1] == "fig3a"}
+    for d in (wide // 8, wide // 4, wide // 2, wide):
+        assert baselines.pop(("Triplet", "d", d)) is None
+        for name in ("Triplet+L2Norm", "Triplet+MDR"):
+            assert baselines.pop((name, "d", d)) == ("Triplet", "d", d)
+    assert not baselines
 
 
 def test_where_a_figure_is_read(out):
@@ -286,8 +276,8 @@ def test_where_a_figure_is_read(out):
     DML-DA) is not called not run."""
     ran(out, "jrd", "", 0.5)
     for table, name, metric, value in (
-            ("1", "JRD", "R@1", 50), ("2", "JRD", "R@1", 30), ("3", "JRD (alpha=1)", "lambda_NN", 0.5),
-            ("3", "JRD (alpha=1)", "R@1 (fraction)", 0.3)):
+            ("1", "JRD", "R@1", 50), ("2", "JRD", "R@1", 30),
+            ("3", "JRD (alpha=1)", "lambda_NN", 0.5), ("3", "JRD (alpha=1)", "R@1 (fraction)", 0.3)):
         rows = rows_of("--paper", "jrd", "--table", table, "--dataset", "glyphs", "--runs", out)
         for cell in tables.paper_table(rows)[1]:
             if (cell["row"], cell["metric"]) == (name, metric):
@@ -309,14 +299,13 @@ def test_figures_from_logs_and_results(out, tmp_path, monkeypatch, capsys):
     first, *runs = experiments.all_runs(rows)
     pretend(first, 0.4)
     (tmp_path / "jrd-fig2.png").write_bytes(b"from before")
-    text, drawn = command.write_report(rows, "glyphs", tmp_path)
+    text = command.write_report(rows, "glyphs", tmp_path)
     elsewhere = rows[0]._replace(dataset="cub", runs=[first])
-    ((panel, series, points),) = figures.sweep([elsewhere, *rows[:2]], ["R@1"])
-    assert panel == ("JRD on CUB, backbone small", "α", figures.AXES["R@1"])
-    assert points == [(0, {0: 40})]
+    assert list(figures.sweep([elsewhere, *rows[:2]], ["R@1"])) == [
+        (("JRD on CUB, backbone small", "α", figures.AXES["R@1"]), rows[0].name[0], [(0, {0: 40})])]
     assert capsys.readouterr().err == (
         "skipped jrd-fig2.png: nothing to draw: not every value has run, or no epoch\n")
-    assert not [*tmp_path.glob("*.png")] and ".png" not in text + "".join(drawn)
+    assert not [*tmp_path.glob("*.png")] and ".png" not in text
     for i, run in enumerate(runs):
         pretend(run, 0.4 + 0.001 * i)
     one_seed = rows[0]._replace(runs=rows[0].runs[:1])
@@ -325,9 +314,10 @@ def test_figures_from_logs_and_results(out, tmp_path, monkeypatch, capsys):
     curves = list(figures.levels([row for row in rows if row.key[1] == "fig6"], ()))
     assert [(name, round(x, 6), shares) for _, name, ((x, shares),) in curves[:2]] == [
         ("positive pairs", -2.9, {0: 60, 1: 60}), ("positive pairs", 0.1, {0: 30, 1: 30})]
-    text, (_, _, *drawn) = command.write_report(rows, "glyphs", tmp_path)
-    assert drawn == ["jrd-fig2.png", "mdr-fig4.png", "mdr-fig6.png"]
+    text = command.write_report(rows, "glyphs", tmp_path)
+    drawn = ["jrd-fig2.png", "mdr-fig4.png", "mdr-fig6.png"]
     assert all((tmp_path / name).stat().st_size > 10_000 and f"({name})" in text for name in drawn)
+
     def broken(name):
         raise ValueError("matplotlib is broken\nhere")
     monkeypatch.setattr(figures.importlib, "import_module", broken)
@@ -342,40 +332,34 @@ def test_a_notebooks_backend_does_no_harm():
                    check=True, cwd=ROOT, env=os.environ | {"MPLBACKEND": "module://not.there"})
 
 
-def test_curves_of_any_runs(out, tmp_path, monkeypatch, typed):
+def test_curves_of_any_runs(out, monkeypatch, typed):
     """A setting is the mean of its seeds, a folder itself, finished or not; epochs without R@1 are
-    left out of its panel alone; seeds that stand at different epochs share what both have.  Of the
-    losses what the settings share, the paper's; nothing is shared by other losses."""
-    def write(name, *rows):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    one = {"epoch": 1, "loss": 8.0, "triplet": 4.0}
-    write("mdr-glyphs-s0", one,
-          {"epoch": 2, "loss": 8.0, "triplet": 2.0, "R@1": 0.5, "seen R@1": 0.75})
-    write("mdr-glyphs-s1", {"epoch": 1, "loss": 8.0, "triplet": 6.0},
-          {"epoch": 2, "loss": 8.0, "triplet": 4.0, "R@1": 0.25},
-          {"epoch": 3, "loss": 8.0, "triplet": 1.0, "R@1": 0.5})
-    write("mdr-glyphs-s1-s0", one | {"R@1": 0.125})                     # another setting's name
-    write("jrd-glyphs-s0")
-    names, drawn = ["mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"], {}
-    for name, message in (("jrd-glyphs-s0", "nothing to draw: not every value has run, or no epoch"),
-                          ("mdr-cub", f"no run mdr-cub under {out}: there are jrd-glyphs, mdr")):
+    left out of its panel alone; seeds that stand at different epochs share what both have."""
+    drawn, loss = {}, "training loss, of each its own objective"
+    for name, log in {
+            "mdr-glyphs-s0": """{"epoch": 1, "loss": 4}
+                                {"epoch": 2, "loss": 2, "R@1": 0.5, "seen R@1": 0.75}""",
+            "mdr-glyphs-s1": """{"epoch": 1, "loss": 6}
+                                {"epoch": 2, "loss": 4, "R@1": 0.25}
+                                {"epoch": 3, "loss": 1, "R@1": 0.5}""",
+            "mdr-glyphs-s1-s0": """{"epoch": 1, "R@1": 0.125}""",       # another setting's name
+            "jrd-glyphs-s0": ""}.items():
+        Path(out, name).mkdir(parents=True)
+        Path(out, name, "log.jsonl").write_text(log)
+    for name, message in (
+            ("jrd-glyphs-s0", "nothing to draw: not every value has run, or no epoch"),
+            ("mdr-cub", f"no run mdr-cub with a log.jsonl under {out}: there are jrd-glyphs, mdr")):
         assert message in typed("report", "--curves", name, "--runs", out)[2]
     monkeypatch.setattr(figures, "draw_curves", lambda path, curves, title: drawn.update(
         {(y_label, name): points for (*_, y_label), name, points in curves}))
+    one, two, three = names = "mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"
     typed("report", "--curves", *names, "--runs", out)
-    r1, seen = (figures.AXES[metric] for metric in ("R@1", "seen R@1"))
-    assert drawn["triplet loss, without regularizer", "mdr-glyphs"] == [
-        (1, {0: 4, 1: 6}), (2, {0: 2, 1: 4}), (3, {1: 1})]
-    assert drawn[r1, "mdr-glyphs"] == [(2, {0: 50, 1: 25}), (3, {1: 50})]
-    assert drawn[r1, "mdr-glyphs-s1"] == [(2, {1: 25}), (3, {1: 50})]
-    assert drawn[r1, "mdr-glyphs-s1-s0"] == [(1, {0: 12.5})]
-    assert [name for label, name in drawn if label == seen] == ["mdr-glyphs"]
-    write("dml_da-glyphs-s0", {"epoch": 1, "loss": 3.0, "npair": 1.0})
-    typed("report", "--curves", "mdr-glyphs", "dml_da-glyphs", "--runs", out)
-    loss = "training loss (objectives differ)"
-    assert drawn[loss, "dml_da-glyphs"] == [(1, {0: 3})]
-    assert drawn[loss, "mdr-glyphs"][0] == (1, {0: 8, 1: 8})
+    r1, seen = figures.AXES["R@1"], figures.AXES["seen R@1"]
+    assert drawn == {
+        (loss, one): [(1, {0: 4, 1: 6}), (2, {0: 2, 1: 4}), (3, {1: 1})],
+        (loss, two): [(1, {1: 6}), (2, {1: 4}), (3, {1: 1})],
+        (r1, one): [(2, {0: 50, 1: 25}), (3, {1: 50})], (r1, two): [(2, {1: 25}), (3, {1: 50})],
+        (r1, three): [(1, {0: 12.5})], (seen, one): [(2, {0: 75})]}
 
 
 @pytest.mark.parametrize("file, content", [
