@@ -33,29 +33,28 @@ def code_of(paper):
     for file in sorted(ROOT.glob("support/*.py")):
         if file.name not in ("command_line.py", "machine.py"):
             files.append(file)
-    trees = [_syntax(ast.parse(file.read_text(encoding="utf-8"))) for file in files]
+
+    def syntax(node):
+        """A tree as nested lists.  All texts with a blank are alike, because they are docstrings
+        and messages; empty fields are left out, because newer Pythons have more of them."""
+        if isinstance(node, list):
+            return [syntax(item) for item in node]
+        if isinstance(node, ast.Constant):
+            return "a text" if " " in str(node.value) else node.value
+        if isinstance(node, ast.JoinedStr):
+            parts = [syntax(part) for part in node.values]
+            if "a text" in parts:
+                return "a text"
+            return [part for part in parts if part != ""]   # 3.12 adds "" to f"{x:{width}}"
+        if not isinstance(node, ast.AST):
+            return node
+        fields = [type(node).__name__]
+        for name, value in sorted(ast.iter_fields(node)):
+            if value is not None and value != []:
+                fields += [name, syntax(value)]
+        return fields
+    trees = [syntax(ast.parse(file.read_text(encoding="utf-8"))) for file in files]
     return digest(ascii(trees))[:12]                    # what repr escapes depends on the Python
-
-
-def _syntax(node):
-    """A syntax tree as nested lists.  All texts with a blank are alike, because they are docstrings
-    and messages; fields that are empty are left out, because newer Pythons have more of them."""
-    if isinstance(node, list):
-        return [_syntax(item) for item in node]
-    if isinstance(node, ast.Constant):
-        return "a text" if " " in str(node.value) else node.value
-    if isinstance(node, ast.JoinedStr):
-        parts = [_syntax(part) for part in node.values]
-        if "a text" in parts:
-            return "a text"
-        return [part for part in parts if part != ""]   # Python 3.12 adds "" to f"{x:{width}}"
-    if not isinstance(node, ast.AST):
-        return node
-    fields = [type(node).__name__]
-    for name, value in sorted(ast.iter_fields(node)):
-        if value is not None and value != []:
-            fields += [name, _syntax(value)]
-    return fields
 
 
 def run_folder(paper, cfg):
