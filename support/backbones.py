@@ -129,12 +129,20 @@ def to_device(network, cfg):
     alone: the losses have none."""
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
     torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
-    return network.to(cfg.device, memory_format=torch.channels_last)            # which is faster
+    layout = memory_format(torch.device(cfg.device), cfg.precision)
+    return network.to(cfg.device, memory_format=layout)
+
+
+def memory_format(device, precision):
+    """channels_last, which is faster; a GPU has no such kernels for float32."""
+    if device.type == "cuda" and precision == "fp32":
+        return torch.contiguous_format
+    return torch.channels_last
 
 
 def features(backbone, images, precision):
     """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> images' own dtype"""
-    images = images.contiguous(memory_format=torch.channels_last)
+    images = images.contiguous(memory_format=memory_format(images.device, precision))
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
         return backbone(images).to(images.dtype)
 
