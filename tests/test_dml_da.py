@@ -43,7 +43,7 @@ def test_triplet_loss(margin):
         nearest = sorted((n for i, n in NEGATIVE if i == a), key=lambda n: square(x, a, n))
         semi = [n for n in nearest if square(x, a, p) < square(x, a, n) < square(x, a, p) + margin]
         picked.append(((semi or nearest)[0], bool(semi)))
-    assert {True, False} == {semi for _, semi in picked} or margin == 1.0
+    assert margin == 1.0 or len({semi for _, semi in picked}) == 2
 
     def oracle(f):                                       # the choice is constant, as an index is
         return sum(max(0, margin + square(f, a, p) - square(f, a, n))
@@ -78,13 +78,10 @@ def test_n_pair_draws_one_of_every_other_class():
 
 # ---------------------------------------------------------------------------- Eq. 5-8
 def test_class_density():
-    classes, D_avg = dml_da.class_density(torch.tensor(points()), LONG)
-    assert classes.tolist() == [0, 2, 5, 7] and D_avg[3] == 0
-    unit = on_sphere(points(seed=4))                    # there D_avg = 1 - ‖μ_c‖²
-    want = [1 - (unit[LABELS == c].mean(0) ** 2).sum() for c in (0, 2, 5, 7)]
-    np.testing.assert_allclose(dml_da.class_density(torch.tensor(unit), LONG)[1], want, atol=1e-12)
+    classes = dml_da.class_density(torch.tensor(points()), LONG)[0].tolist()
+    assert classes == [0, 2, 5, 7]
     agrees(lambda f: dml_da.class_density(f, LONG)[1],
-           lambda f: np.array([f[LABELS == c].var(0).sum() for c in (0, 2, 5, 7)]), points())
+           lambda f: np.array([f[LABELS == c].var(0).sum() for c in classes]), points())
     many = torch.arange(60_000) % 12_000                # SOP's: a dense (C, n) matrix has 5.8 GB
     assert not dml_da.class_density(many[:, None].double(), many)[1].any()
 
@@ -110,9 +107,6 @@ def test_the_balance_of_u1():
     _, D_avg = dml_da.class_density(x, labels)
     pull = dml_da.contrastive_loss(x, labels, margin=0.0)
     assert pull.item() == pytest.approx(10 * D_avg.mean().item())
-    positive = (labels[:, None] == labels).fill_diagonal_(False)
-    of_pairs = dml_da.squared_distances(x)[positive].mean().item()
-    assert of_pairs == pytest.approx(20 / 9 * D_avg.mean().item())
     push = 10 * dml_da.density_regularizer(D_avg, (D_avg + 0.5).detach())
     (pulled,), (pushed,) = (torch.autograd.grad(term, x, retain_graph=True) for term in (pull, push))
     assert pulled.abs().max() > 1e-3 and (pulled + pushed).abs().max() < 1e-12
@@ -141,8 +135,6 @@ def test_targets_of_absent_classes_stay_bit_for_bit():
 def test_entropy_regularizer():
     agrees(dml_da.entropy_regularizer,
            lambda f: -np.mean([entropy(softmax(row)) for row in f]), points())
-    uniform = dml_da.entropy_regularizer(torch.zeros(2, 16))
-    assert uniform.item() == pytest.approx(-np.log(16))             # its minimum
 
 
 @pytest.mark.parametrize("d, scale, large", [(3, 0.5, False), (3, 1, True)])
@@ -158,20 +150,15 @@ def test_global_orthogonal_regularizer(d, scale, large):
 
 # ---------------------------------------------------------------------------- sampler
 def test_whole_classes_until_the_batch_is_full():
+    """U11: none is cut, unless it is larger than the batch.  test_scripts has every draw."""
     sizes = np.tile([2, 5, 9], 10)
     labels = torch.tensor(np.repeat(np.arange(30), sizes))
-
-    def drawn_in(batch, iterations):
-        flags = f"--images-per-class 0 --batch {batch} --iterations {iterations}"
-        return dml_da.batches(labels, parse_args(flags.split()), epoch=0)
-    drawn = drawn_in(40, 200)
-    for batch in drawn:
-        counts = np.bincount(labels[batch], minlength=30)
-        assert (counts % sizes == 0).all()                              # U11: none is cut
-        assert 31 < len(batch) == len(set(batch)) <= 40
-    assert 40 in map(len, drawn) and {*sum(drawn, [])} == {*range(len(labels))}
-    assert max(map(len, drawn_in(4, 50))) == 4              # a class larger than the batch
-    assert len(drawn_in(999, 1)[0]) == len(labels)
+    for size, least in ((40, 32), (999, 160), (4, 2)):
+        cfg = parse_args(f"--images-per-class 0 --batch {size} --iterations 50".split())
+        for batch in dml_da.batches(labels, cfg, epoch=0):
+            assert least <= len(batch) == len(set(batch)) <= size
+            counts = np.bincount(labels[batch], minlength=30)
+            assert size == 4 or (counts % sizes == 0).all()
 
 
 def test_targets_are_one_tensor_in_a_file_and_load_from_an_older_one():

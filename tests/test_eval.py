@@ -216,8 +216,6 @@ def test_kmeans_goes_on_until_the_error_stops_falling():
         last, rounds, kept = distances.min(1).sum(), rounds + 1, distances.argmin(1)
         distances = (x - [x[kept == c].mean() for c in range(20)]) ** 2
     assert rounds > 40 and kmeans(x, 20, 0).tolist() == kept.tolist() != kmeans(x, 20, 1).tolist()
-    assert kmeans(torch.zeros(5, 2), 1, 0).tolist() == [0] * 5
-    assert len(kmeans(torch.zeros(5, 2), 3, 0)) == 5                 # all equal, empty clusters
     assert sorted(kmeans(torch.randn(4, 3), 4, 0)) == [0, 1, 2, 3]
 
 
@@ -225,9 +223,9 @@ def test_nmi_is_the_formula():
     draw = np.random.RandomState(8)
     a, b = draw.randint(0, 5, 200), draw.randint(0, 7, 200)
     b[:100] = a[:100]
-    joint = np.histogram2d(a, b, (range(6), range(8)))[0] / 200
+    joint = scipy.stats.contingency.crosstab(a, b).count / 200
     p, q = joint.sum(1), joint.sum(0)
-    mutual = scipy.stats.entropy(joint.ravel(), np.outer(p, q).ravel())  # I = KL(joint ‖ product)
+    mutual = scipy.stats.entropy(joint, np.outer(p, q), axis=None)      # I = KL(joint ‖ product)
     want = 2 * mutual / (scipy.stats.entropy(p) + scipy.stats.entropy(q))
     assert want > 0.1 and nmi(a, b) == nmi(torch.tensor(a), torch.tensor(b)) == pytest.approx(want)
     assert 1 - 1e-9 < nmi(np.arange(6) % 4, [2, 3, 1, 0, 2, 3]) <= 1     # names do not matter
@@ -249,16 +247,14 @@ def bound_by_loops(seen, ys, unseen, yu, halves):
 
 def test_halves_are_stratified():
     """Of each class the labelled half has as many as the other, of an odd number one more."""
-    for sizes in ([3, 3, 3], [5, 4, 7, 3, 1], [2, 9, 9, 6]):
-        labels = np.random.RandomState(0).permutation(np.repeat(range(len(sizes)), sizes))
-        labels = torch.tensor(labels)
-        halves = set()
-        for seed in range(9):
-            fit, test = _halves(labels, torch.Generator().manual_seed(seed))
-            assert sorted([*fit, *test]) == list(range(len(labels)))
-            assert labels[fit].bincount().tolist() == [(size + 1) // 2 for size in sizes]
-            halves.add(str(fit.sort()))
-        assert len(halves) > 1                              # drawn at random
+    labels = torch.tensor([4, 0, 2, 0, 1, 0, 2, 0, 1, 2, 0, 1])         # sizes 5, 3, 3, 0, 1
+    halves = set()
+    for seed in range(9):
+        fit, test = _halves(labels, torch.Generator().manual_seed(seed))
+        assert torch.cat([fit, test]).sort().values.tolist() == list(range(12))
+        assert labels[fit].bincount().tolist() == [3, 2, 2, 0, 1]
+        halves.add(str(fit.sort()))
+    assert len(halves) > 1                                  # drawn at random
 
 
 def test_generalization_bound(monkeypatch):
@@ -305,7 +301,7 @@ def test_judge_and_jrds_tables_report_everything():
     seen, ys = random_set(100, 6, 5, seed=12)
     embedded = {"test": (torch.tensor(x), torch.tensor(y)), "val": (x[:50], y[:50]),
                 "train_plain": (torch.tensor(seen), torch.tensor(ys))}
-    hits_of = {str(c): "" for c in range(8)}
+    hits_of = dict.fromkeys("01234567", "")
     for label, places in zip(y, exact_places(x, y)):
         hits_of[str(label)] += str(int(places[0] == 1))
     recall = recall_at_k(x, y, [1, 2])

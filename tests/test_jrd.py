@@ -29,8 +29,7 @@ def gaussian(x, bandwidths):
 TAU, SIGMA = mean_distance(points(), "sqeuclidean"), mean_distance(points(), "cityblock")
 
 
-@pytest.mark.parametrize("K, factors", [(1, [1]), (2, [0.5, 1]), (3, [0.5, 1, 2]),
-                                        (4, [0.25, 0.5, 1, 2]), (5, [0.25, 0.5, 1, 2, 4])])
+@pytest.mark.parametrize("K, factors", [(2, [0.5, 1]), (5, [0.25, 0.5, 1, 2, 4])])
 def test_gaussian_kernel(K, factors):
     agrees(partial(jrd.gaussian_kernel, K=K),
            partial(gaussian, bandwidths=TAU * np.array(factors)), points())
