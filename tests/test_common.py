@@ -136,7 +136,7 @@ def test_the_published_file_or_none(tmp_path, monkeypatch):
     content, digest = (tmp_path / "whole").read_bytes(), files.sha256(tmp_path / "whole")
     served = tmp_path / f"small-{digest[:8]}.pth"
     monkeypatch.setitem(common.BACKBONES, "small", common.BACKBONES["small"]._replace(
-        file=served.name, sha256=digest, url=f"file://{tmp_path}/"))
+        file=f"file://{served}", sha256=digest))
     monkeypatch.setenv("TORCH_HOME", str(hub))
     served.write_bytes(content[:5000])
     with pytest.raises(common.UserError, match="cannot download .* --weights FILE"):
