@@ -109,41 +109,6 @@ def embed_splits(function, data, cfg, *names):
     return embedded
 
 
-# ---------------------------------------------------------------------------- many scalars
-def save_as_one(network, name):
-    """Let the scalars of a ParameterList be one tensor in network.state_dict(), because a file of
-    11,318 takes seconds.  One by one, as older checkpoints have them, they load too."""
-    def pack(network, state, *_):
-        scalars = [state.pop(key) for key in [*state] if key.startswith(f"{name}.")]
-        state[name] = torch.stack(scalars)
-
-    def unpack(network, state, *_):
-        for i, value in enumerate(state.pop(name, ())):
-            state[f"{name}.{i}"] = value
-    network.register_state_dict_post_hook(pack)
-    network.register_load_state_dict_pre_hook(unpack)
-
-
-def save_adam_as_one(optimizer, group):
-    """The same for Adam's state of the scalars of one of its groups: one row each."""
-    names = "step", "exp_avg", "exp_avg_sq"
-
-    def pack(optimizer, saved):
-        state = saved["state"]
-        which = [i for i in saved["param_groups"][group]["params"] if i in state]
-        rows = [[state[i][name] for name in names] for i in which]
-        for i in which:
-            del state[i]
-        saved["scalars"] = which, torch.tensor(rows)
-
-    def unpack(optimizer, saved):
-        saved["state"] = dict(saved["state"])
-        for i, row in zip(*saved["scalars"]):
-            saved["state"][i] = dict(zip(names, row))
-    optimizer.register_state_dict_post_hook(pack)
-    optimizer.register_load_state_dict_pre_hook(unpack)
-
-
 # ---------------------------------------------------------------------------- a trained network
 def load(checkpoint, Network, device="auto"):
     """A run's last.pt and its script's Network -> the network in eval mode on a device, and its

@@ -1,6 +1,8 @@
 """Files that appear whole or not at all, their hashes, and what goes wrong with them."""
 import contextlib
+import copy
 import hashlib
+import io
 import json
 import os
 import re
@@ -94,11 +96,43 @@ def sha256(path):
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
+# ---------------------------------------------------------------------------- checkpoints
+def save_torch(path, state):
+    """torch.save of nested dicts.  Thousands of scalars, as DML-DA's α and Adam's moments of them,
+    would take seconds: they become one tensor, which load_torch takes apart."""
+    scalars = {}
+    rest = _without_scalars(state, (), scalars)
+    if len(scalars) > 1000:
+        state = rest | {"all scalars": ([*scalars], torch.tensor([*scalars.values()]))}
+    content = io.BytesIO()                      # torch.save to a full disk hides that it is full
+    torch.save(state, content)
+    with atomic(path, "wb") as file:
+        file.write(content.getbuffer())
+
+
+def _without_scalars(state, path, scalars):
+    """A copy of nested dicts without their scalars, which go into {path: scalar}."""
+    rest = copy.copy(state)                     # a module's has the versions of its layers too
+    for name, value in state.items():
+        if isinstance(value, dict):
+            rest[name] = _without_scalars(value, (*path, name), scalars)
+        elif getattr(value, "dtype", None) == torch.float32 and value.dim() == 0:
+            scalars[(*path, name)] = rest.pop(name)
+    return rest
+
+
 def load_torch(path):
     """torch.load of tensors and plain values, never of code.  UserError if the file is no such."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot load {path} ({reason(error).partition('. ')[0]}): it must be a "
                         "file of tensors and plain values, as last.pt (.safetensors: is its "
                         "package installed?)")
+    if isinstance(state, dict):
+        for (*path, name), scalar in zip(*state.pop("all scalars", ((), ()))):
+            place = state
+            for key in path:
+                place = place[key]
+            place[name] = scalar
+    return state

@@ -1,7 +1,6 @@
 """The run folder: settings, log, checkpoint, result of one training; its resumption, its tables."""
 import ast
 import functools
-import io
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from tqdm import tqdm
 from support import machine
 from support.command_line import RUNTIME_ONLY, plain
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, load_torch, lock, reason,
-                           write_json)
+                           save_torch, write_json)
 
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
@@ -281,11 +280,7 @@ class Run:
                  "history": self.history, "pretrained": self.pretrained}
         for key, state in self.states.items():
             saved[key] = state.state_dict()
-        saved |= changes
-        content = io.BytesIO()                  # torch.save to a full disk hides that it is full
-        torch.save(saved, content)
-        with atomic(self.folder / name, "wb") as file:
-            file.write(content.getbuffer())
+        save_torch(self.folder / name, saved | changes)
 
     def finish(self, last):
         """Write result.json: last epoch, best on test labelled as such, pretrained backbone."""
