@@ -11,6 +11,7 @@
 """
 # ruff: noqa: F401  what is not used here is for the scripts
 import argparse
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -37,11 +38,12 @@ def random_seed(*key):
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
 
 
-class _Augmented(torch.utils.data.Dataset):
-    """(epoch, index) -> the image as that epoch draws it, its label"""
-
-    def __init__(self, split, augment, seed):
-        self.split, self.augment, self.seed = split, augment, seed
+@dataclass
+class _Augmented:
+    """A data set: (epoch, index) -> the image as that epoch draws it, its label"""
+    split: Split
+    augment: object
+    seed: int
 
     def __getitem__(self, key):
         epoch, index = key
@@ -67,10 +69,6 @@ def train_loader(split, augment, batches, cfg):
 
     def of_epoch(epoch):
         indices = batches(split.labels, cfg, epoch)
-        if not epoch_batches:
-            drawn = sum(map(len, indices))
-            print(f"batches per epoch: {len(indices)}, of about {drawn / len(indices):.0f} images, "
-                  f"so {drawn / len(split):.1f} passes over the training images")
         epoch_batches[:] = [[(epoch, i) for i in batch] for batch in indices]
         return loader
     return of_epoch
@@ -85,8 +83,7 @@ def embed(function, split, cfg):
     if hasattr(images, "split"):                        # a tensor, or a cache of one
         parts = images.split(size)
     else:                                               # 8 photos of 50 megapixels take 1.2 GB
-        threads = cores() if cfg.workers is None else cfg.workers
-        parts = read_ahead(images, size, min(8, threads))
+        parts = read_ahead(images, size, min(8, cores()))
     bar = tqdm(parts, "embedding", -(-len(images) // size), unit="batch", leave=False, disable=None)
     x = [function(part.to(cfg.device, non_blocking=True)).float() for part in bar]
     if not x:

@@ -32,12 +32,12 @@ def commit():
 
 def processor(device):
     """The name of what computes: last digits repeat on one kind of processor alone."""
-    if device.type == "cuda":
+    if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     name = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):                  # Linux; a virtual machine may hide the name
-        info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        info = Path("/proc/cpuinfo").read_text(errors="replace")
         found = re.search(r"cpu family\s*: (.*)\nmodel\s*: (.*)\nmodel name\s*: (.*)", info)
         if found:
-            name = "{2}, cpu family {0}, model {1}".format(*found.groups())
+            name = found.expand(r"\3, cpu family \1, model \2")
     return f"{name}, {torch.backends.cpu.get_cpu_capability()}"

@@ -129,8 +129,8 @@ def test_what_a_training_says_and_leaves(tmp_path, typed, monkeypatch):
     folder = tmp_path / "jrd-glyphs-batch25-epochs2-s0"
     for part in ("jrd on glyphs · cpu", "train 50 images of 10 classes · test 200 images of 10 "
                  "classes · none of the test classes in train", "backbone small, weights a2d35efeb963",
-                 "in the preset: batch 25, epochs 2 ·", "pretrained backbone",
-                 "best on test (epoch", "chosen on the test set", "  seen R@1",
+                 f" · 2 epochs, batch 25, lr 0.0003, tf32\ninto {folder}, ", "pretrained backbone",
+                 "best on test (", "  seen R@1",
                  "R@1 in ten parts, 95%: [", "d_H by 1-NN, 95%: [", f"run {folder}"):
         assert part in told and not stderr
     table = re.findall(r"^ +(?:epoch|\d/2) .*", told, re.M)

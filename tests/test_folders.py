@@ -335,14 +335,11 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
     photos = make_folder(tmp_path / "photos", [4] * 12, side=20)
     folder, out = train(script, *"--val 0.5 --epochs 3 --batch 6".split(), dataset=photos)
     assert folder.name == f"{script.__name__}-photos-val0.5-batch6-epochs3-backbonesmall-s0"
-    assert ", of about 6 images, so " in out
     rows, result, config = left_in(folder)
     chosen, last = result["best on held-out classes"], result["last epoch"]
     assert {"val R@1", "R@1"} <= {*chosen} and chosen.items() <= rows[chosen["epoch"] - 1].items()
     assert config["splits"] == {"train": [12, 3], "test": [24, 6], "val": [12, 3]}
-    assert f" {100 * chosen['val R@1']:.1f}\n" in out[out.index("\nbest.pt (epoch "):]
-    assert ("no epoch is better than not training at all" in out) == (
-        chosen["val R@1"] <= result["pretrained backbone"]["val R@1"])
+    assert f" {100 * chosen['val R@1']:.1f}\n" in out[out.index("\nbest on held-out classes ("):]
     assert ("lambda" in last) == (script is jrd) and last["val R@1"] == rows[-1]["val R@1"]
     data = common.load_dataset(str(photos), tmp_path, test=glyphs.SMALL_TRANSFORMS[2], val=0.5)
     assert data.val.classes == ["class03", "class04", "class05"]        # as test images are seen
