@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from support.backbones import (BACKBONE, BACKBONES, Preprocess, backbone, backbone_name, features,
+from support.backbones import (BACKBONE, Preprocess, backbone, backbone_name, features,
                                float32_products, freeze_batch_norm, load_weights, to_device)
-from support.command_line import (SHARED, Parser, cores, main, number, refuse_idle, settings,
-                                  settle)
+from support.command_line import Parser, cores, main, number, refuse_idle, settings, settle
 from support.datasets import Data, Split, iterations_for, load_dataset, need_pairs, split_of
 from support.files import NonFiniteLoss, UserError, reason
 from support.glyphs import SMALL_TRANSFORMS
@@ -75,10 +74,9 @@ def train_loader(split, augment, batches, cfg):
 
 
 @torch.inference_mode()
-def embed(function, split, cfg):
-    """function(uint8 images on the device) for every image of a split, or of images without labels
+def embed(function, images, cfg):
+    """function(uint8 images on the device) for every one of a split's images, or of an ImageFiles
     -> (n, d) float32.  UserError: no image, or none that can be read."""
-    images = getattr(split, "images", split)
     size = 200 if cfg.device.startswith("cuda") else 25             # 25 fit into a CPU's cache
     if hasattr(images, "split"):                        # a tensor, or a cache of one
         parts = images.split(size)
@@ -102,7 +100,7 @@ def embed_splits(function, data, cfg, *names):
     for name in names or ("test", "gallery", "train_plain", "val"):
         split = getattr(data, name)
         if split is not None:
-            embedded[name] = embed(function, split, cfg), split.labels
+            embedded[name] = embed(function, split.images, cfg), split.labels
     return embedded
 
 
@@ -115,8 +113,8 @@ def load(checkpoint, Network, device="auto"):
     checkpoint, or one that does not fit this code.
     """
     saved = read_checkpoint(checkpoint)
-    old = {"images": None, "commit": None}              # what old checkpoints lack
-    cfg = argparse.Namespace(**old | saved["config"])
+    cfg = argparse.Namespace(images=None, commit=None)  # which old checkpoints lack
+    vars(cfg).update(saved["config"])
     cfg.device, cfg.classes = device, saved.get("classes")
     settle(cfg)
     try:

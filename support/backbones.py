@@ -19,16 +19,16 @@ from support.networks import BNInception, GoogLeNet
 class Backbone(NamedTuple):
     """A row of BACKBONES: a network and what its weights were trained on."""
     build: Callable             # () -> the module, without classifier: (B, 3, h, w) -> (B, width)
-    mean: tuple                 # of the input, per channel, in 0 to 255
-    std: tuple = (1.0, 1.0, 1.0)
+    mean: tuple                 # of the input, per channel or of all, in 0 to 255
+    std: tuple = (1.0,)
     bgr: bool = False           # whether the input's channels are blue, green, red
-    file: str = None            # published weights: a path or a URL
+    file: str = ""              # published weights: a path or a URL
     sha256: str = None          # of this file, or the first digits
 
 
 BACKBONES = {
-    "small": Backbone(glyphs.SmallNet, mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5),
-                      file=str(glyphs.WEIGHTS), sha256=glyphs.SHA256),
+    "small": Backbone(glyphs.SmallNet, mean=(127.5,), std=(127.5,), file=str(glyphs.WEIGHTS),
+                      sha256=glyphs.SHA256),
     "bn_inception": Backbone(
         BNInception, mean=(104.0, 117.0, 128.0), bgr=True,
         file="http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth",
@@ -50,10 +50,11 @@ def find_backbone(name):
     except (KeyError, ValueError):
         raise UserError(f"--backbone {name} is none of {', '.join(BACKBONES)} and no "
                         "classification model of torchvision with IMAGENET1K_V1")
-    means, stds = weights.transforms().mean, weights.transforms().std
-    return Backbone(partial(torchvision_backbone, name), mean=[255 * value for value in means],
-                    std=[255 * value for value in stds], file=weights.url,
-                    sha256=Path(weights.url).stem.rpartition("-")[2])
+    inputs = weights.transforms()
+    return Backbone(partial(torchvision_backbone, name), file=weights.url,
+                    sha256=Path(weights.url).stem.rpartition("-")[2],
+                    mean=[255 * value for value in inputs.mean],
+                    std=[255 * value for value in inputs.std])
 
 
 def torchvision_backbone(name):
@@ -83,8 +84,7 @@ def backbone(name, size=224):
     take images of size × size, or whose output is not (B, width)."""
     network = find_backbone(name).build()
     try:
-        with torch.no_grad():
-            _, width = network.eval()(torch.zeros(1, 3, size, size)).shape
+        _, width = network.eval()(torch.zeros(1, 3, size, size)).shape
     except (RuntimeError, AssertionError, ValueError) as error:
         raise UserError(f"{name} cannot take images of {size} × {size} (--size), or does not give "
                         f"(B, width) for them: {reason(error)}")
@@ -128,9 +128,9 @@ def to_device(network, cfg):
 
 
 def features(backbone, images, precision):
-    """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> images' own dtype"""
+    """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> (B, width) float32"""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
-        return backbone(images).to(images.dtype)
+        return backbone(images).float()
 
 
 def freeze_batch_norm(network):
@@ -158,8 +158,9 @@ def load_weights(network, name, source=None):
     row = find_backbone(name)
     path = weights_file(name, row, source)
     sha = sha256(path)
-    published = row.file and path.name == Path(row.file).name
-    if published and not sha.startswith(row.sha256):
+    if path.name != Path(row.file).name:
+        print(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
+    elif not sha.startswith(row.sha256):
         raise UserError(f"{path} is not the published file: SHA-256 {sha}, expected {row.sha256}")
     wanted = network.state_dict()                       # it has its layers' versions too
     state = unwrapped(load_torch(path), next(iter(wanted)))
@@ -178,8 +179,6 @@ def load_weights(network, name, source=None):
                         f"{listed(wrong)}; --backbone NAME says whose weights they are")
     wanted.update(state)
     network.load_state_dict(wanted, strict=False)
-    if not published:
-        print(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
     return sha
 
 

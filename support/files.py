@@ -102,7 +102,8 @@ def save_torch(path, state):
         return rest
     rest = without_scalars(state)
     if len(scalars) > 1000:
-        state = {**rest, "all scalars": ([*scalars], torch.tensor([*scalars.values()]))}
+        rest["all scalars"] = list(scalars), torch.tensor(list(scalars.values()))
+        state = rest
     content = io.BytesIO()                      # torch.save to a full disk hides that it is full
     torch.save(state, content)
     with atomic(path, "wb") as file:

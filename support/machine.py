@@ -15,16 +15,16 @@ from support.files import ROOT
 
 def versions():
     return {"python": platform.python_version(), "torch": str(torch.__version__),
-            "torchvision": str(torchvision.__version__), "numpy": np.__version__}
+            "torchvision": torchvision.__version__, "numpy": np.__version__}
 
 
 @functools.cache
 def commit():
     """The commit of these files, '+' where they were changed since; None: no checkout, no git."""
     command = ["git", "-c", "safe.directory=*",         # a checkout that another user owns
-               "-C", str(ROOT), "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
+               "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
     try:
-        git = subprocess.run(command, capture_output=True, text=True)
+        git = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         return git.stdout.strip() or None
     except OSError:
         return None

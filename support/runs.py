@@ -76,15 +76,14 @@ def differences(old, new):
     and "images of test" of a split.
 
     Where a run was computed does not count, and a weights file counts by its hash, not its path.
-    Who does not know a run's code, images or weights leaves them out of its config.
+    Who does not know a run's code, images or weights leaves them out of its config; "auto" in the
+    new one may be anything in the old.
     """
     old, new = _with_splits(old), _with_splits(new)
     differ = {}
     for what, value in new.items():
-        if what in old and what not in NOT_COMPARED and old[what] != value:
+        if what in old and what not in NOT_COMPARED and value not in ("auto", old[what]):
             differ[what] = old[what], value
-    if "auto" in differ.get("precision", ()):           # whichever the other run has
-        del differ["precision"]
     return differ
 
 
@@ -175,8 +174,9 @@ class Run:
         if self.cfg.again:
             for name in ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json"):
                 (self.folder / name).unlink(missing_ok=True)
-        if not (self.folder / "config.json").exists():
-            write_json(self.folder / "config.json", self.config)
+        path = self.folder / "config.json"
+        if not path.exists():
+            write_json(path, self.config)
         return self
 
     def __exit__(self, kind, error, traceback):

@@ -13,7 +13,7 @@ import torch
 import common
 import jrd
 from conftest import each_script, make_folder
-from support import files, glyphs, runs
+from support import backbones, files, glyphs, runs
 
 
 @pytest.mark.parametrize("part, classes, images, mean", [
@@ -135,7 +135,7 @@ def test_the_published_file_or_none(tmp_path, monkeypatch):
     torch.save(network.state_dict(), tmp_path / "whole")
     content, digest = (tmp_path / "whole").read_bytes(), files.sha256(tmp_path / "whole")
     served = tmp_path / f"small-{digest[:8]}.pth"
-    monkeypatch.setitem(common.BACKBONES, "small", common.BACKBONES["small"]._replace(
+    monkeypatch.setitem(backbones.BACKBONES, "small", backbones.BACKBONES["small"]._replace(
         file=f"file://{served}", sha256=digest))
     monkeypatch.setenv("TORCH_HOME", str(hub))
     served.write_bytes(content[:5000])
