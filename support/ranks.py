@@ -15,7 +15,8 @@ def distances(x, labels, bank, bank_labels):
     origin = bank.double().median(0).values             # unlike a mean, near most of the bank
     a, b = x.double() - origin, bank.double() - origin
     aa, bb = a.square().sum(1), b.square().sum(1)
-    rounding, tiny = (x.shape[1] + 8) * 2 ** -52, torch.finfo(a.dtype).tiny
+    rounding = (x.shape[1] + 8) * 2 ** -52
+    of_a, of_b = rounding * aa + torch.finfo(aa.dtype).tiny, rounding * bb
     size = 2 ** 18 if x.device.type == "cpu" else 2 ** 24           # 2 MB fit a CPU's cache
     for rows in torch.arange(len(a), device=a.device).split(size // len(b) + 1):
         d = torch.addmm(bb, a[rows], b.T, alpha=-2)
@@ -23,8 +24,7 @@ def distances(x, labels, bank, bank_labels):
         if bank is x:
             d.scatter_(1, rows[:, None], torch.inf)
             positive.scatter_(1, rows[:, None], False)
-        farther = d + rounding * (aa[rows, None] + bb) + tiny
-        yield d.where(~positive, farther), positive
+        yield torch.where(positive, d + of_b + of_a[rows, None], d), positive
 
 
 def first_places(*sets):
@@ -32,8 +32,8 @@ def first_places(*sets):
     inf without a positive"""
     places = []
     for d, positive in distances(*sets):
-        nearest = d.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
-        place = 1.0 + ((d < nearest) & ~positive).sum(1)
+        nearest = d.where(positive, torch.inf).amin(1, keepdim=True)
+        place = 1.0 + (d < nearest).sum(1)
         places.append(place.where(nearest[:, 0] < torch.inf, torch.inf))
     return torch.cat(places)
 
