@@ -20,7 +20,7 @@ GLYPH_SIZE, HARMONICS = 36, np.arange(2, 8)[:, None, None]
 
 
 def glyphs(split):
-    """-> images (n, 3, 36, 36) uint8, labels (n,) from 0.  The same on every call."""
+    """-> images (n, 3, 36, 36) uint8, the numbers of their classes (n,).  The same every time."""
     classes, per_class = GLYPHS[split]
     draw, n = np.random.RandomState(0), 550           # RandomState: its stream is frozen by NumPy
     amplitude = draw.rayleigh(0.42, (n, 6, 1, 1)) / HARMONICS       # each broadcasts over pixels
@@ -33,8 +33,8 @@ def glyphs(split):
         images.append(_draw_glyph(
             np.random.RandomState(1 + c), per_class, split != "pretraining", amplitude[c],
             phase[c], colour[c], stripes[c], angle[c], ringed[c]))
-    labels = torch.arange(len(classes)).repeat_interleave(per_class)
-    return torch.from_numpy(np.concatenate(images)), labels
+    numbers = torch.tensor(classes).repeat_interleave(per_class)
+    return torch.from_numpy(np.concatenate(images)), numbers
 
 
 def _draw_glyph(draw, n, wild, amplitude, phase, colour, stripes, angle, ringed):

@@ -2,13 +2,14 @@
 
 Nothing is read of the images themselves.
 """
-import os
 import shlex
 from pathlib import Path
 
+import numpy as np
 import scipy.io
 
 from support.files import UserError, reason
+from support.photos import counts_of, files_below
 
 SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
 COUNTS = {  # images and classes of each split; with other counts nothing trains
@@ -42,8 +43,8 @@ def of_papers(name):
 
 
 def read_dataset(name, root):
-    """One of the papers' datasets -> its folder, {"train", "test" and of In-Shop "gallery": [(path,
-    class)]}.  UserError: missing or not whole."""
+    """One of the papers' datasets -> its folder, {"train", "test" and of In-Shop "gallery": {path:
+    class}}.  UserError: missing or not whole."""
     name = of_papers(name)
     readers = {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}
     folders = [Path(root, other) for other in FOLDERS[name]]
@@ -57,49 +58,37 @@ def read_dataset(name, root):
     if not folder.is_dir():
         raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): "
                         + source)
-    splits = {"train": [], "test": []}
+    splits = {"train": {}, "test": {}}
     try:
         for part, path, kind in readers[name](folder):
-            splits.setdefault(part, []).append((path, kind))
+            splits.setdefault(part, {})[path] = kind
     except Exception as error:          # damaged lists fail in a dozen ways
         raise UserError(f"cannot read the lists in {folder} ({type(error).__name__}: "
                         f"{reason(error)}), a half-extracted archive?  {source}")
-    counts = {}
-    for part, rows in splits.items():
-        counts[part] = len(rows), len({kind for _, kind in rows})
+    counts = counts_of(splits)
     if counts != COUNTS[name]:
         raise UserError(f"{folder} has {counts} images and classes; the whole dataset, split by "
                         f"class as in the papers, has {COUNTS[name]}")
-    missing, here = [], {}      # each folder is listed once: on a network disk looks take minutes
-    for rows in splits.values():
-        for path, _ in rows:
-            place = path.parent
-            if place not in here:
-                here[place] = set(os.listdir(place)) if place.is_dir() else ()
-            if path.name not in here[place]:
-                missing.append(path)
+    images, _ = files_below(folder)             # one look into each folder, none at each image
+    missing = sorted(set().union(*splits.values()).difference(images))
     if missing:
         raise UserError(f"{len(missing):,} images of {name} are missing, {missing[0]} first: a "
                         f"half-extracted archive?  {source}")
     return folder, splits
 
 
-def _rows(path, *kinds, header=0):
-    """The rows of a list file, each field as its kind."""
-    lines = path.read_text(encoding="utf-8").splitlines()[header:]
-    for number, line in enumerate(lines, header + 1):
-        try:
-            yield [kind(field) for kind, field in zip(kinds, line.split(), strict=True)]
-        except ValueError:
-            raise ValueError(f"{path.name}, line {number}: '{line[:80]}'")
+def _rows(path, header=0):
+    """The rows of a list file, as texts."""
+    return np.loadtxt(path, str, skiprows=header, encoding="utf-8").tolist()
 
 
 def _cub(folder):
     """CUB-200-2011: classes 1-100 train, 101-200 test."""
-    class_of = dict(_rows(folder / "image_class_labels.txt", int, int))
-    for i, path in _rows(folder / "images.txt", int, str):
-        part = "train" if class_of[i] <= 100 else "test"
-        yield part, folder / "images" / path, Path(path).parent.name
+    class_of = dict(_rows(folder / "image_class_labels.txt"))
+    for i, path in _rows(folder / "images.txt"):
+        part = "train" if int(class_of[i]) <= 100 else "test"
+        image = folder / "images" / path
+        yield part, image, image.parent.name
 
 
 def _below(folder, name):
@@ -125,12 +114,12 @@ def _cars(folder):
 def _sop(folder):
     """Stanford Online Products: its own split by class."""
     for part in ("train", "test"):
-        for _, kind, _, path in _rows(folder / f"Ebay_{part}.txt", int, int, int, str, header=1):
-            yield part, folder / path, kind
+        for _, kind, _, path in _rows(folder / f"Ebay_{part}.txt", header=1):
+            yield part, folder / path, int(kind)
 
 
 def _inshop(folder):
     """In-Shop: its own split; queries (test) are searched in the gallery."""
     lists, images = _below(folder, "list_eval_partition.txt"), _below(folder, "img").parent
-    for path, kind, part in _rows(lists, str, str, str, header=2):
+    for path, kind, part in _rows(lists, header=2):
         yield {"query": "test"}.get(part, part), images / path, kind

@@ -176,8 +176,8 @@ def move(path, name):
 
 @pytest.mark.parametrize("layout, damage, file, words, message", [
     ("cub", Path.unlink, "images.txt", [], "images.txt.*half-extracted"),
-    ("cub", replace, "images.txt", ["6 100", "6 x 100"], "images.txt, line 2: '6 x 100.Bird_1/"),
-    ("cub", replace, "image_class_labels.txt", ["6 100\n", ""], "KeyError: 6.*half-extracted"),
+    ("cub", replace, "images.txt", ["6 100", "6 x 100"], "columns changed from 2 to 3 at row 2"),
+    ("cub", replace, "image_class_labels.txt", ["6 100\n", ""], "KeyError: '6'.*half-extracted"),
     ("cub", shutil.rmtree, "images/101.Bird_2", [],
      "2 images of cub are missing, .*Bird_2_0000.jpg first: a half-ex"),
     ("cub", replace, "images.txt", ["3 003.Bird_0/Bird_0_0000.jpg\n", ""],

@@ -48,11 +48,11 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkey
 
 
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
-    ({"train": [2, 2, 2], "val": [2, 2, 2]}, "few sub-.*train 3, test 0.* train/ with two and test/"),
+    ({"train": [2, 2, 2], "val": [2, 2, 2]}, "few sub-.*'train': .6, 3., 'test': .0, 0.* train/ with two and test/"),
     ({"train": [2, 2], "test": [2], "Query": [2]}, "photos has Query, test, train, of which two"),
-    ({".": [2, 2, 2]}, "train 1, test 2.: it needs four, of which half train, .* and test/.$"),
-    ({"train": [2], "test": [2, 2, 2]}, "train 1, test 3"),
-    ({"train": [2, 2], "test": []}, "train 2, test 0"),
+    ({".": [2, 2, 2]}, "'train': .2, 1., 'test': .4, 2.}.: it needs four, of which half train, .* and test/.$"),
+    ({"train": [2], "test": [2, 2, 2]}, "'train': .2, 1., 'test': .6, 3."),
+    ({"train": [2, 2], "test": []}, "'train': .4, 2., 'test': .0, 0."),
     ({"train": [2, 2], "test": [2, 1, 1]},
      "photos: 2 test classes have one image, class01, class02: each needs two, or")])
 def test_split_folders_by_other_names_or_not_whole(parts, message, tmp_path):
@@ -73,13 +73,13 @@ def test_training_and_eval_read_a_folder_alike(parts, tmp_path):
     used = ["test", "gallery"] if "gallery" in parts else ["test"]
     assert data.counts() == dict.fromkeys(["train", *used], [6, 3]) and [*judged] == used
     for part in used:
-        assert [str(path) for path, _ in judged[part]] == [
+        assert [str(path) for path in judged[part]] == [
             f"{folder}/{file}" for file in getattr(data, part).files]
 
 
 def test_train_and_val_alone_are_no_two_classes(tmp_path):
     rows = Folder(split_folder(tmp_path / "photos", "train", "val")).judged()["test"]
-    assert {kind for _, kind in rows} == {"class00", "class01", "class02"} and len(rows) == 18
+    assert {*rows.values()} == {"class00", "class01", "class02"} and len(rows) == 18
 
 
 def test_folders_below_the_classes_are_said(tmp_path, capsys):
@@ -90,7 +90,7 @@ def test_folders_below_the_classes_are_said(tmp_path, capsys):
     common.load_dataset(str(folder))
     assert capsys.readouterr().out.startswith(f"note: {told} does; ")
     (folder / "Tea").rename(folder / "Fruit" / "Tea")
-    with pytest.raises(common.UserError, match=f"train 1, test 2.*  {told}"):
+    with pytest.raises(common.UserError, match=f"'train': .2, 1., 'test': .10, 2.*  {told}"):
         common.load_dataset(str(folder))
 
 
@@ -118,7 +118,9 @@ def test_a_folder_without_classes_has_no_figures(tmp_path, typed):
     (None, ["a", "b"], "if a class of them was trained on, its figures are too high")])
 def test_other_images_are_judged_by_the_classes_that_did_not_train(trained, left, told, capsys):
     """None: a checkpoint from before it kept their names."""
-    assert judge.that_did_not_train([(c, c) for c in "ab"], trained) == [(c, c) for c in left]
+    rows = {"1.png": "a", "2.png": "b"}
+    left = {path: kind for path, kind in rows.items() if kind in left}
+    assert judge.that_did_not_train(rows, trained) == left
     assert told in capsys.readouterr().out
 
 
