@@ -26,10 +26,10 @@ def download(dataset, root):
     name = of_papers(dataset)
     if name not in ARCHIVES:
         return
-    folder = Path(root, FOLDERS[name][0])
+    folder = Path(root, FOLDERS[name])
     if folder.is_dir():
         return
-    url, _, md5 = ARCHIVES[name]
+    url, md5 = ARCHIVES[name]
     try:
         Path(root).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as place:

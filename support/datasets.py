@@ -54,7 +54,7 @@ class Data:
         counts = {}
         for part in ("train", "test", "gallery", "val"):
             split = getattr(self, part)
-            if split is not None:
+            if split:
                 counts[part] = [len(split), len(split.present())]
         return counts
 

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from support.files import ROOT
 
-GLYPHS = {"pretraining": (range(0, 400), 30), "train": (range(400, 450), 15),
+GLYPHS = {"pretraining": (range(400), 30), "train": (range(400, 450), 15),
           "test": (range(450, 550), 20)}              # split: (classes, images per class)
 GLYPH_SIZE, HARMONICS = 36, np.arange(2, 8)[:, None, None]
 
@@ -44,9 +44,8 @@ def _draw_glyph(draw, n, wild, amplitude, phase, colour, stripes, angle, ringed)
 
     column = (np.arange(GLYPH_SIZE) + 0.5) / GLYPH_SIZE * 2 - 1
     row = column[:, None]
-    turn = np.exp(-1j * uniform(-0.8, 0.8))
-    point = column + 1j * (row - uniform(-0.2, 0.2)) - uniform(-0.2, 0.2)     # of the plane
-    point = point * turn
+    turn = np.exp(-1j * uniform(-0.8, 0.8))           # points of the plane as complex numbers
+    point = turn * (column + 1j * (row - uniform(-0.2, 0.2)) - uniform(-0.2, 0.2))
     point = point.real / uniform(0.5, 0.8) + 1j * point.imag / uniform(0.5, 0.8)
     radius = np.abs(point)
     amplitude = amplitude * uniform(0.6, 1.4, 6)

@@ -93,11 +93,11 @@ def cache_images(files, place, sources):
 
 
 def _build_cache(files, path):
-    n, (channels, *sides) = len(files), files[0].shape
+    n, (_, height, width) = len(files), files[0].shape
     print(f"building the cache {path}: {n:,} images", flush=True)
     with atomic(path, "wb") as file:
         np.lib.format.write_array_header_1_0(
-            file, {"descr": "|u1", "fortran_order": False, "shape": (n, *sides, channels)})
+            file, {"descr": "|u1", "fortran_order": False, "shape": (n, height, width, 3)})
         batches = read_ahead(files, 16, cores())
         for images in tqdm(batches, "decoding", n // 16, unit="batch", leave=False, disable=None):
             file.write(images.movedim(1, 3).numpy().tobytes())

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.io
 
 from support.files import UserError, reason
-from support.photos import counts_of, files_below
+from support.photos import PARTS, counts_of, files_below
 
 SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
 COUNTS = {  # images and classes of each split; with other counts nothing trains
@@ -17,22 +17,22 @@ COUNTS = {  # images and classes of each split; with other counts nothing trains
     "cars": {"train": (8054, 98), "test": (8131, 98)},
     "sop": {"train": (59551, 11318), "test": (60502, 11316)},
     "inshop": {"train": (25882, 3997), "test": (14218, 3985), "gallery": (12612, 3985)}}
-FOLDERS = {  # under the data root; the first one is advised
-    "cub": ["CUB_200_2011"], "sop": ["Stanford_Online_Products"],
-    "cars": ["cars", "cars196", "stanford_cars"],
-    "inshop": ["inshop", "In-shop Clothes Retrieval Benchmark"]}
-ARCHIVES = {  # of that folder: address, size, md5
-    "cub": ("https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz", "1.2 GB",
+FOLDERS = {  # under the data root
+    "cub": "CUB_200_2011", "cars": "cars", "sop": "Stanford_Online_Products", "inshop": "inshop"}
+ARCHIVES = {  # of that folder: address, md5
+    "cub": ("https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
             "97eceeb196236b17998738112f37df78"),
-    "sop": ("ftp://cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip", "3.1 GB",
+    "sop": ("ftp://cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
             "7f73d41a2f44250d4779881525aea32e")}
-BY_HAND = {  # where there is no archive to download
-    "cars": "{0}/car_ims (of car_ims.tgz, md5 d5c8f0aa497503f355e17dc7886c3f14) and "
+SOURCES = {  # {0}: the folder, {1}: the data root
+    "cub": "python common.py prepare cub --data-root {1} downloads it (1.2 GB)",
+    "sop": "python common.py prepare sop --data-root {1} downloads it (3.1 GB)",
+    "cars": "wanted are {0}/car_ims (of car_ims.tgz, md5 d5c8f0aa497503f355e17dc7886c3f14) and "
             "{0}/cars_annos.mat (md5 b407c6086d669747186bd1d764ff9dbc); or {0}/cars_train, "
             "{0}/cars_test, {0}/devkit/cars_train_annos.mat and {0}/devkit/cars_test_annos_with"
             "labels.mat, as copies have them: ai.stanford.edu/~jkrause/cars is gone since 2023",
-    "inshop": "{0}/list_eval_partition.txt and {0}/img (not img_highres), 52,712 images of the "
-              "In-shop Clothes Retrieval Benchmark, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html"}
+    "inshop": "wanted are {0}/list_eval_partition.txt and {0}/img (not img_highres), 52,712 images "
+              "of the In-shop Clothes Retrieval Benchmark, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html"}
 
 
 def of_papers(name):
@@ -47,18 +47,12 @@ def read_dataset(name, root):
     class}}.  UserError: missing or not whole."""
     name = of_papers(name)
     readers = {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}
-    folders = [Path(root, other) for other in FOLDERS[name]]
-    folder = next(filter(Path.is_dir, folders), folders[0])
-    if name in ARCHIVES:
-        url, size, md5 = ARCHIVES[name]
-        source = (f"python common.py prepare {name} --data-root {shlex.quote(str(root))} downloads "
-                  f"it ({size}); or unpack {url} (md5 {md5}) to {folder}")
-    else:
-        source = f"wanted are {BY_HAND[name]}".format(folder)
+    folder = Path(root, FOLDERS[name])
+    source = SOURCES[name].format(folder, shlex.quote(str(root)))
     if not folder.is_dir():
         raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): "
                         + source)
-    splits = {"train": {}, "test": {}}
+    splits = {}
     try:
         for part, path, kind in readers[name](folder):
             splits.setdefault(part, {})[path] = kind
@@ -79,7 +73,7 @@ def read_dataset(name, root):
 
 def _rows(path, header=0):
     """The rows of a list file, as texts."""
-    return np.loadtxt(path, str, skiprows=header, encoding="utf-8").tolist()
+    return np.loadtxt(path, str, skiprows=header).tolist()
 
 
 def _cub(folder):
@@ -122,4 +116,4 @@ def _inshop(folder):
     """In-Shop: its own split; queries (test) are searched in the gallery."""
     lists, images = _below(folder, "list_eval_partition.txt"), _below(folder, "img").parent
     for path, kind, part in _rows(lists, header=2):
-        yield {"query": "test"}.get(part, part), images / path, kind
+        yield PARTS[part], images / path, kind

@@ -23,7 +23,6 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from support.files import UserError, digest, listed
 
-LONGEST = 100           # times the shorter side: jrd.py resizes that, whatever becomes of the other
 IMAGES = (*IMG_EXTENSIONS, ".jpe", ".jfif", ".gif", ".jp2", ".avif")    # names of photos end so
 LITTER = {  # of Macs, network disks and Windows, beside names that begin with a dot
     "__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "lost+found",
@@ -40,11 +39,10 @@ def opened(photo):
     try:
         if isinstance(photo, PIL.Image.Image):
             yield photo.copy()
-        elif hasattr(photo, "read"):
-            yield PIL.Image.open(photo)
         else:
-            with open(photo, "rb") as file:
-                yield PIL.Image.open(file)
+            with PIL.Image.open(photo) as image:
+                image.filename = ""     # so Pillow does not map a TIFF, which it would turn wrongly
+                yield image
     except Exception as error:              # Pillow fails in a dozen ways on damaged files
         raise UserError(f"cannot read the image {photo}: {error}")
 
@@ -61,16 +59,13 @@ def decode(photo):
     with opened(photo) as image:
         if image.mode in ("I", "F"):
             raise ValueError(f"mode {image.mode} does not say what is white; save 8 or 16 bits")
-        if max(image.size) > LONGEST * min(image.size):
-            raise ValueError(f"{image.width:,} × {image.height:,} pixels; one side may be at most "
-                             f"{LONGEST} times the other")
-        image.load()            # turns a TIFF, but wrongly where Pillow opened it by its path
+        image.load()                                    # turns a TIFF by its tag
         profile = image.info.get("icc_profile")
         with contextlib.suppress(Exception):            # broken tags of any kind
             ImageOps.exif_transpose(image, in_place=True)
         if image.mode.startswith("I;16"):
             image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-        mode = {"1": "L", "L": "L", "LA": "L", "CMYK": "CMYK"}.get(image.mode, "RGB")
+        mode = {"L": "L", "LA": "L", "CMYK": "CMYK"}.get(image.mode, "RGB")
         if image.has_transparency_data:
             white = PIL.Image.new("RGBA", image.size, "white")
             image = PIL.Image.alpha_composite(white, image.convert("RGBA"))
@@ -153,10 +148,9 @@ class Folder:
             if len(folders) > 1:
                 deeper.add(image.parent)
         if deeper:
-            example = min(deeper).relative_to(self.path)
-            self.deeper = (f"{len(deeper):,} folders of images lie below the classes, as {example} "
-                           "does; an image's class is the folder above them.  To have a class for "
-                           'each: docs/running.md, "A folder per class, deeper"')
+            self.deeper = (f"{len(deeper):,} folders of images lie below the classes, as "
+                           f"{min(deeper)} does; an image's class is the folder above them.  To "
+                           'have a class for each: docs/running.md, "A folder per class, deeper"')
 
     def splits(self):
         """What trains and what tests, {"train", "test", perhaps "gallery": {path: class}}: those
@@ -205,7 +199,7 @@ class Folder:
             if below and top not in used_at_top:
                 folders[top] += 1
             else:
-                files.append(name.as_posix())
+                files.append(name)
         left_out = [f"{top}/ ({n:,} files)" for top, n in folders.items()]
         if files:
             left_out.append(f"{len(files):,} files: {listed(files)}")

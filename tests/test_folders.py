@@ -84,7 +84,7 @@ def test_train_and_val_alone_are_no_two_classes(tmp_path):
 
 def test_folders_below_the_classes_are_said(tmp_path, capsys):
     folder = tmp_path / "f"
-    told = "6 folders of images lie below the classes, as Dairy/Milk/class00"
+    told = f"6 folders of images lie below the classes, as {folder}/Dairy/Milk/class00"
     for kind in ("Fruit/Apple/Gala", "Fruit/Pear", "Dairy/Milk", "Plant/Leek", "Plant/Rice", "Tea"):
         make_folder(folder / kind, [2])
     common.load_dataset(str(folder))
@@ -204,7 +204,7 @@ def test_links_to_folders_are_followed_once(tmp_path, capsys):
     assert data.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
     left_out, deeper = capsys.readouterr().out.splitlines()
     assert left_out == f"note: left out of {folder}: 2 files: class04/loop, class09"
-    assert deeper.startswith("note: 1 folders of images lie below the classes, as class04/more ")
+    assert deeper.startswith(f"note: 1 folders of images lie below the classes, as {folder}/class04/more")
 
 
 def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
@@ -286,15 +286,11 @@ def test_a_photo_has_the_colours_of_its_profile(tmp_path):
         np.testing.assert_allclose(np.asarray(decode(tmp_path / "a.png")), want, atol=2)
 
 
-@pytest.mark.parametrize("mode, size, message", [
-    ("F", (4, 4), "mode F does not say what is white"),
-    # jrd.py would resize the shorter side, so to a picture of 20,000 × 256 × 256 pixels
-    ("RGB", (20_000, 1), "20,000 × 1 pixels; one side may be at most 100 times"),
-    ("RGB", (1, 20_000), "1 × 20,000 pixels")])
-def test_what_cannot_be_shown_is_refused(mode, size, message, tmp_path):
-    Image.new(mode, size).save(tmp_path / "a.tif")
-    assert decode_as_stored(tmp_path / "a.tif").size == size
-    with pytest.raises(common.UserError, match=f"cannot read the image .*a.tif: {message}"):
+def test_what_cannot_be_shown_is_refused(tmp_path):
+    Image.new("F", (4, 4)).save(tmp_path / "a.tif")
+    assert decode_as_stored(tmp_path / "a.tif").size == (4, 4)
+    message = "cannot read the image .*a.tif: mode F does not say what is white"
+    with pytest.raises(common.UserError, match=message):
         decode(tmp_path / "a.tif")
 
 
