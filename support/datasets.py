@@ -14,7 +14,7 @@ from support import glyphs
 from support.command_line import data_root
 from support.files import UserError, digest
 from support.images import ImageFiles, cache_images
-from support.layouts import COUNTS, of_papers, read_dataset
+from support.layouts import of_papers, read_dataset
 from support.photos import Folder, decode, decode_as_stored, divided, identity
 
 
@@ -102,6 +102,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
 
 
 def _glyphs():
+    """The same of glyphs, with images in place of paths."""
     splits = {"train": {}, "test": {}}
     for part, rows in splits.items():
         for image, number in zip(*glyphs.glyphs(part)):
@@ -126,7 +127,7 @@ def split_of(splits, part, images, folder=None):
     if part in ("test", "gallery"):
         numbered = splits["test"] | splits.get("gallery", {})
     classes = np.unique(list(numbered.values()))
-    labels = torch.from_numpy(np.searchsorted(classes, list(rows.values())))
+    labels = torch.from_numpy(classes.searchsorted(list(rows.values())))
     files = None
     if folder is not None:
         files = [path.relative_to(folder).as_posix() for path in rows]
@@ -149,6 +150,6 @@ def iterations_for(split, batches, cfg, settings):
     papers, papers_batch = settings["iterations"][0], settings["batch"][0]
     trial = copy.copy(cfg)
     trial.iterations, trial.seed = 50, 0
-    size = sum(map(len, batches(split.labels, trial, 0))) / trial.iterations
-    passes = papers * papers_batch / COUNTS["cub"]["train"][0]
+    size = sum(map(len, batches(split.labels, trial, 0))) / 50
+    passes = papers * papers_batch / 5864                   # CUB's training images
     return min(papers, max(1, round(passes * len(split) / size)))

@@ -23,7 +23,7 @@ def glyphs(split):
     """-> images (n, 3, 36, 36) uint8, the numbers of their classes (n,).  The same every time."""
     classes, per_class = GLYPHS[split]
     draw, n = np.random.RandomState(0), 550           # RandomState: its stream is frozen by NumPy
-    amplitude = draw.rayleigh(0.42, (n, 6, 1, 1)) / HARMONICS       # each broadcasts over pixels
+    amplitude = draw.rayleigh(0.42, (n, 6, 1, 1)) / HARMONICS       # what broadcasts over pixels
     phase = draw.uniform(0, 2 * np.pi, (n, 6, 1, 1))
     colour = draw.uniform(0, 1, (n, 2, 3, 1, 1))
     stripes, angle = draw.uniform(2, 9, n), draw.uniform(0, np.pi, n)

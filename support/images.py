@@ -40,10 +40,10 @@ class ImageFiles:
 def read_ahead(images, size, threads):
     """Tensors of up to `size` of the images in order, without those that are None.  Threads decode
     a batch ahead: unlike processes, they may start anywhere."""
-    n, batch = len(images), []
+    batch = []
     with ThreadPoolExecutor(threads or 1) as pool:
-        for start in range(0, n + size, size):          # one more, which has none
-            coming = pool.map(images.__getitem__, range(n)[start:start + size])
+        for start in range(0, len(images) + size, size):          # one more, which has none
+            coming = pool.map(images.__getitem__, range(len(images))[start:start + size])
             tensors = [tensor for tensor in batch if tensor is not None]
             if tensors:
                 yield torch.stack(tensors)
@@ -58,7 +58,7 @@ class CachedImages:
     """Indexable images from a cache file; whole: all as one tensor (n, 3, h, w)."""
 
     def __init__(self, path):
-        images = np.lib.format.open_memmap(path, "c")               # (n, h, w, 3), as PIL has them
+        images = np.load(path, mmap_mode="c")        # (n, h, w, 3), as PIL has them
         self.path, self.whole = path, torch.from_numpy(images).movedim(3, 1)
         self.split = self.whole.split
 

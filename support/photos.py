@@ -4,7 +4,8 @@
     Folder(path)                its images, each with its part (train, test, ...) and its class
     Folder.splits(), .judged()  what trains and what tests; what a trained network is judged by
 
-Training, check, eval.py and --query read a folder by this Folder.  The papers know none of this.
+Training, check, eval.py and --query read a folder by this Folder.  Images are handed on as
+{path: class}; of all this the papers' datasets have files_below and decode_as_stored alone.
 """
 import collections
 import contextlib
@@ -90,13 +91,13 @@ def files_below(folder):
     first_way, images, others = {}, [], []
     for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
         if first_way.setdefault(os.path.realpath(place), place) != place:
-            others.append(Path(place))
+            others.append(Path(place))                  # a second way to it
             folders.clear()
             continue
         folders[:] = sorted(filter(for_people, folders))
         for name in filter(for_people, files):
             path = Path(place, name)
-            if path.suffix.lower() in IMAGES:
+            if name.lower().endswith(IMAGES):
                 images.append(path)
             else:
                 others.append(path)
@@ -120,8 +121,7 @@ class Folder:
             raise UserError(f"unknown dataset '{path}': no folder of images (moved? --dataset says "
                             "where to), and none of cub, cub128, cars, sop, inshop, glyphs")
         images, self.others = files_below(self.path)
-        if not images:
-            raise UserError(f"{path} has no images")
+        self.images = dict.fromkeys(images)             # without a class so far
         folders_of, top, with_folders = {}, set(), set()
         for image in images:
             *folders, _ = image.relative_to(self.path).parts
@@ -132,7 +132,7 @@ class Folder:
         called = {name for name in top if name.lower() in PARTS}
         if called != top:
             called &= with_folders
-        self.images, self.parts, self.deeper, deeper = {}, {"": {}}, "", set()
+        self.parts, self.deeper, deeper = {"": {}}, "", set()
         for name in called:
             self.parts[PARTS[name.lower()]] = {}
         if len(self.parts) <= len(called):
@@ -142,8 +142,7 @@ class Folder:
             rows = self.parts[""]
             if folders and folders[0] in called:
                 rows = self.parts[PARTS[folders.pop(0).lower()]]
-            self.images[image] = None
-            if folders:             # a Mac writes umlauts in another way than Linux
+            if folders:                 # a Mac writes umlauts in another way than Linux
                 self.images[image] = rows[image] = normalize("NFC", folders[0])
             if len(folders) > 1:
                 deeper.add(image.parent)
@@ -167,8 +166,8 @@ class Folder:
             raise UserError(f"{self.path} has too few sub-folders with images, one per class "
                             f"(images, classes: {counts}): it needs four, of which half train, or "
                             f"train/ with two and test/.  {self.deeper}".rstrip())
-        images_of = collections.Counter(splits["test"].values())
-        lone = [kind for kind, count in images_of.items() if count < 2]
+        sizes = collections.Counter(splits["test"].values())
+        lone = [kind for kind, size in sizes.items() if size < 2]
         if lone and "gallery" not in splits:
             raise UserError(f"{self.path}: {len(lone)} test classes have one image, "
                             f"{listed(lone)}: each needs two, or a gallery/ to be found in")

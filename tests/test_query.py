@@ -161,9 +161,11 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
     assert [*folder.parts["test"]] == [tmp_path / "test" / "class00" / "0.png"]
     assert [*folder.parts[""].values()] == ["class00", "deep", "train"]
     (tmp_path / "empty").mkdir()
-    for name, message in (("nowhere", "no folder of images"), ("empty", "empty has no images")):
-        with pytest.raises(common.UserError, match=message):
-            Folder(tmp_path / name)
+    with pytest.raises(common.UserError, match="no folder of images"):
+        Folder(tmp_path / "nowhere")
+    for read in (Folder.splits, Folder.judged):
+        with pytest.raises(common.UserError, match="/empty has .* sub-folders"):
+            read(Folder(tmp_path / "empty"))
 
 
 def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
