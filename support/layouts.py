@@ -31,7 +31,7 @@ SOURCES = {  # {0}: the folder, {1}: the data root
             "{0}/cars_annos.mat (md5 b407c6086d669747186bd1d764ff9dbc); or {0}/cars_train, "
             "{0}/cars_test, {0}/devkit/cars_train_annos.mat and {0}/devkit/cars_test_annos_with"
             "labels.mat, as copies have them: ai.stanford.edu/~jkrause/cars is gone since 2023",
-    "inshop": "wanted are {0}/list_eval_partition.txt and {0}/img (not img_highres), 52,712 images, "
+    "inshop": "wanted are {0}/list_eval_partition.txt and {0}/img (not img_highres): 52,712 images "
               "of the In-shop benchmark, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html"}
 
 
