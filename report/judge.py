@@ -88,10 +88,10 @@ def images_to_judge(cfg, transforms, dataset=None, cache=True):
 
 
 def photos_of(splits, folder, transform):
-    """{part: [(path, class)]} of a Folder, test among them -> Data without training images"""
+    """{part: {path: class}} of a Folder, test among them -> Data without training images"""
     data = {}
     for part, rows in splits.items():
-        images = ImageFiles([path for path, _ in rows], transform, decode)
+        images = ImageFiles(list(rows), transform, decode)
         data[part] = common.split_of(splits, part, images, folder.path)
     return common.Data(None, None, folder=folder.path, **data)
 
@@ -105,9 +105,9 @@ def has_images_of(folder, cfg):
 
 
 def that_did_not_train(rows, trained):
-    """[(path, class)] -> those of classes that a network did not train on, or all if it did on all;
+    """{path: class} -> those of classes that a network did not train on, or all if it did on all;
     a line says which.  trained: names of classes, None if they are not known."""
-    kinds = {kind for _, kind in rows}
+    kinds = {*rows.values()}
     if trained is None:
         print(OTHER_IMAGES)
         return rows
@@ -118,7 +118,7 @@ def that_did_not_train(rows, trained):
               "classes")
         return rows
     print(f"{told} trained, by name, and are left out", *known[:4], sep=" · ")
-    return [row for row in rows if row[1] not in known]
+    return {path: kind for path, kind in rows.items() if kind not in known}
 
 
 # ---------------------------------------------------------------------------- .npz
@@ -168,7 +168,7 @@ def search(args):
     x, asked = embed_readable(network, cfg, photos, [(path, UNKNOWN, path) for path in args.query])
     if args.gallery:
         folder = Folder(args.gallery)
-        rows = [(path, kind or UNKNOWN) for path, (_, kind) in folder.images.items()]
+        rows = {path: kind or UNKNOWN for path, kind in folder.images.items()}
         folder.say_left_out({"test": rows})
         data = photos_of({"test": rows}, folder, transforms[2])
     else:

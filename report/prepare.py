@@ -26,10 +26,10 @@ def download(dataset, root):
     name = of_papers(dataset)
     if name not in ARCHIVES:
         return
-    folder = Path(root, FOLDERS[name][0])
+    folder = Path(root, FOLDERS[name])
     if folder.is_dir():
         return
-    url, _, md5 = ARCHIVES[name]
+    url, md5 = ARCHIVES[name]
     try:
         Path(root).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as place:
@@ -75,8 +75,8 @@ def check(name, root):
     why it cannot be trained on, and which images are there twice."""
     if of_papers(name):
         folder, splits = read_dataset(name, root)
-        paths = [path for rows in splits.values() for path, _ in rows]
-        return read_all(folder, paths, decode_as_stored, "unpack it again")
+        paths = set().union(*splits.values())
+        return read_all(folder, sorted(paths), decode_as_stored, "unpack it again")
     folder = Folder(name)
     read_all(folder.path, [*folder.images], decode, "mend or remove them")
     describe(folder)
@@ -105,7 +105,7 @@ def describe(folder):
     splits = folder.splits()
     folder.say_left_out(splits)
     for part, rows in splits.items():
-        count = collections.Counter(kind for _, kind in rows)
+        count = collections.Counter(rows.values())
         print(f"{part}: {len(rows):,} images of {len(count):,} classes, {listed([*count])}")
         single = [kind for kind in count if count[kind] == 1]
         if single and part == "train":
@@ -118,7 +118,7 @@ def say_copies(splits):
     """Name images that are there twice, in another split first."""
     first, here, across = {}, [], []
     for part, rows in splits.items():
-        for path, _ in rows:
+        for path in rows:
             other, place = first.setdefault(sha256(path), (path, part))
             if other != path:
                 copies = here if place == part else across

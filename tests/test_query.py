@@ -155,14 +155,17 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
     for name in ("lone.JPG", "train/steam.png"):
         PIL.Image.new("RGB", (4, 4)).save(tmp_path / name)
     folder = Folder(tmp_path)
-    assert {path.relative_to(tmp_path).as_posix(): place for path, place in folder.images.items()
-            } == {"class00/0.png": ("", "class00"), "deep/under/class00/0.png": ("", "deep"),
-                  "lone.JPG": ("", None), "test/class00/0.png": ("test", "class00"),
-                  "train/steam.png": ("", "train")}
+    assert {path.relative_to(tmp_path).as_posix(): kind for path, kind in folder.images.items()
+            } == {"class00/0.png": "class00", "deep/under/class00/0.png": "deep", "lone.JPG": None,
+                  "test/class00/0.png": "class00", "train/steam.png": "train"}
+    assert [*folder.parts["test"]] == [tmp_path / "test" / "class00" / "0.png"]
+    assert [*folder.parts[""].values()] == ["class00", "deep", "train"]
     (tmp_path / "empty").mkdir()
-    for name, message in (("nowhere", "no folder of images"), ("empty", "empty has no images")):
-        with pytest.raises(common.UserError, match=message):
-            Folder(tmp_path / name)
+    with pytest.raises(common.UserError, match="no folder of images"):
+        Folder(tmp_path / "nowhere")
+    for read in (Folder.splits, Folder.judged):
+        with pytest.raises(common.UserError, match="/empty has .* sub-folders"):
+            read(Folder(tmp_path / "empty"))
 
 
 def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
