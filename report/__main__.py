@@ -28,7 +28,7 @@ from pathlib import Path
 from report import experiments, figures, tables
 from report.experiments import EXPERIMENTS, NAMES, NOTES, SCRIPTS, all_runs
 from report.records import unpacked
-from support.command_line import Parser, number, read_flags, refuse_idle
+from support.command_line import SHARED, Parser, number, read_flags, refuse_idle
 from support.command_line import main as run_script
 from support.files import UserError, atomic
 
@@ -178,7 +178,7 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "seeds": (None, number(int, 1), "runs per row (5; on glyphs 10, 5 or 3 by table; on cub128 3; "
               "with --quick 1)"),
     "quick": (False, bool, "a method of each paper and its baseline"),
-    "weights": (None, "FILE", "pretrained weights of every command"),
+    "weights": SHARED["weights"],
     "precision": (None, ("fp32", "tf32", "bf16"), "of every command (default: its preset's)"),
     "runs": (["runs"], "PATH", "folder that holds the runs, or archives of such folders: "
              "results/cub128/runs.tar.xz ..."),
@@ -192,9 +192,6 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "out": (None, "PATH", "what to write (default: a report-... in --runs; the sheet beside the "
             "run; curves.png; the folder annotated)")}
 LISTED = "dataset paper table quick seeds weights precision"    # the flags of a list of runs
-MODES = {  # what else there is to do, and the flags that are idle then
-    "list": "out", "plan": "out", "compare": f"out {LISTED}", "curves": LISTED,
-    "sheet": f"runs {LISTED}", "annotate": f"runs {LISTED}"}
 
 
 def parse_args(argv=None):
@@ -202,11 +199,14 @@ def parse_args(argv=None):
     flags, args = read_flags(parser, argv, FLAGS)
     idle_alone = "out seeds weights precision"
     args.everything = not vars(flags).keys() - {"runs", *idle_alone.split()}
-    rules = [("without --dataset, --paper, --table or --quick", args.everything, idle_alone)]
-    for mode, idle in MODES.items():
-        others = " ".join(MODES.keys() - {mode})
-        rules.append((f"with --{mode}", mode in flags, f"{idle} {others}"))
-    refuse_idle(parser, flags, rules)
+    refuse_idle(parser, flags, [
+        ("with --list", args.list, "plan compare curves sheet annotate out"),
+        ("with --plan", args.plan, "compare curves sheet annotate out"),
+        ("with --compare", args.compare, f"curves sheet annotate out {LISTED}"),
+        ("with --curves", args.curves, f"sheet annotate {LISTED}"),
+        ("with --sheet", args.sheet, f"annotate runs {LISTED}"),
+        ("with --annotate", args.annotate, f"runs {LISTED}"),
+        ("without --dataset, --paper, --table or --quick", args.everything, idle_alone)])
     if len(args.compare) not in (0, 2):
         parser.error("--compare takes two")
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")

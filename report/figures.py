@@ -190,10 +190,10 @@ def draw_nearest(path, checkpoint):
     if data.gallery is not None:
         y, searched = embed_entries(network, cfg, data.folder, data.gallery)
     kinds = np.array([kind for _, kind, _ in entries])
-    draw, which, rows = np.random.RandomState(0), [], []
+    draw, rows = np.random.RandomState(0), []
     for kind in draw.permutation(np.unique(kinds))[:6]:
-        which.append(draw.choice(np.flatnonzero(kinds == kind)))
-    for i, nearest in zip(which, nearest_entries(x[which], y, searched, 6)):
+        i = draw.choice(np.flatnonzero(kinds == kind))
+        (nearest,) = nearest_entries(x[[i]], y, searched, 6)
         rows.append((entries[i], [pair for pair in nearest if pair[1] is not entries[i]][:5]))
     draw_sheet(path, rows)
     print(f"wrote {path}")

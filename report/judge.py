@@ -238,7 +238,7 @@ def draw_sheet(path, answers):
             tile = ImageOps.pad(decode(source), (SIDE, SIDE), color="white")
             tile = ImageOps.expand(tile, 3, colour)
             tile = ImageOps.expand(tile, (GAP, GAP, GAP, LINES), "white")
-            ImageDraw.Draw(tile).text((GAP, SIDE + 18), f"{line}\n{below}", colour, font)
+            ImageDraw.Draw(tile).text((GAP, SIDE + 15), f"{line}\n{below}", colour, font)
             tiles.append(pil_to_tensor(tile))
     to_pil_image(make_grid(tiles, 1 + len(nearest), padding=0)).save(path)
 

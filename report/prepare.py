@@ -49,24 +49,25 @@ def run(args):
     for dataset in args.dataset:
         if args.command == "check":
             check(dataset, args.data_root)
+        else:
+            prepare(dataset, args)
+
+
+def prepare(dataset, args):
+    """Fetch a dataset and the weights and build the caches, as the presets see them."""
+    download(dataset, args.data_root)
+    for paper, script in SCRIPTS.items():
+        if args.paper not in (None, paper):
             continue
-        download(dataset, args.data_root)
-        for paper, script in SCRIPTS.items():
-            if args.paper in (None, paper):
-                prepare(script, dataset, args)
-
-
-def prepare(script, dataset, args):
-    """Build the caches of a dataset and fetch the weights, as the preset sees them."""
-    cfg = script.parse_args(["--dataset", dataset])
-    for name in ("backbone", "size", "weights"):
-        setattr(cfg, name, getattr(args, name) or getattr(cfg, name))
-    train, _, test = script.transforms(cfg)
-    data = common.load_dataset(dataset, args.data_root, train, test)
-    network, _ = common.backbone(cfg.backbone, cfg.size)
-    sha = common.load_weights(network, cfg.backbone, cfg.weights)
-    print(f"ready: {dataset} as {script.__name__}.py sees it, {data.train} to train, {data.test} "
-          f"to test, weights of {cfg.backbone} {sha[:12]}", flush=True)
+        cfg = script.parse_args(["--dataset", dataset])
+        for name in ("backbone", "size", "weights"):
+            setattr(cfg, name, getattr(args, name) or getattr(cfg, name))
+        train, _, test = script.transforms(cfg)
+        data = common.load_dataset(dataset, args.data_root, train, test)
+        network, _ = common.backbone(cfg.backbone, cfg.size)
+        sha = common.load_weights(network, cfg.backbone, cfg.weights)
+        print(f"ready: {dataset} as {paper}.py sees it, {data.train} to train, {data.test} to "
+              f"test, weights of {cfg.backbone} {sha[:12]}", flush=True)
 
 
 def check(name, root):
@@ -109,7 +110,7 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "paper": (None, tuple(SCRIPTS), "prepare for this one alone"),
     "backbone": (None, "NAME", "instead of the preset's"),
     "size": (None, number(int, 1), "instead of the preset's"),
-    "weights": (None, "FILE", "instead of the published ones")}
+    "weights": SHARED["weights"]}
 
 
 def parse_args(argv=None):

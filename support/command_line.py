@@ -143,10 +143,10 @@ def settings(parser, argv, rows, presets):
     the flags that were given, and all settings, with `changed`: {setting: value} of the flags that
     change what a run is."""
     parser.epilog += f"\n\nIn place of these defaults, by dataset:\n{pprint.pformat(presets)}"
-    flags, _ = read_flags(parser, argv, rows | SHARED)
+    flags, cfg = read_flags(parser, argv, rows | SHARED)
     preset = {name: row[0] for name, row in (SHARED | rows).items()}
     preset["data_root"] = data_root()
-    preset |= presets.get(getattr(flags, "dataset", preset["dataset"]), presets["folder"])
+    preset |= presets.get(cfg.dataset, presets["folder"])
     cfg = argparse.Namespace(**preset | vars(flags))
     if cfg.size > cfg.resize:
         raise UserError(f"--size {cfg.size} is larger than --resize {cfg.resize}")
