@@ -1,6 +1,6 @@
 """`python eval.py`: a checkpoint or an .npz judged, images searched for those nearest to a photo.
 
-An entry (name, class, source) is an image: source is its path or, without a file, uint8 (3, h, w).
+An entry (name, class, source) is an image: source is its path or, without a file, a PIL image.
 """
 import textwrap
 from pathlib import Path

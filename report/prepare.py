@@ -34,8 +34,8 @@ def download(dataset, root):
     try:
         Path(root).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as place:
-            archive = Path(place, url.rpartition("/")[2])
-            torch.hub.download_url_to_file(url, str(archive))           # torchvision's has no ftp
+            archive = Path(place, Path(url).name)
+            torch.hub.download_url_to_file(url, archive)                # torchvision's has no ftp
             if not check_md5(archive, md5):
                 raise UserError(f"{archive.stat().st_size:,} bytes came, whose md5 is not {md5}")
             extract_archive(archive, place)
