@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-import common
 from report.experiments import NAMES, label
-from report.judge import draw_sheet, entries_of, images_to_judge, nearest_entries, open_checkpoint
+from report.judge import (draw_sheet, embed_entries, images_to_judge, nearest_entries,
+                          open_checkpoint)
 from report.records import PERCENT, pivot, seeds_of
 from report.tables import figures_of, mean_and_half, mean_and_std
 from support.files import UserError, reason
@@ -184,17 +184,16 @@ def draw_nearest(path, checkpoint):
     nearest to it."""
     if path.suffix not in (".png", ".jpg"):
         raise UserError(f"--out {path} must end in .png or .jpg")
-    network, cfg, transforms = open_checkpoint(checkpoint)
-    data = images_to_judge(cfg, transforms)
-    embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery")
-    (queries, labels), (gallery, _) = embedded["test"], embedded.get("gallery", embedded["test"])
-    entries = searched = entries_of(data.test, data.folder)
+    network, cfg, transform = open_checkpoint(checkpoint)
+    data = images_to_judge(cfg, transform)
+    x, entries = y, searched = embed_entries(network, cfg, data.folder, data.test)
     if data.gallery is not None:
-        searched = entries_of(data.gallery, data.folder)
+        y, searched = embed_entries(network, cfg, data.folder, data.gallery)
+    kinds = np.array([kind for _, kind, _ in entries])
     draw, rows = np.random.RandomState(0), []
-    for c in draw.permutation(labels.unique())[:6]:
-        i = draw.choice(np.flatnonzero(labels == c))
-        nearest = nearest_entries(queries[i], gallery, searched, 6)
+    for kind in draw.permutation(np.unique(kinds))[:6]:
+        i = draw.choice(np.flatnonzero(kinds == kind))
+        (nearest,) = nearest_entries(x[[i]], y, searched, 6)
         rows.append((entries[i], [pair for pair in nearest if pair[1] is not entries[i]][:5]))
     draw_sheet(path, rows)
     print(f"wrote {path}")

@@ -19,7 +19,7 @@ class ImageFiles:
     paths: list
     prefix: object              # the deterministic part of a transform, applied by PIL; or None
     decode: object              # photos.decode, or decode_as_stored
-    faults: dict = None         # where given, {index: what is wrong}: such an image is None
+    faults: set = None          # where given, indices of images that cannot be read: None, a line
 
     def __len__(self):
         return len(self.paths)
@@ -30,7 +30,8 @@ class ImageFiles:
         except UserError as error:
             if self.faults is None:
                 raise
-            self.faults[i] = str(error)
+            print(error)
+            self.faults.add(i)
             return None
         if self.prefix:
             image = self.prefix(image)
