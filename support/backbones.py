@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 import torch.nn as nn
 import torchvision
-from torchvision.transforms.v2.functional import normalize
 
 from support import glyphs
 from support.files import UserError, listed, load_torch, reason, sha256
@@ -95,12 +94,15 @@ class Preprocess(nn.Module):
 
     def __init__(self, name):
         super().__init__()
-        self.row = find_backbone(name)
+        row = find_backbone(name)
+        self.bgr = row.bgr
+        self.register_buffer("mean", torch.tensor(row.mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(row.std)[:, None, None], persistent=False)
 
     def forward(self, images):
-        if self.row.bgr:
+        if self.bgr:
             images = images.flip(1)
-        return normalize(images.float(), self.row.mean, self.row.std)
+        return (images.float() - self.mean) / self.std
 
 
 # ---------------------------------------------------------------------------- precision
