@@ -118,9 +118,9 @@ def to_device(network, cfg):
 
 
 def features(backbone, images, precision):
-    """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> (B, width) float32"""
+    """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> images' own dtype"""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
-        return backbone(images).float()
+        return backbone(images).to(images.dtype)
 
 
 def freeze_batch_norm(network):
