@@ -56,30 +56,31 @@ def few_glyphs(monkeypatch):
     monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 470), 3))
 
 
-def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
-    """function (torch) equals oracle (NumPy) in every entry and in its gradient to every array,
-    entries weighted at random.
+def agrees(function, oracle, *arrays, constants=(), step=1e-6, floor=1e-4):
+    """function(*arrays, *constants) by torch equals oracle(*arrays) by NumPy in every entry and in
+    its gradient to every array, entries weighted at random.
 
     The oracle's gradient is a central difference: what the paper holds constant (a detached
     bandwidth, a sampled index) the oracle must too.  `floor` keeps it from comparing 0 with 0.
     """
-    tensors = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in arrays]
-    value = function(*tensors)
-    want = np.asarray(oracle(*arrays))
+    arrays = [np.array(array, dtype=np.float64) for array in arrays]
+    tensors = [torch.tensor(array, requires_grad=True) for array in arrays]
+    value, want = function(*tensors, *constants), np.asarray(oracle(*arrays))
     assert np.abs(want).max() > floor, "the oracle is vacuous"
     np.testing.assert_allclose(value.detach(), want, rtol=1e-9, atol=1e-12)
-    weights = np.random.RandomState(9).standard_normal(want.shape) if want.ndim else 1.0
-    (value * torch.tensor(weights)).sum().backward()
-    for which, tensor in enumerate(tensors):
-        slope = np.zeros_like(arrays[which])
-        for at in np.ndindex(slope.shape):
-            moved = [np.array(a, dtype=np.float64) for a in arrays]
-            moved[which][at] += step
-            above = oracle(*moved)
-            moved[which][at] -= 2 * step
-            slope[at] = (weights * (above - oracle(*moved))).sum() / (2 * step)
+    weights = np.random.RandomState(10).standard_normal(want.shape)
+    gradients = torch.autograd.grad(value, tensors, torch.tensor(weights))
+    for array, gradient in zip(arrays, gradients):
+        slope = np.zeros_like(array)
+        for at in np.ndindex(array.shape):
+            middle = array[at]
+            array[at] = middle + step
+            above = oracle(*arrays)
+            array[at] = middle - step
+            slope[at] = (weights * (above - oracle(*arrays))).sum() / (2 * step)
+            array[at] = middle
         assert np.abs(slope).max() > floor, "the oracle's gradient is vacuous"
-        np.testing.assert_allclose(tensor.grad.numpy(), slope, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1e-7)
 
 
 @pytest.fixture

@@ -138,18 +138,25 @@ def test_negatives_follow_the_law(e, classes):
         assert 0.5 * np.abs(drawn - law).sum() < 0.05 and (drawn[law == 0] == 0).all()
 
 
-@pytest.mark.parametrize("script", [mdr, dml_da])
-def test_batches_by_counting(script):
-    """U2: a fixed number per class, small classes give all.  test_scripts has every draw."""
-    labels = torch.tensor([0] * 9 + [1] * 2 + [2] * 9 + [3] + [4] * 9 + [5] * 9)
-    for size, filled in ((12, 12), (128, 19)):
-        words = f"--images-per-class 4 --batch {size} --iterations 100".split()
-        drawn = script.batches(labels, script.parse_args(words), 0)
-        assert len(drawn) == 100
-        for batch in drawn:
-            assert len(set(batch)) == len(batch) == filled
-            counts = np.bincount(labels[batch], minlength=6)
-            assert (counts <= [4, 2, 4, 1, 4, 4]).all()
+@pytest.mark.parametrize("script, n, size, least", [
+    (mdr, 4, 12, 12), (mdr, 4, 128, 19), (dml_da, 4, 12, 12), (dml_da, 4, 128, 19),
+    (dml_da, 0, 12, 9), (dml_da, 0, 128, 39), (dml_da, 0, 5, 1)])
+def test_batches_by_counting(script, n, size, least):
+    """U2: n images per class, small classes give all, the last is cut to fit.  DML-DA's U11: with
+    n = 0 whole classes, none cut unless it is larger than the batch.  test_scripts has every draw.
+    """
+    sizes = np.array([9, 2, 9, 1, 9, 9])
+    labels = torch.tensor(np.repeat(range(6), sizes))
+    words = f"--images-per-class {n} --batch {size} --iterations 100".split()
+    drawn = script.batches(labels, script.parse_args(words), 0)
+    assert len(drawn) == 100
+    for batch in drawn:
+        assert least <= len(batch) == len(set(batch)) <= size
+        counts = np.bincount(labels[batch], minlength=6)
+        if n:
+            assert (counts <= n).all()
+        else:
+            assert size == 5 or (counts % sizes == 0).all()
 
 
 def test_level_shares_have_each_ordered_pair_once():
