@@ -139,9 +139,10 @@ def both_sides(P, Q):
     Π_l <φ_P^l, φ_Q^l> in L²(Λ^l), by Gauss-Hermite quadrature.
 
     Bochner: exp(-(x - y)²/σ²) = E exp(-iω(x - y)) with ω ~ N(0, 2/σ²)."""
-    gram, product = 1.0, 1.0
-    for x in np.concatenate([P, Q]).T[:, :, None]:                 # a layer, (n, 1)
-        gram = gram * jrd.gaussian_kernel(torch.tensor(x), K=3)
+    layers, product = np.concatenate([P, Q]).T[:, :, None], 1.0        # (L, n, 1)
+    kernels = [partial(jrd.gaussian_kernel, K=3)] * len(layers)
+    gram = jrd.joint_kernel(torch.tensor(layers), kernels)
+    for x in layers:
         total = 0
         for s2 in mean_distance(x) * np.array([0.5, 1, 2]):
             waves = np.exp(1j * x * NODES * np.sqrt(2 / s2))       # (n, 120)
