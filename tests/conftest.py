@@ -24,6 +24,8 @@ LONG, B = torch.tensor(LABELS), len(LABELS)
 PAIRS = [*itertools.permutations(range(B), 2)]
 POSITIVE = [(i, j) for i, j in PAIRS if LABELS[i] == LABELS[j]]
 NEGATIVE = [(i, j) for i, j in PAIRS if LABELS[i] != LABELS[j]]
+TRIPLETS = [(a, p, np.flatnonzero(LABELS != LABELS[a])[(3 * a + p) % 4]) for a, p in POSITIVE]
+INDICES = torch.tensor(TRIPLETS).T                      # anchors, positives, negatives
 
 
 def points(d=3, seed=0, n=B, scale=1.0):

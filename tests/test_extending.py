@@ -16,7 +16,8 @@ import dml_da
 import jrd
 import mdr
 import support
-from conftest import B, LABELS, LONG, NEGATIVE, POSITIVE, ROOT, agrees, left_in, points
+from conftest import (B, INDICES, LABELS, LONG, POSITIVE, ROOT, TRIPLETS, agrees, left_in,
+                      points)
 
 NEW, OWN = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").split(
     "## In your own training")
@@ -80,12 +81,8 @@ def test_the_recipes_of_the_page_train(extended, train, tmp_path):
 
 
 def test_the_losses_of_the_page_are_what_they_say(extended):
-    anchors, positives = np.array(POSITIVE).T
-    negatives = [dict(NEGATIVE)[i] for i in anchors]
-
-    def smooth(e):
-        d = cdist(e, e)
-        return np.log1p(np.exp(d[anchors, positives] - d[anchors, negatives] + 0.3)).mean()
+    def smooth(D):
+        return np.mean([np.log1p(np.exp(D[a, p] - D[a, n] + 0.3)) for a, p, n in TRIPLETS])
 
     def supcon(f):
         s = f @ f.T / 0.1
@@ -93,14 +90,15 @@ def test_the_losses_of_the_page_are_what_they_say(extended):
         return np.mean([logsumexp(s[i]) - s[i, j] for i, j in POSITIVE])
 
     def arc(cos):
-        logits, rows = 7 * cos, range(B)
-        logits[rows, LABELS] = 7 * np.cos(np.arccos(cos[rows, LABELS]) + 0.2)
-        return (logsumexp(logits, 1) - logits[rows, LABELS]).mean()
-    triplets = [torch.tensor(index) for index in (anchors, positives, negatives)]
-    agrees(lambda e: extended["mdr"].smooth_triplet_loss(
-        mdr.pairwise_distances(e), *triplets, 0.3), smooth, points())
-    agrees(lambda f: extended["dml_da"].supervised_contrastive_loss(f, LONG), supcon, points() / 3)
-    agrees(lambda cos: extended["jrd"].arcface(cos, LONG, 7, 0.2), arc, np.tanh(points(8)) / 2)
+        total = 0
+        for logits, y in zip(7 * cos, LABELS):
+            logits[y] = 7 * np.cos(np.arccos(logits[y] / 7) + 0.2)
+            total += logsumexp(logits) - logits[y]
+        return total / B
+    agrees(extended["mdr"].smooth_triplet_loss, smooth, cdist(points(), points()),
+           constants=[*INDICES, 0.3])
+    agrees(extended["dml_da"].supervised_contrastive_loss, supcon, points() / 3, constants=[LONG])
+    agrees(extended["jrd"].arcface, arc, np.tanh(points(8)) / 2, constants=[LONG, 7, 0.2])
     (test,) = re.findall(r"```python\n(.*?)```", NEW, re.DOTALL)
     exec(test + "test_anisotropy_regularizer()",
          {"dml_da": extended["dml_da"], "np": np, "agrees": agrees, "points": points})

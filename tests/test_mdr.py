@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 import dml_da
 import mdr
-from conftest import LABELS, PAIRS, POSITIVE, agrees, points
+from conftest import INDICES, PAIRS, TRIPLETS, agrees, points
 from mdr import pairwise_distances
 
 
@@ -20,8 +20,6 @@ def distances(e):
 
 
 D = distances(points())
-TRIPLETS = [(a, p, np.flatnonzero(LABELS != LABELS[a])[(3 * a + p) % 4]) for a, p in POSITIVE]
-INDICES = torch.tensor(TRIPLETS).T
 
 
 # ---------------------------------------------------------------------------- Eq. 1-5
