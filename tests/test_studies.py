@@ -148,18 +148,18 @@ def test_holm():
 def test_a_whole_family_against_scipy_and_a_mixed_one(out):
     """Hits of six classes of different sizes; the regularized arm has all of one class.  The
     optional difference belongs to the family once it has all its seeds."""
-    draw, hits, told, methods = np.random.RandomState(1), {}, [], [
-        "JRD", "AMSoftmax", "DML-DA contrastive", "contrastive", "MDR", "Triplet", "L2Norm"]
-    for method in methods:
+    draw, hits, told = np.random.RandomState(1), {}, []
+    kind = np.repeat(range(6), range(9, 15))                            # the class of each query
+    for method in ("JRD", "AMSoftmax", "DML-DA contrastive", "contrastive", "MDR", "Triplet",
+                   "L2Norm"):
+        hits[method] = []
         for run in decided.runs_of("networks", method, out):
             if method in ("Triplet", "L2Norm") and run.cfg.seed == 5:
                 told.append({row["Holm-adjusted"] for row in decided.decided("networks", out)})
-            of_run, text = [], {}
-            for c in range(6):
-                of_run.append(draw.randint(0, 2, 9 + c) | (c == 5 and method == "JRD"))
-                text[c] = "".join(map(str, of_run[c]))
-            pretend(run, np.concatenate(of_run).mean(), hits=text)
-            hits.setdefault(method, []).append(np.concatenate(of_run))
+            of_run = draw.randint(0, 2, len(kind)) | ((kind == 5) & (method == "JRD"))
+            text = {c: "".join(map(str, of_run[kind == c])) for c in range(6)}
+            pretend(run, of_run.mean(), hits=text)
+            hits[method].append(of_run)
     assert told[0] == {"not before all seeds"} and not told[0] & told[1]
     *_, jrd, optional = rows = decided.decided("networks", out)
     assert len(rows) == 4 and optional["must be above 0"] == "MDR - L2Norm"
@@ -172,10 +172,9 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
     assert f" [{low:+.2f}, {high:+.2f}] (" in jrd["paired"]
     gain, _, _ = jrd["paired"].partition(" (")
     assert jrd["each arm's best epoch"] == f"{gain} at 2, 2"            # both are 0.05 higher
-    by_class = np.split((a - b).mean(0), np.cumsum(range(9, 14)))
-    draw, shares = np.random.RandomState(0), []
+    draw, gains, shares = np.random.RandomState(0), (a - b).mean(0), []
     for classes in draw.randint(0, 6, (10_000, 6)):
-        shares.append(np.concatenate([by_class[c] for c in classes]).mean())
+        shares.append(np.concatenate([gains[kind == c] for c in classes]).mean())
     low, high = 100 * np.percentile(shares, (2.5, 97.5))
     assert jrd["over classes"] == f"[{low:+.2f}, {high:+.2f}]"
 
