@@ -21,10 +21,16 @@ from support import glyphs  # noqa: E402
 
 LABELS = np.array([2, 0, 5, 0, 7, 2, 0, 5])             # sizes 3, 2, 2, 1, with gaps, in no order
 LONG, B = torch.tensor(LABELS), len(LABELS)
-PAIRS = [*itertools.permutations(range(B), 2)]
-POSITIVE = [(i, j) for i, j in PAIRS if LABELS[i] == LABELS[j]]
-NEGATIVE = [(i, j) for i, j in PAIRS if LABELS[i] != LABELS[j]]
-TRIPLETS = [(a, p, np.flatnonzero(LABELS != LABELS[a])[(3 * a + p) % 4]) for a, p in POSITIVE]
+PAIRS = list(itertools.permutations(range(B), 2))
+POSITIVE, NEGATIVE, TRIPLETS = [], [], []
+for i, j in PAIRS:
+    if LABELS[i] == LABELS[j]:
+        POSITIVE.append((i, j))
+    else:
+        NEGATIVE.append((i, j))
+for a, p in POSITIVE:
+    negatives = np.flatnonzero(LABELS != LABELS[a])
+    TRIPLETS.append((a, p, negatives[(3 * a + p) % len(negatives)]))
 INDICES = torch.tensor(TRIPLETS).T                      # anchors, positives, negatives
 
 
@@ -43,11 +49,14 @@ def session(tmp_path_factory):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["DML_DATA"] = str(tmp_path_factory.mktemp("data"))
     torch.set_num_threads(1)
-    draw = functools.cache(lambda split, classes, images: drawn(split))
+    draw = glyphs.glyphs
+
+    @functools.cache
+    def drawn(split, classes, images):
+        return draw(split)
     with pytest.MonkeyPatch.context() as patch:
-        drawn = glyphs.glyphs
         patch.setattr(os, "fsync", lambda file: None)
-        patch.setattr(glyphs, "glyphs", lambda split: draw(split, *glyphs.GLYPHS[split]))
+        patch.setattr(glyphs, "glyphs", lambda split: drawn(split, *glyphs.GLYPHS[split]))
         yield
 
 
@@ -104,9 +113,9 @@ def typed(monkeypatch, capfd):
 def train(few_glyphs, tmp_path, capfd):
     """train(script, *flags, dataset=...): an epoch of a second -> the run's folder, its printout"""
     def run(script, *flags, dataset="glyphs"):
-        places = ["--dataset", dataset, "--data-root", tmp_path, "--out", tmp_path / "runs"]
-        script.train(script.parse_args([*map(str, places), "--backbone", "small", "--epochs", "1",
-                                        "--workers", "0", *flags]))
+        words = f"--data-root {tmp_path} --out {tmp_path}/runs --backbone small --epochs 1"
+        words = [*words.split(), "--workers", "0", "--dataset", str(dataset), *flags]
+        script.train(script.parse_args(words))
         out = capfd.readouterr().out
         return Path(out.splitlines()[-1].removeprefix("run ")), out
     return run
@@ -114,10 +123,10 @@ def train(few_glyphs, tmp_path, capfd):
 
 def left_in(folder):
     """What a run leaves: the rows of its log, its result, its settings."""
-    log, result, config = ((folder / name).read_text(encoding="utf-8")
-                           for name in ("log.jsonl", "result.json", "config.json"))
-    strict = functools.partial(json.loads, parse_constant=pytest.fail)         # NaN is no JSON
-    return [*map(strict, log.splitlines())], strict(result), strict(config)
+    read = functools.partial(json.loads, parse_constant=pytest.fail)           # NaN is no JSON
+    rows = [read(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    result, config = folder / "result.json", folder / "config.json"
+    return rows, read(result.read_text()), read(config.read_text())
 
 
 def edit_settings(folder, **changes):

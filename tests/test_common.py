@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 from http.client import IncompleteRead
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -42,13 +43,12 @@ def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
     alone, two = loader(workers=0), loader(workers=2)
     images, _ = next(iter(alone(0)))
     assert images.shape == (7, 3, 32, 32) and images.dtype == torch.uint8
-    first, second = drawn(alone(0)), drawn(alone(1))
+    first, second, other = drawn(alone(0)), drawn(alone(1)), drawn(loader(0, seed=1)(0))
+    assert not torch.equal(first, second) and not torch.equal(first, other)
     torch.manual_seed(99)
     state = torch.get_rng_state()
     assert torch.equal(drawn(two(1)), second) and torch.equal(drawn(two(0)), first)
     assert torch.equal(state, torch.get_rng_state()), "the loader drew from the global generator"
-    assert not torch.equal(first, second)
-    assert not torch.equal(first, drawn(loader(0, seed=1)(0)))
     augmented = common._Augmented(split, augment, 0)
     spawned = pickle.loads(pickle.dumps(augmented))     # a worker where processes are not forked
     assert torch.equal(spawned[0, 1][0], augmented[0, 1][0])
@@ -191,30 +191,36 @@ def test_own_weights_of_any_wrapping_and_age(name, wrapped, tmp_path, capsys):
     torch.testing.assert_close(network.state_dict(), want, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("change", [
-    lambda state: [1, 2], lambda state: state | {"4.weight": torch.ones(1)},
-    lambda state: {"0.weight": state["0.weight"]}, lambda state: state | {"99.weight": 1}])
-def test_weights_that_do_not_fit_are_one_line(change, tmp_path):
-    torch.save(change(glyphs.SmallNet().state_dict()), tmp_path / "other.pth")
+SMALL = glyphs.SmallNet().state_dict()
+
+
+@pytest.mark.parametrize("state", [
+    [1, 2], SMALL | {"4.weight": torch.ones(1)}, {"0.weight": SMALL["0.weight"]},
+    SMALL | {"99.weight": 1}])
+def test_weights_that_do_not_fit_are_one_line(state, tmp_path):
+    torch.save(state, tmp_path / "other.pth")
     with pytest.raises(common.UserError, match="other.pth does not fit small: .* differ: .*$"):
         common.load_weights(glyphs.SmallNet(), "small", tmp_path / "other.pth")
 
 
-@pytest.mark.parametrize("write", [
-    lambda path, _: path.write_text("garbage"), lambda path, _: torch.save({"a": 1}, path),
-    lambda path, bomb: torch.save({"config": bomb}, path)])
-def test_files_that_are_no_checkpoint_or_weights(write, tmp_path):
+class Hostile:
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+@pytest.mark.parametrize("saved", ["garbage", {"a": 1}, {"config": Hostile()}])
+def test_files_that_are_no_checkpoint_or_weights(saved, tmp_path, monkeypatch):
     """Nothing in them runs."""
-    class Hostile:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "ran"),)
-    path = tmp_path / "last.pt"
-    write(path, Hostile())
-    for read in (common.read_checkpoint,
-                 lambda path: common.load_weights(glyphs.SmallNet(), "small", path)):
-        with pytest.raises(common.UserError, match="last.pt"):
-            read(path)
-    assert not (tmp_path / "ran").exists()
+    monkeypatch.chdir(tmp_path)
+    if saved == "garbage":
+        Path("last.pt").write_text(saved)
+    else:
+        torch.save(saved, "last.pt")
+    with pytest.raises(common.UserError, match="last.pt"):
+        common.read_checkpoint("last.pt")
+    with pytest.raises(common.UserError, match="last.pt"):
+        common.load_weights(glyphs.SmallNet(), "small", "last.pt")
+    assert os.listdir() == ["last.pt"]
 
 
 # ---------------------------------------------------------------------------- files and folders

@@ -38,7 +38,7 @@ def momented(batches, momentum):
 @pytest.mark.parametrize("levels, momentum", [([-3, 0, 3], 0.9), ([-3, -1, 0, 1, 3], 0.0)])
 def test_l_mdr(levels, momentum):
     """Value, gradient to the distances (statistics constant) and to the levels, third batch."""
-    batches = [distances(points(seed=seed, scale=scale)) for seed, scale in ((1, 2), (2, 3), (3, 1))]
+    batches = [scale * distances(points(seed=scale)) for scale in (2, 3, 1)]
     mu, sigma = momented(batches, momentum)
 
     def function(D, s):
