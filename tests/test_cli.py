@@ -129,7 +129,8 @@ def test_what_a_training_says_and_leaves(tmp_path, typed, monkeypatch):
     _, told, stderr = typed("jrd.py", "--epochs", 2, "--batch", 25, "--out", tmp_path)
     folder = tmp_path / "jrd-glyphs-batch25-epochs2-s0"
     for part in ("jrd on glyphs · cpu", "train 50 images of 10 classes · test 200 images of 10 "
-                 "classes · none of the test classes in train", "backbone small, weights a2d35efeb963",
+                 "classes · none of the test classes in train",
+                 "backbone small, weights a2d35efeb963",
                  "in the preset: batch 25, epochs 2 ·", "pretrained backbone",
                  "best on test (epoch", "chosen on the test set", "  seen R@1",
                  "R@1 in ten parts, 95%: [", "d_H by 1-NN, 95%: [", f"run {folder}"):
@@ -234,9 +235,10 @@ def with_small(folder, size, command, after=":"):
 def test_a_full_disk_stops_in_one_line_and_keeps_the_last_epoch(tmp_path):
     """Full at the second checkpoint."""
     command = on_photos(tmp_path, "dml_da.py", "--iterations", 1, "--workers", 0)
-    (runs := tmp_path / "runs").mkdir()
+    runs = tmp_path / "runs"
+    runs.mkdir()
     line = with_small(runs, "3m", command, f"cp -r {runs}/* {tmp_path}")
-    assert f"cannot write {runs}" in line and "No space left on device" in line and line.startswith("dml_da.py")
+    assert line.startswith(f"dml_da.py: cannot write {runs}") and "No space left on device" in line
     assert "keeps its whole epochs; the same command (less --again) continues it" in line
     (folder,) = tmp_path.glob("dml_da-*")
     assert not list(folder.glob("*.part"))

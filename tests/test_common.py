@@ -32,22 +32,22 @@ def test_glyphs_are_the_same_everywhere(part, classes, images, mean):
 
 def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
     """Any number of workers, any epoch first: the same crops and mirrors."""
-    def loader(workers, seed=0):
-        cfg = argparse.Namespace(seed=seed, workers=workers, batch=7, device="cpu")
-        return common.train_loader(split, augment, jrd.batches, cfg)
-
-    def drawn(batches):
-        return torch.cat([images.flatten() for images, _ in batches])
     folder, (prefix, augment, _) = make_folder(tmp_path / "d", [6] * 4), glyphs.SMALL_TRANSFORMS
     split = common.load_dataset(str(folder), train=prefix).train
-    alone, two = loader(workers=0), loader(workers=2)
-    images, _ = next(iter(alone(0)))
-    assert images.shape == (7, 3, 32, 32) and images.dtype == torch.uint8
-    first, second, other = drawn(alone(0)), drawn(alone(1)), drawn(loader(0, seed=1)(0))
-    assert not torch.equal(first, second) and not torch.equal(first, other)
+
+    def drawn(workers, *epochs, seed=0):
+        cfg = argparse.Namespace(seed=seed, workers=workers, batch=7, device="cpu")
+        loader, parts = common.train_loader(split, augment, jrd.batches, cfg), []
+        for epoch in epochs:
+            for images, _ in loader(epoch):
+                assert images.shape[1:] == (3, 32, 32) and images.dtype == torch.uint8
+                parts.append(images.flatten())
+        return torch.cat(parts)
+    first, second = drawn(0, 0), drawn(0, 1)
+    assert not torch.equal(first, second) and not torch.equal(first, drawn(0, 0, seed=1))
     torch.manual_seed(99)
     state = torch.get_rng_state()
-    assert torch.equal(drawn(two(1)), second) and torch.equal(drawn(two(0)), first)
+    assert torch.equal(drawn(2, 1, 0), torch.cat([second, first]))
     assert torch.equal(state, torch.get_rng_state()), "the loader drew from the global generator"
     augmented = common._Augmented(split, augment, 0)
     spawned = pickle.loads(pickle.dumps(augmented))     # a worker where processes are not forked
@@ -55,11 +55,13 @@ def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
     assert not torch.equal(augmented[0, 1][0], augmented[1, 1][0]), "no epoch draws anew"
 
 
+TENSORFLOW = 10 / 127.5 - 1, 20 / 127.5 - 1, 30 / 127.5 - 1              # (x - 0.5)/0.5
+
+
 @pytest.mark.parametrize("backbone, want", [
     ("bn_inception", (30 - 104, 20 - 117, 10 - 128)),                   # Caffe's: BGR, 0-255
     ("googlenet_bvlc", (30 - 104, 20 - 117, 10 - 123)),
-    ("small", (10 / 127.5 - 1, 20 / 127.5 - 1, 30 / 127.5 - 1)),        # TensorFlow's (x - 0.5)/0.5
-    ("googlenet", (10 / 127.5 - 1, 20 / 127.5 - 1, 30 / 127.5 - 1))])
+    ("small", TENSORFLOW), ("googlenet", TENSORFLOW)])
 def test_a_backbone_sees_what_its_weights_were_trained_on(backbone, want):
     """RGB (10, 20, 30) on its way into the first convolution; GoogLeNet's own transform counts."""
     image = torch.tensor([10, 20, 30], dtype=torch.uint8)[:, None, None].expand(2, 3, 64, 64)

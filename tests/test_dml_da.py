@@ -61,7 +61,8 @@ def test_triplet_loss(margin):
 
 
 def tuplets(generator):
-    return [*zip(*map(torch.Tensor.tolist, dml_da.draw_tuplets(LONG, generator)))]
+    anchors, positives, negatives = dml_da.draw_tuplets(LONG, generator)
+    return list(zip(anchors.tolist(), positives.tolist(), negatives.tolist()))
 
 
 def test_n_pair_loss():
