@@ -35,24 +35,25 @@ def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
     folder, (prefix, augment, _) = make_folder(tmp_path / "d", [6] * 4), glyphs.SMALL_TRANSFORMS
     split = common.load_dataset(str(folder), train=prefix).train
 
+    def in_order(labels, cfg, epoch):
+        return [range(7), range(7, 12)]
+
     def drawn(workers, *epochs, seed=0):
-        cfg = argparse.Namespace(seed=seed, workers=workers, batch=7, device="cpu")
-        loader, parts = common.train_loader(split, augment, jrd.batches, cfg), []
+        cfg = argparse.Namespace(seed=seed, workers=workers, device="cpu")
+        loader, parts = common.train_loader(split, augment, in_order, cfg), []
         for epoch in epochs:
             for images, _ in loader(epoch):
                 assert images.shape[1:] == (3, 32, 32) and images.dtype == torch.uint8
                 parts.append(images.flatten())
         return torch.cat(parts)
+    state = torch.get_rng_state()
     first, second = drawn(0, 0), drawn(0, 1)
     assert not torch.equal(first, second) and not torch.equal(first, drawn(0, 0, seed=1))
-    torch.manual_seed(99)
-    state = torch.get_rng_state()
     assert torch.equal(drawn(2, 1, 0), torch.cat([second, first]))
     assert torch.equal(state, torch.get_rng_state()), "the loader drew from the global generator"
     augmented = common._Augmented(split, augment, 0)
     spawned = pickle.loads(pickle.dumps(augmented))     # a worker where processes are not forked
     assert torch.equal(spawned[0, 1][0], augmented[0, 1][0])
-    assert not torch.equal(augmented[0, 1][0], augmented[1, 1][0]), "no epoch draws anew"
 
 
 TENSORFLOW = 10 / 127.5 - 1, 20 / 127.5 - 1, 30 / 127.5 - 1              # (x - 0.5)/0.5
