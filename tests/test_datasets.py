@@ -224,7 +224,8 @@ def test_prepare_fetches_and_builds_what_the_presets_need_once(archive, mini, ty
         "ready: cub128 as (.*).py sees it, 3 images of 2 classes to train, 4 ", out
     ) == [*runs.PAPERS] and "building the cache" in out
     archive.unlink()
-    assert "building the cache" not in typed("common.py", *words, "--paper", "mdr")[1]
+    status, out, _ = typed("common.py", *words, "--paper", "mdr")
+    assert status == 0 and "ready: " in out and "building the cache" not in out
     assert sorted(os.listdir(tmp_path / "data")) == [".cache", "CUB_200_2011"]
 
 
