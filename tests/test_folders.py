@@ -332,7 +332,12 @@ def test_the_length_follows_the_folder(script, most, batch, flags):
 @each_script
 def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
     """... as eval.py judges it.  What follows from the folder's size is not in the run's name."""
-    photos = make_folder(tmp_path / "photos", [4] * 12, side=20)
+    photos = tmp_path / "photos"
+    noise = make_folder(tmp_path / "noise", [48], side=20)
+    for i, path in enumerate(sorted(noise.rglob("*.png"))):
+        place = photos / f"class{i % 12:02}"                # no class is easily told from another
+        place.mkdir(parents=True, exist_ok=True)
+        path.rename(place / path.name)
     folder, out = train(script, *"--val 0.5 --epochs 3 --batch 6".split(), dataset=photos)
     assert folder.name == f"{script.__name__}-photos-val0.5-batch6-epochs3-backbonesmall-s0"
     assert ", of about 6 images, so " in out

@@ -268,11 +268,12 @@ def test_an_error_is_one_line(error, says, monkeypatch, capsys):
 
 
 def test_nobody_reads_to_the_end():
-    """python ... | head"""
-    program = "from support.command_line import main; main(print, lambda: 'line\\n' * 99999)"
-    done = subprocess.run(["bash", "-c", f'"$0" -c "$1" | head -n 1; exit ${{PIPESTATUS[0]}}',
-                           sys.executable, program], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (128 + 13, "line\n", "")
+    """python ... | head, on a console that has no λ"""
+    program = "from support.command_line import main; main(print, lambda: 'λ\\n' * 99999)"
+    done = subprocess.run(["bash", "-c", '"$0" -c "$1" | head -n 1; exit ${PIPESTATUS[0]}',
+                           sys.executable, program], cwd=ROOT, capture_output=True, text=True,
+                          env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stdout, done.stderr) == (128 + 13, "?\n", "")
 
 
 @pytest.mark.parametrize("shell", [
