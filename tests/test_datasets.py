@@ -245,7 +245,7 @@ def test_check_finds_a_corrupt_image_of_the_papers(mini, tmp_path, typed):
     cut(bad)
     status, out, err = typed("common.py", "check", name, "--data-root", tmp_path)
     assert status == 2 and out.startswith(f"cannot read the image {bad}: ")
-    assert err == f"common.py: 1 of 7 images in {folder} cannot be read: unpack it again\n"
+    assert err.startswith(f"common.py: 1 of 7 images in {folder} cannot be read: ")
 
 
 # ---------------------------------------------------------------------------- the cache

@@ -80,7 +80,7 @@ def test_photos_that_cannot_be_read_are_named_and_the_others_searched(checkpoint
     assert status == 0 and [*answers] == asked and "searches 32 images" in text
     for query, rows in answers.items():
         assert rows[0] == (0.0, "class01", query)
-    assert text.count("left out: cannot read the image ") == 3
+    assert text.count("cannot read the image ") == 3
     assert typed(*words)[::2] == (2, "eval.py: no images to embed that can be read\n")
 
 
