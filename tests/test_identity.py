@@ -152,7 +152,7 @@ def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, refused,
     train(jrd, dataset=folder)
     shutil.copytree(folder, moved, copy_function=shutil.copyfile)       # at another time
     assert "is finished" in train(jrd, dataset=moved)[1]
-    (moved / "class05" / "0.bmp").rename(moved / "class05" / "9.bmp")
+    (moved / "class05" / "0.bmp").rename(moved / "class05" / "00.bmp")
     refused("with other images of test .there .* --name", dataset=moved)
     (moved / "class00").rename(moved / "zebra")
     shutil.copytree(other, folder, dirs_exist_ok=True)
