@@ -19,7 +19,6 @@ Figures are last-epoch means ± standard deviations over seeds; what was not run
 """
 import csv
 import itertools
-import re
 import shlex
 import sys
 from operator import attrgetter
@@ -60,50 +59,48 @@ tables.csv has its numbers and, with --seed 0, 1, ..., the command of each row.
 Shares in %, mean ± standard deviation over seeds, last epoch; the papers' ± are standard \
 deviations too, their [low, high] 95% intervals.  {GAIN}  {tables.CHOSEN}  In figures: 95% \
 intervals over seeds, if there are three or more; in sweeps (of the seeds that all points have) \
-and by level mean ± standard deviation.
-"""
+and by level mean ± standard deviation."""
 
 
 def write_report(rows, dataset, folder):
     """Write report.md, tables.csv and the figures -> the Markdown"""
-    lines = [f"# Report on {NAMES[dataset]}", "", header(dataset, all_runs(rows))]
-    csv_rows = []
+    texts, csv_rows = [f"# Report on {NAMES[dataset]}", header(dataset, all_runs(rows))], []
     if (folder / "README.md").exists():                         # by a person
-        lines += ["What was seen: [README.md](README.md).", ""]
+        texts.append("What was seen: [README.md](README.md).")
     for key, of_key in itertools.groupby(rows, attrgetter("key")):
         (paper, name), experiment, of_key = key, EXPERIMENTS[key], list(of_key)
         number = f"{NAMES[paper]}, Table {name}".replace("Table fig", "Fig. ")
         heading, picture = f"{number}: {experiment.title}", f"{paper}-{name}.png"
-        lines += [f"## {heading}", ""]
+        texts.append(f"## {heading}")
         if experiment.picture and any(row.finished for row in of_key):
             note, _ = NOTES.get((dataset, paper), ("", ""))
-            curves = figures.CURVES[experiment.picture](of_key, experiment.columns)
+            points = figures.CURVES[experiment.picture](of_key, experiment.columns)
             bars = experiment.picture != "epochs"
-            if figures.drawn(folder / picture, figures.draw_curves, curves, number + note, bars):
-                lines += [f"![{heading}]({picture})", ""]
+            if figures.drawn(folder / picture, figures.draw_curves, points, number + note, bars):
+                texts.append(f"![{heading}]({picture})")
         for on, on_dataset in itertools.groupby(of_key, attrgetter("dataset")):
             text, of_table = tables.paper_table(list(on_dataset))
-            lines += [f"**{NAMES[on]}**", ""]
+            texts.append(f"**{NAMES[on]}**")
             if (on, paper) in NOTES:
-                lines += [NOTES[on, paper][1], ""]
-            lines += [*text, ""]
+                texts.append(NOTES[on, paper][1])
+            texts.append("\n".join(text))
             csv_rows += of_table
     with atomic(folder / "tables.csv") as file:
         writer = csv.DictWriter(file, csv_rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(csv_rows)
+    text = "\n\n".join(texts) + "\n"
     with atomic(folder / "report.md") as file:
-        file.write("\n".join(lines).rstrip() + "\n")
-    return "\n".join(lines)
+        file.write(text)
+    return text
 
 
 def write_quick(rows, folder, seeds):
     """The end of --quick: a table of the pairs, their curves and a sheet, the next command."""
     print(*tables.pair_table(rows), "", "R@1 in % on classes that never trained, last epoch.  "
           + GAIN, sep="\n")
-    curves = figures.epochs(rows, ["R@1"])
-    if figures.drawn(folder / "curves.png", figures.draw_curves, curves, "R@1 by epoch"):
-        print(f"wrote {folder / 'curves.png'}")
+    points = figures.epochs(rows, ["R@1"])
+    figures.drawn(folder / "curves.png", figures.draw_curves, points, "R@1 by epoch")
     methods = [row for row in rows if row.baseline and row.finished]
     if methods:
         checkpoint = methods[0].finished[0].folder / "last.pt"
@@ -118,31 +115,36 @@ LISTED = "dataset paper table quick seeds weights precision"    # the flags of a
 
 
 def main(args):
+    """Do what a flag of its own says, or list, plan or report the runs that the others select."""
     runs, out = Path(args.runs[0]), args.out and Path(args.out)
-    if args.sheet:
-        return figures.draw_nearest(out or Path(args.sheet).with_name("sheet.png"), args.sheet)
-    if args.annotate:
-        return figures.needed("report.annotate").annotate(out or Path("annotated"))
     archive = runs.suffix == ".xz"
     if archive and (args.list or args.plan):
         raise UserError(f"--runs {runs}: an archive is read; runs are trained in a folder")
     with unpacked(args.runs) as folder:
         if args.compare:
             print(tables.compare(folder, *args.compare))
-        elif args.curves:
-            figures.draw_runs(out or Path("curves.png"), folder, args.curves)
         elif args.everything:
             print(tables.table(folder))
-        elif args.list:
-            print("\n".join(run.command for run in all_runs(listed(args, folder, True))))
-        elif args.plan:
-            if args.weights not in (None, "random") and not Path(args.weights).is_file():
-                raise UserError(f"--weights {args.weights}: no such file")
-            sys.exit(experiments.plan(listed(args, folder, True)))
+        elif args.curves:
+            out = out or Path("curves.png")
+            draw(out, ".png .svg", figures.draw_runs, folder, args.curves)
+        elif args.sheet:
+            out = out or Path(args.sheet).with_name("sheet.png")
+            draw(out, ".png .jpg", figures.draw_nearest, args.sheet)
+        elif args.annotate:
+            figures.needed("report.annotate").annotate(out or Path("annotated"))
         else:
             words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
             out = out or (runs.parent if archive else runs) / "-".join(filter(None, words))
-            report(args, listed(args, folder, not archive), out)
+            of_list(args, listed(args, folder, not archive), out)
+
+
+def draw(out, kinds, function, *args):
+    """Draw a picture of one of these kinds."""
+    if out.suffix not in kinds.split():
+        raise UserError(f"--out {out} must end in {kinds.replace(' ', ' or ')}")
+    function(out, *args)
+    print(f"wrote {out}")
 
 
 def listed(args, folder, code):
@@ -155,8 +157,16 @@ def listed(args, folder, code):
                                 args.seeds, more)
 
 
-def report(args, rows, out):
+def of_list(args, rows, out):
+    """List the runs of some rows, plan them, or report on them."""
     runs = all_runs(rows)
+    if args.list:
+        print("\n".join(run.command for run in runs))
+        return
+    if args.plan:
+        if args.weights not in (None, "random") and not Path(args.weights).is_file():
+            raise UserError(f"--weights {args.weights}: no such file")
+        sys.exit(experiments.plan(rows))
     stale = sum(run.state == "stale" for run in runs)
     if stale:
         print(f"{stale} folders hold other runs: see --plan", file=sys.stderr)
@@ -167,8 +177,8 @@ def report(args, rows, out):
         return write_quick(rows, out, args.seeds)
     text = write_report(rows, args.dataset, out)
     if args.paper or args.table:
-        print(re.sub(r"!\[.*?\)\s*", "", text))                  # without its pictures
-    print(f"wrote {out}/report.md, tables.csv and what figures there are")
+        print(text)
+    print(f"wrote {out}/report.md, tables.csv")
 
 
 def parse_args(argv=None):

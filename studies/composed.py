@@ -103,15 +103,15 @@ def table(runs):
                 row.append(difference(whole, digits + 1))
             gains.append(row)
         print("\n".join(markdown(rows) + [""] + markdown(gains) + [""]))
-    curves, dataset = [], run.config["dataset"]
+    points, dataset = [], run.config["dataset"]
     for metric, y_label in (("contrastive", "contrastive loss"), ("R@1", "R@1 (%)"),
                             ("D_avg mean", "spread within classes, mean D_avg")):
         for name in sorted(arms):
             arm, _, alpha = name.rpartition("-")
             text = arm if alpha == "0" else f"{arm}, α = {alpha}"
-            curves.append((("", "epoch", y_label), text, by_epoch(logs[name], metric)))
+            points += by_epoch(("", "epoch", y_label), text, logs[name], metric)
     if arms:
-        draw_curves(Path(__file__).with_name(f"composed-{dataset}.png"), curves,
+        draw_curves(Path(__file__).with_name(f"composed-{dataset}.png"), points,
                     f"dml_da.py + α JRS on {dataset}, backbone {run.config['backbone']}")
 
 

@@ -132,7 +132,7 @@ def table(runs):
 
 def draw(runs):
     """R@1 against images seen: a panel per length at the preset's rates, one at the best."""
-    logs, curves = {}, []
+    logs, points = {}, []
     for run in finished(runs):
         config, length = run.config, run.config["iterations"]
         preset, best = RATES.get(arm(config), (None, None))
@@ -143,9 +143,9 @@ def draw(runs):
                 row | {"epoch": row["epoch"] * images} for row in run.log]
     for at_best, length, name in sorted(logs, key=itemgetter(0, 1)):
         title = f"{length} iterations per epoch" + ", best rates" * at_best
-        curves.append(((title, "images seen (1,000)", "R@1, held-out classes (%)"), name,
-                       by_epoch(logs[at_best, length, name], "R@1")))
-    draw_curves(Path(__file__).with_suffix(".png"), curves,
+        panel = title, "images seen (1,000)", "R@1, held-out classes (%)"
+        points += by_epoch(panel, name, logs[at_best, length, name], "R@1")
+    draw_curves(Path(__file__).with_suffix(".png"), points,
                 "MDR on cub128, squeezenet1_1, on held-out classes")
 
 

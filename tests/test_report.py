@@ -302,18 +302,17 @@ def test_figures_from_logs_and_results(out, tmp_path, monkeypatch, capsys):
     text = command.write_report(rows, "glyphs", tmp_path)
     elsewhere = rows[0]._replace(dataset="cub", runs=[first])
     assert list(figures.sweep([elsewhere, *rows[:2]], ["R@1"])) == [
-        (("JRD on CUB, backbone small", "α", figures.AXES["R@1"]), rows[0].name[0], [(0, {0: 40})])]
+        (("JRD on CUB, backbone small", "α", figures.AXES["R@1"]), rows[0].name[0], 0, 0, 40)]
     assert capsys.readouterr().err == (
         "skipped jrd-fig2.png: nothing to draw: not every value has run, or no epoch\n")
     assert not [*tmp_path.glob("*.png")] and ".png" not in text
     for i, run in enumerate(runs):
         pretend(run, 0.4 + 0.001 * i)
     one_seed = rows[0]._replace(runs=rows[0].runs[:1])
-    for _, _, points in figures.sweep([one_seed, rows[1]], ["R@1"]):
-        assert points[0][1].keys() == {0}
-    curves = list(figures.levels([row for row in rows if row.key[1] == "fig6"], ()))
-    assert [(name, round(x, 6), shares) for _, name, ((x, shares),) in curves[:2]] == [
-        ("positive pairs", -2.9, {0: 60, 1: 60}), ("positive pairs", 0.1, {0: 30, 1: 30})]
+    assert [seed for *_, seed, _ in figures.sweep([one_seed, rows[1]], ["R@1"])] == [0, 0]
+    points = list(figures.levels([row for row in rows if row.key[1] == "fig6"], ()))
+    assert [(name, round(x, 6), seed, share) for _, name, x, seed, share in points[:4:3]] == [
+        ("positive pairs", -2.9, 0, 60), ("positive pairs", -2.9, 1, 60)]
     text = command.write_report(rows, "glyphs", tmp_path)
     drawn = ["jrd-fig2.png", "mdr-fig4.png", "mdr-fig6.png"]
     assert all((tmp_path / name).stat().st_size > 10_000 and f"({name})" in text for name in drawn)
@@ -335,7 +334,7 @@ def test_a_notebooks_backend_does_no_harm():
 def test_curves_of_any_runs(out, monkeypatch, typed):
     """A setting is the mean of its seeds, a folder itself, finished or not; epochs without R@1 are
     left out of its panel alone; seeds that stand at different epochs share what both have."""
-    drawn, loss = {}, "training loss, of each its own objective"
+    drawn = {}
     for name, log in {
             "mdr-glyphs-s0": """{"epoch": 1, "loss": 4}
                                 {"epoch": 2, "loss": 2, "R@1": 0.5, "seen R@1": 0.75}""",
@@ -350,16 +349,19 @@ def test_curves_of_any_runs(out, monkeypatch, typed):
             ("jrd-glyphs-s0", "nothing to draw: not every value has run, or no epoch"),
             ("mdr-cub", f"no run mdr-cub with a log.jsonl under {out}: there are jrd-glyphs, mdr")):
         assert message in typed("report", "--curves", name, "--runs", out)[2]
-    monkeypatch.setattr(figures, "draw_curves", lambda path, curves, title: drawn.update(
-        {(y_label, name): points for (*_, y_label), name, points in curves}))
+
+    def draw_curves(path, points, title):
+        for (*_, y_label), name, epoch, seed, value in points:
+            drawn.setdefault((y_label, name), []).append((epoch, seed, value))
+    monkeypatch.setattr(figures, "draw_curves", draw_curves)
     one, two, three = names = "mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"
     typed("report", "--curves", *names, "--runs", out)
-    r1, seen = figures.AXES["R@1"], figures.AXES["seen R@1"]
+    loss, r1, seen = figures.AXES["loss"], figures.AXES["R@1"], figures.AXES["seen R@1"]
+    alone = [(1, 1, 6), (2, 1, 4), (3, 1, 1)]
     assert drawn == {
-        (loss, one): [(1, {0: 4, 1: 6}), (2, {0: 2, 1: 4}), (3, {1: 1})],
-        (loss, two): [(1, {1: 6}), (2, {1: 4}), (3, {1: 1})],
-        (r1, one): [(2, {0: 50, 1: 25}), (3, {1: 50})], (r1, two): [(2, {1: 25}), (3, {1: 50})],
-        (r1, three): [(1, {0: 12.5})], (seen, one): [(2, {0: 75})]}
+        (loss, one): [(1, 0, 4), (2, 0, 2)] + alone, (loss, two): alone,
+        (r1, one): [(2, 0, 50), (2, 1, 25), (3, 1, 50)], (r1, two): [(2, 1, 25), (3, 1, 50)],
+        (r1, three): [(1, 0, 12.5)], (seen, one): [(2, 0, 75)]}
 
 
 @pytest.mark.parametrize("file, content", [
