@@ -74,7 +74,7 @@ def write_report(rows, dataset, folder):
         texts.append(f"## {heading}")
         if experiment.picture and any(row.finished for row in of_key):
             note, _ = NOTES.get((dataset, paper), ("", ""))
-            points = figures.CURVES[experiment.picture](of_key, experiment.columns)
+            points = getattr(figures, experiment.picture)(of_key, experiment.columns)
             bars = experiment.picture != "epochs"
             if figures.drawn(folder / picture, figures.draw_curves, points, number + note, bars):
                 texts.append(f"![{heading}]({picture})")
@@ -101,10 +101,11 @@ def write_quick(rows, folder, seeds):
           + GAIN, sep="\n")
     points = figures.epochs(rows, ["R@1"])
     figures.drawn(folder / "curves.png", figures.draw_curves, points, "R@1 by epoch")
-    methods = [row for row in rows if row.baseline and row.finished]
-    if methods:
-        checkpoint = methods[0].finished[0].folder / "last.pt"
-        figures.drawn(folder / "sheet.png", figures.draw_nearest, checkpoint)
+    for row in rows:
+        if row.baseline and row.finished:
+            checkpoint = row.finished[0].folder / "last.pt"
+            figures.drawn(folder / "sheet.png", figures.draw_nearest, checkpoint)
+            break
     if not seeds:
         print("next, more seeds, so that gains have intervals:",
               shlex.join(["bash", "run_all.sh", "--seeds", "3", *sys.argv[1:]]))
@@ -161,7 +162,8 @@ def of_list(args, rows, out):
     """List the runs of some rows, plan them, or report on them."""
     runs = all_runs(rows)
     if args.list:
-        print("\n".join(run.command for run in runs))
+        for run in runs:
+            print(run.command)
         return
     if args.plan:
         if args.weights not in (None, "random") and not Path(args.weights).is_file():

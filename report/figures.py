@@ -68,12 +68,12 @@ def draw_curves(path, points, title, bars=False):
         seeds.add(seed)
     if not curves:
         raise UserError("nothing to draw: not every value has run, or no epoch")
-    spread, drawn = mean_and_half, "bands: 95% intervals, from three seeds on"
+    spread, shown = mean_and_half, "bands: 95% intervals, from three seeds on"
     if bars:
-        spread, drawn = mean_and_std, "bars: standard deviations"
+        spread, shown = mean_and_std, "bars: standard deviations"
     figure, axes = panels(len(curves))
-    for axis, (panel, of_panel) in zip(axes, curves.items()):
-        axis.set(title=panel[0], xlabel=panel[1], ylabel=panel[2])
+    for axis, ((name, x_label, y_label), of_panel) in zip(axes, curves.items()):
+        axis.set(title=name, xlabel=x_label, ylabel=y_label)
         for series, curve in of_panel.items():
             x, i = sorted(curve), numbers[series]
             pairs = [spread(curve[at]) for at in x]
@@ -85,9 +85,9 @@ def draw_curves(path, points, title, bars=False):
                 continue
             axis.plot(x, mean, marker="o" if len(x) == 1 else None, **style)
             axis.fill_between(x, mean - half, mean + half, color=style["color"], alpha=0.18, lw=0)
-        if panel[1] == "epoch":
+        if x_label == "epoch":
             axis.xaxis.get_major_locator().set_params(integer=True)
-    figure.suptitle(f"{title}\nseeds {', '.join(map(str, sorted(seeds)))}; {drawn}")
+    figure.suptitle(f"{title}\nseeds {', '.join(map(str, sorted(seeds)))}; {shown}")
     save(figure, path)
 
 
@@ -113,12 +113,12 @@ def sweep(rows, metrics):
     """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
     for _, on_dataset in itertools.groupby(rows, attrgetter("dataset")):
         on_dataset = list(on_dataset)
-        done = [{run.cfg.seed for run in row.finished} for row in on_dataset]
-        seeds = set.intersection(*done)
-        for row, metric in itertools.product(on_dataset, metrics):
-            series, symbol, x = row.name
-            for run in row.finished:
-                if run.cfg.seed in seeds:
+        for runs in zip(*(row.runs for row in on_dataset)):             # of a seed
+            if not all(run.result for run in runs):
+                continue
+            for row, run in zip(on_dataset, runs):
+                series, symbol, x = row.name
+                for metric in metrics:
                     panel = title_of(row), symbol, AXES[metric]
                     yield panel, series, x, run.cfg.seed, reading(run, metric)
 
@@ -139,9 +139,6 @@ def levels(rows, metrics):
         for kind, seed in itertools.product(("positive pairs", "negative pairs"), last):
             for x, share in zip(places, last[seed][f"{kind} by level"]):
                 yield panel, kind, x, seed, 100 * share
-
-
-CURVES = {"sweep": sweep, "epochs": epochs, "levels": levels}          # Experiment.picture
 
 
 # ---------------------------------------------------------------------------- of any runs
