@@ -125,9 +125,10 @@ def sweep(rows, metrics):
 
 def epochs(rows, metrics):
     """A panel per paper, dataset and metric, a curve per row over the epochs of its logs."""
-    for row, metric in itertools.product(rows, metrics):
-        logs = {run.cfg.seed: run.log for run in row.finished}
-        yield from by_epoch((title_of(row), "epoch", AXES[metric]), label(row.name), logs, metric)
+    for row in rows:
+        for run, metric in itertools.product(row.finished, metrics):
+            panel = title_of(row), "epoch", AXES[metric]
+            yield from by_epoch(panel, label(row.name), run, metric)
 
 
 def levels(rows, metrics):
@@ -142,13 +143,12 @@ def levels(rows, metrics):
 
 
 # ---------------------------------------------------------------------------- of any runs
-def by_epoch(panel, series, logs, metric):
-    """{seed: log} -> the points of a curve, in the epochs that were evaluated"""
+def by_epoch(panel, series, run, metric):
+    """A run's points of a curve, in the epochs that were evaluated"""
     unit = 100 if PERCENT.fullmatch(metric) else 1
-    for seed, log in logs.items():
-        for line in log:
-            if metric in line:
-                yield panel, series, line["epoch"], seed, unit * line[metric]
+    for line in run.log:
+        if metric in line:
+            yield panel, series, line["epoch"], run.config["seed"], unit * line[metric]
 
 
 def draw_runs(path, runs, names):
@@ -156,11 +156,10 @@ def draw_runs(path, runs, names):
     seeds, a run's a curve of its own."""
     points = []
     for name in names:
-        folders = seeds_of(runs, name, "log.jsonl")
-        alone = [seed for seed in folders if folders[seed].folder.name == Path(name).name]
-        logs = {seed: folders[seed].log for seed in alone or folders}
-        for metric in ("loss", "R@1", "seen R@1"):
-            points += by_epoch(("", "epoch", AXES[metric]), name, logs, metric)
+        folders = seeds_of(runs, name, "log.jsonl").values()
+        alone = [run for run in folders if run.folder.name == Path(name).name]
+        for run, metric in itertools.product(alone or folders, ("loss", "R@1", "seen R@1")):
+            points += by_epoch(("", "epoch", AXES[metric]), name, run, metric)
     draw_curves(path, points, "")
 
 

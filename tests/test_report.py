@@ -345,6 +345,7 @@ def test_curves_of_any_runs(out, monkeypatch, typed):
             "jrd-glyphs-s0": ""}.items():
         Path(out, name).mkdir(parents=True)
         Path(out, name, "log.jsonl").write_text(log)
+        Path(out, name, "config.json").write_text(f'{{"seed": {name[-1]}}}')
     for name, message in (
             ("jrd-glyphs-s0", "nothing to draw: not every value has run, or no epoch"),
             ("mdr-cub", f"no run mdr-cub with a log.jsonl under {out}: there are jrd-glyphs, mdr")):
