@@ -27,7 +27,7 @@ from pathlib import Path
 from report import experiments, figures, tables
 from report.experiments import EXPERIMENTS, NAMES, NOTES, SCRIPTS, all_runs
 from report.records import unpacked
-from support.command_line import Parser, number, path, refuse_idle
+from support.command_line import Parser, number, read_flags, refuse_idle
 from support.command_line import main as run_script
 from support.files import UserError, atomic
 
@@ -111,10 +111,7 @@ def write_quick(rows, folder, seeds):
               shlex.join(["bash", "run_all.sh", "--seeds", "3", *sys.argv[1:]]))
 
 
-# ---------------------------------------------------------------------------- command line
-LISTED = "dataset paper table quick seeds weights precision"    # the flags of a list of runs
-
-
+# ---------------------------------------------------------------------------- what to do
 def main(args):
     """Do what a flag of its own says, or list, plan or report the runs that the others select."""
     runs, out = Path(args.runs[0]), args.out and Path(args.out)
@@ -183,42 +180,47 @@ def of_list(args, rows, out):
     print(f"wrote {out}/report.md, tables.csv")
 
 
+# ---------------------------------------------------------------------------- command line
+FLAGS = {  # default, kind, help (support.command_line.read_flags)
+    "dataset": (None, ("glyphs", "cub128", "real", "cub", "cars", "sop", "inshop"), "glyphs: in "
+                "miniature; cub128: CUB at 128 × 128; real: all of the papers' (default of --list, "
+                "--plan)"),
+    "paper": (None, tuple(SCRIPTS), ""),
+    "table": (None, str.lower, "1, 2a, I, fig4, ..."),
+    "seeds": (None, number(int, 1), "runs per row (5; on glyphs 10, 5 or 3 by table; on cub128 3; "
+              "with --quick 1)"),
+    "quick": (False, bool, "a method of each paper and its baseline"),
+    "weights": (None, "FILE", "pretrained weights of every command"),
+    "precision": (None, ("fp32", "tf32", "bf16"), "of every command (default: its preset's)"),
+    "runs": (["runs"], "PATH", "folder that holds the runs, or archives of such folders: "
+             "results/cub128/runs.tar.xz ..."),
+    "list": (False, bool, "print the commands, one per line"),
+    "plan": (False, bool, "print what there is to do"),
+    "compare": ([], "RUN", "two folders in --runs, without -s0, -s1, ..."),
+    "curves": ([], "RUN", "folders in --runs, with -s0, -s1, ... or without: the mean of their "
+               "seeds and its 95%% interval"),
+    "sheet": (None, "last.pt", "draw queries and the images nearest to them"),
+    "annotate": (False, bool, "write the side-by-side pages"),
+    "out": (None, "PATH", "what to write (default: a report-... in --runs; the sheet beside the "
+            "run; curves.png; the folder annotated)")}
+LISTED = "dataset paper table quick seeds weights precision"    # the flags of a list of runs
+MODES = {  # what else there is to do, and the flags that are idle then
+    "list": "out", "plan": "out", "compare": f"out {LISTED}", "curves": LISTED,
+    "sheet": f"runs {LISTED}", "annotate": f"runs {LISTED}"}
+
+
 def parse_args(argv=None):
     parser = Parser("python -m report", __doc__)
-    add, one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
-    add("--dataset", choices=("glyphs", "cub128", "real", "cub", "cars", "sop", "inshop"),
-        help="glyphs: in miniature; cub128: CUB at 128 × 128; real: all of the papers' (default "
-        "of --list, --plan)")
-    add("--paper", choices=list(SCRIPTS))
-    add("--table", type=str.lower, help="1, 2a, I, fig4, ...")
-    add("--seeds", type=number(int, 1), help="runs per row (5; on glyphs 10, 5 or 3 by "
-        "table; on cub128 3; with --quick 1)")
-    add("--quick", action="store_const", const=True, help="a method of each paper and its baseline")
-    add("--weights", type=path, metavar="FILE", help="pretrained weights of every command")
-    add("--precision", choices=("fp32", "tf32", "bf16"), help="of every command (default: its "
-        "preset's)")
-    add("--runs", type=path, metavar="PATH", nargs="+", help="folder that holds the runs (default: "
-        "runs), or archives of such folders: results/cub128/runs.tar.xz ...")
-    one("--list", action="store_true", help="print the commands, one per line")
-    one("--plan", action="store_true", help="print what there is to do")
-    one("--compare", metavar="RUN", nargs=2, help="folders in --runs, without -s0, -s1, ...")
-    one("--curves", metavar="RUN", nargs="+", help="folders in --runs, with -s0, -s1, ... or "
-        "without: the mean of their seeds and its 95%% interval")
-    one("--sheet", type=path, metavar="last.pt", help="draw queries and the images nearest to them")
-    one("--annotate", action="store_true", help="write the side-by-side pages")
-    add("--out", type=path, help="what to write (default: a report-... in --runs; the sheet beside "
-        "the run; curves.png; the folder annotated)")
-    args = parser.parse_args(argv)
-    selected = args.dataset or args.paper or args.table or args.quick
-    drawn = args.curves or args.sheet or args.annotate
-    args.everything = not (args.list or args.plan or args.compare or selected or drawn)
-    refuse_idle(parser, args, [
-        ("with --list and --plan", args.list or args.plan, "out"),
-        ("with --compare", args.compare, f"out {LISTED}"), ("with --curves", args.curves, LISTED),
-        ("with --sheet and --annotate", args.sheet or args.annotate, f"runs {LISTED}"),
-        ("without --dataset, --paper, --table or --quick", args.everything,
-         "out seeds weights precision")])
-    args.runs = args.runs or ["runs"]
+    flags, args = read_flags(parser, argv, FLAGS)
+    idle_alone = "out seeds weights precision"
+    args.everything = not vars(flags).keys() - {"runs", *idle_alone.split()}
+    rules = [("without --dataset, --paper, --table or --quick", args.everything, idle_alone)]
+    for mode, idle in MODES.items():
+        others = " ".join(MODES.keys() - {mode})
+        rules.append((f"with --{mode}", mode in flags, f"{idle} {others}"))
+    refuse_idle(parser, flags, rules)
+    if len(args.compare) not in (0, 2):
+        parser.error("--compare takes two")
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")
     return args
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-import common
 from report.experiments import NAMES, label
-from report.judge import draw_sheet, entries_of, images_to_judge, nearest_entries, open_checkpoint
+from report.judge import (draw_sheet, embed_entries, images_to_judge, nearest_entries,
+                          open_checkpoint)
 from report.records import PERCENT, reading, seeds_of
 from report.tables import mean_and_half, mean_and_std
 from support.files import UserError, reason
@@ -167,15 +167,13 @@ def draw_runs(path, runs, names):
 def draw_nearest(path, checkpoint):
     """--sheet: a test image of each of six random test classes, and the five test or gallery images
     nearest to it."""
-    network, cfg, transforms = open_checkpoint(checkpoint)
-    data = images_to_judge(cfg, transforms)
-    embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery")
-    (queries, labels), (searched, _) = embedded["test"], embedded.get("gallery", embedded["test"])
-    entries = entries_of(data.test, data.folder)
-    entries_searched = entries_of(data.gallery or data.test, data.folder)
+    network, cfg, transform = open_checkpoint(checkpoint)
+    data = images_to_judge(cfg, transform)
+    x, entries = embed_entries(network, cfg, data.folder, data.test, data.gallery)
+    kinds = np.array([kind for _, kind, _ in entries[:len(data.test)]])
     draw, rows = np.random.RandomState(0), []
-    for c in draw.permutation(labels.unique())[:6]:
-        i = draw.choice(np.flatnonzero(labels == c))
-        nearest = nearest_entries(queries[i], searched, entries_searched, 6)
-        rows.append((entries[i], [pair for pair in nearest if pair[1] != entries[i]][:5]))
+    for kind in draw.permutation(np.unique(kinds))[:6]:
+        i = draw.choice(np.flatnonzero(kinds == kind))
+        (nearest,) = nearest_entries(x[[i]], x, entries, 6)
+        rows.append((entries[i], [pair for pair in nearest if pair[1] is not entries[i]][:5]))
     draw_sheet(path, rows)

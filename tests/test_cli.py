@@ -36,7 +36,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --alp 1": "unrecognized arguments: --alp 1",
     "jrd.py --alpha -1": "--alpha: '-1' must be a number >= 0",
     "dml_da.py --eta inf": "--eta: 'inf' must be a number",
-    "mdr.py --levels -3,0,3": "'-3,0,3' must be a number",
+    "mdr.py --levels 3,0": "'3,0' must be a number", "mdr.py --levels -3,0": "expected at least one",
     "dml_da.py --images-per-class 1": "no positive pair",
     "jrd.py --name=../x": "must be letters, digits",
     "jrd.py --backbone resnet51": "no classification model of torchvision",

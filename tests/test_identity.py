@@ -46,8 +46,8 @@ COUNTS = [      # a place in some file, what stands there instead
     (r'best\("val R@1"\)$', 'best("R@1")')]                                    # which is best.pt
 COUNTS_NOT = [
     (r"lerp_\(d.mean", "add_(d.mean"),                                         # another script
-    (r'"--compare"', '"--versus"'), (r'"--export"', '"--save"'),               # command lines
-    (r'FORMATS = \("auto"', 'FORMATS = ("fp8"'), (r"listed\(across \+ here, 2\)", "listed(across + here, 3)"),
+    (r'"compare"', '"versus"'), (r'"export"', '"save"'),               # command lines
+    (r'\("auto", "fp32"', '("fp8", "fp32"'), (r"CenterCrop\(1\)", "CenterCrop(2)"),
     (r"SIDE, GAP, LINES = 128", "SIDE, GAP, LINES = 256"),
     (r'"""Eq. 10-11: L_JRS', '"""Equations 10 and 11: L_JRS'),                 # a docstring
     (r"    # U1: eps and", "    # U1, eps and"),                               # a comment
@@ -113,7 +113,7 @@ def test_every_python_tells_the_same_code_by_the_same_digest(tmp_path):
 
 
 def test_what_a_training_runs_through_is_its_code():
-    """code_of takes all of support/, less two files of command lines (FORMATS, above)."""
+    """code_of takes all of support/, less two files of command lines (fp8, above)."""
     program = "import sys, jrd; print(*(name for name in sys.modules if name[:8] == 'support.'))"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert {*run.stdout.split()} == {f"support.{path.stem}" for path in ROOT.glob("support/[!_]*.py")}
@@ -171,7 +171,7 @@ def test_a_folder_is_judged_by_its_classes_that_did_not_train(train, photos, tmp
     assert status == 0 and "note:" not in out
     (moved / "class00").rename(moved / "zebra")
     _, out, _ = typed(*words, moved)
-    assert "of their 6 classes 2 trained, by name, and are left out · class01 · class02\n" in out
+    assert "2 of their classes trained, by name, and are left out: class01, class02\n" in out
     assert "12 embeddings of 4 classes" in out and "seen" not in out
     for path, new in (("class03/0.png", "loose.png"), ("class05/0.png", "a.png"),
                       ("class05/1.png", "b.png"), ("class04", "../4"), ("zebra", "../5")):
