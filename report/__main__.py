@@ -124,39 +124,36 @@ def main(args):
         elif args.everything:
             print(tables.table(folder))
         elif args.curves:
-            out = out or Path("curves.png")
-            draw(out, ".png .svg", figures.draw_runs, folder, args.curves)
+            draw(out or Path("curves.png"), ".svg", figures.draw_runs, folder, args.curves)
         elif args.sheet:
             out = out or Path(args.sheet).with_name("sheet.png")
-            draw(out, ".png .jpg", figures.draw_nearest, args.sheet)
+            draw(out, ".jpg", figures.draw_nearest, args.sheet)
         elif args.annotate:
             figures.needed("report.annotate").annotate(out or Path("annotated"))
         else:
             words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
             out = out or (runs.parent if archive else runs) / "-".join(filter(None, words))
-            of_list(args, listed(args, folder, not archive), out)
+            of_list(args, folder, not archive, out)
 
 
-def draw(out, kinds, function, *args):
-    """Draw a picture of one of these kinds."""
-    if out.suffix not in kinds.split():
-        raise UserError(f"--out {out} must end in {kinds.replace(' ', ' or ')}")
+def draw(out, other, function, *args):
+    """Draw a picture, a PNG or of another kind."""
+    if out.suffix not in (".png", other):
+        raise UserError(f"--out {out} must end in .png or {other}")
     function(out, *args)
     print(f"wrote {out}")
 
 
-def listed(args, folder, code):
-    """The rows of a list that the flags select.  code: as experiments.Training has it"""
+def of_list(args, folder, code, out):
+    """List the runs of some rows, plan them, or report on them.  code: as experiments.Training has
+    it"""
     more = ""
-    for flag in ("weights", "precision"):
-        if getattr(args, flag):
-            more += f" --{flag} {shlex.quote(getattr(args, flag))}"
-    return experiments.selected(folder, code, args.dataset, args.paper, args.table, args.quick,
+    if args.weights:
+        more += f" --weights {shlex.quote(args.weights)}"
+    if args.precision:
+        more += f" --precision {args.precision}"
+    rows = experiments.selected(folder, code, args.dataset, args.paper, args.table, args.quick,
                                 args.seeds, more)
-
-
-def of_list(args, rows, out):
-    """List the runs of some rows, plan them, or report on them."""
     runs = all_runs(rows)
     if args.list:
         for run in runs:

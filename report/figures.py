@@ -4,7 +4,6 @@ import itertools
 import math
 import os
 import sys
-from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -78,8 +77,8 @@ def draw_curves(path, points, title, bars=False):
             x, i = sorted(curve), numbers[series]
             pairs = [spread(curve[at]) for at in x]
             mean, half = np.array(pairs, float).T           # half is nan of too few seeds
-            style = {"color": COLOURS[i % 7], "ls": LINES[i % 7], "label": series}
-            style["lw"] = max(3 - 0.4 * i, 1.4)             # thinner one by one: none hides another
+            style = {"color": COLOURS[i % 7], "ls": LINES[i % 7], "label": series,
+                     "lw": max(3 - 0.4 * i, 1.4)}           # thinner one by one: none hides another
             if bars:
                 axis.errorbar(x, mean, half, marker=MARKS[i], elinewidth=0.8, **style)
                 continue
@@ -111,16 +110,13 @@ def title_of(row):
 
 def sweep(rows, metrics):
     """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
-    for _, on_dataset in itertools.groupby(rows, attrgetter("dataset")):
-        on_dataset = list(on_dataset)
-        for runs in zip(*(row.runs for row in on_dataset)):             # of a seed
-            if not all(run.result for run in runs):
-                continue
-            for row, run in zip(on_dataset, runs):
-                series, symbol, x = row.name
-                for metric in metrics:
-                    panel = title_of(row), symbol, AXES[metric]
-                    yield panel, series, x, run.cfg.seed, reading(run, metric)
+    for row, metric in itertools.product(rows, metrics):
+        series, symbol, x = row.name
+        panel = title_of(row), symbol, AXES[metric]
+        beside = [other.runs for other in rows if other.dataset == row.dataset]
+        for run, of_seed in zip(row.runs, zip(*beside)):
+            if all(other.result for other in of_seed):
+                yield panel, series, x, run.cfg.seed, reading(run, metric)
 
 
 def epochs(rows, metrics):
@@ -135,11 +131,10 @@ def levels(rows, metrics):
     """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch."""
     for row in rows:
         panel = title_of(row), "level (learned value, in σ* from μ*)", "share of the pairs (%)"
-        last = {run.cfg.seed: run.log[-1] for run in row.finished}
-        places = np.mean([log["levels"] for log in last.values()], 0)
-        for kind, seed in itertools.product(("positive pairs", "negative pairs"), last):
-            for x, share in zip(places, last[seed][f"{kind} by level"]):
-                yield panel, kind, x, seed, 100 * share
+        places = np.mean([run.log[-1]["levels"] for run in row.finished], 0)
+        for run, kind in itertools.product(row.finished, ("positive pairs", "negative pairs")):
+            for x, share in zip(places, run.log[-1][f"{kind} by level"]):
+                yield panel, kind, x, run.cfg.seed, 100 * share
 
 
 # ---------------------------------------------------------------------------- of any runs
