@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import common
-from report.experiments import NAMES, label
+from report.experiments import NAMES
 from report.judge import draw_sheet, entries_of, images_to_judge, nearest_entries, open_checkpoint
 from report.records import PERCENT, pivot, seeds_of
 from report.tables import figures_of, mean_and_half, mean_and_std
@@ -106,7 +106,7 @@ def drawn(path, draw, *args):
 # ---------------------------------------------------------------------------- of an experiment
 def title_of(row):
     """... of a panel"""
-    return f"{NAMES[row.key[0]]} on {NAMES[row.dataset]}, backbone {row.runs[0].cfg.backbone}"
+    return f"{NAMES[row.paper]} on {NAMES[row.dataset]}, backbone {row.runs[0].cfg.backbone}"
 
 
 def sweep(rows, metrics):
@@ -118,7 +118,7 @@ def sweep(rows, metrics):
             of_rows = [table[row.name, "last epoch", metric] for row in on_dataset]
             seeds = set.intersection(*map(set, of_rows))
             for row, by_seed in zip(on_dataset, of_rows):
-                series, symbol, x = row.name
+                series, symbol, x = row.point
                 values = {seed: by_seed[seed] for seed in seeds}
                 if values:
                     panel = title_of(row), symbol, AXES.get(metric, metric)
@@ -130,7 +130,7 @@ def epochs(rows, metrics):
     for row, metric in itertools.product(rows, metrics):
         points = by_epoch({run.cfg.seed: run.log for run in row.finished}, metric)
         if points:
-            yield (title_of(row), "epoch", AXES[metric]), label(row.name), points
+            yield (title_of(row), "epoch", AXES[metric]), row.name, points
 
 
 def levels(rows, metrics):

@@ -102,7 +102,7 @@ def table(runs):
                 whole = [sum(terms) for terms in by_seed.values() if len(terms) == len(signs)]
                 row.append(difference(whole, digits + 1))
             gains.append(row)
-        print("\n".join(markdown(rows) + [""] + markdown(gains) + [""]))
+        print(markdown(rows), markdown(gains), sep="\n\n", end="\n\n")
     curves, dataset = [], run.config["dataset"]
     for metric, y_label in (("contrastive", "contrastive loss"), ("R@1", "R@1 (%)"),
                             ("D_avg mean", "spread within classes, mean D_avg")):
