@@ -68,7 +68,7 @@ def write_report(rows, dataset, folder):
     if (folder / "README.md").exists():                         # by a person
         texts.append("What was seen: [README.md](README.md).")
     for key, of_key in itertools.groupby(rows, attrgetter("key")):
-        (paper, name), experiment, of_key = key, EXPERIMENTS[key], list(of_key)
+        (paper, name), experiment, of_key = key.split(), EXPERIMENTS[key], list(of_key)
         number = f"{NAMES[paper]}, Table {name}".replace("Table fig", "Fig. ")
         heading, picture = f"{number}: {experiment.title}", f"{paper}-{name}.png"
         texts.append(f"## {heading}")
@@ -83,7 +83,7 @@ def write_report(rows, dataset, folder):
             texts.append(f"**{NAMES[on]}**")
             if (on, paper) in NOTES:
                 texts.append(NOTES[on, paper][1])
-            texts.append("\n".join(text))
+            texts.append(text)
             csv_rows += of_table
     with atomic(folder / "tables.csv") as file:
         writer = csv.DictWriter(file, csv_rows[0], lineterminator="\n")
@@ -97,7 +97,7 @@ def write_report(rows, dataset, folder):
 
 def write_quick(rows, folder, seeds):
     """The end of --quick: a table of the pairs, their curves and a sheet, the next command."""
-    print(*tables.pair_table(rows), "", "R@1 in % on classes that never trained, last epoch.  "
+    print(tables.pair_table(rows), "", "R@1 in % on classes that never trained, last epoch.  "
           + GAIN, sep="\n")
     points = figures.epochs(rows, ["R@1"])
     figures.drawn(folder / "curves.png", figures.draw_curves, points, "R@1 by epoch")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from report.experiments import NAMES, label
+from report.experiments import NAMES
 from report.judge import (draw_sheet, embed_entries, images_to_judge, nearest_entries,
                           open_checkpoint)
 from report.records import PERCENT, reading, seeds_of
@@ -105,13 +105,13 @@ def drawn(path, draw, *args):
 # ---------------------------------------------------------------------------- of an experiment
 def title_of(row):
     """... of a panel"""
-    return f"{NAMES[row.key[0]]} on {NAMES[row.dataset]}, backbone {row.runs[0].cfg.backbone}"
+    return f"{NAMES[row.paper]} on {NAMES[row.dataset]}, backbone {row.runs[0].cfg.backbone}"
 
 
 def sweep(rows, metrics):
     """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
     for row, metric in itertools.product(rows, metrics):
-        series, symbol, x = row.name
+        series, symbol, x = row.point
         panel = title_of(row), symbol, AXES[metric]
         beside = [other.runs for other in rows if other.dataset == row.dataset]
         for run, of_seed in zip(row.runs, zip(*beside)):
@@ -124,7 +124,7 @@ def epochs(rows, metrics):
     for row in rows:
         for run, metric in itertools.product(row.finished, metrics):
             panel = title_of(row), "epoch", AXES[metric]
-            yield from by_epoch(panel, label(row.name), run, metric)
+            yield from by_epoch(panel, row.name, run, metric)
 
 
 def levels(rows, metrics):

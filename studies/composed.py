@@ -108,7 +108,7 @@ def table(runs):
                 whole = [sum(terms) for terms in by_seed.values() if len(terms) == len(signs)]
                 row.append(difference(whole, digits + 1))
             gains.append(row)
-        print("\n".join(markdown(rows) + [""] + markdown(gains) + [""]))
+        print(markdown(rows), markdown(gains), sep="\n\n", end="\n\n")
     if arms:
         dataset = run.config["dataset"]
         points.sort(key=itemgetter(1))                                  # by series

@@ -126,7 +126,7 @@ def table(runs):
             row.append(f"{reading(run, metric):.1f}")
         row.append("–" if config["l2norm"] else f"{reading(run, 'sigma*'):.3f}")
         rows.append(row)
-    print("\n".join(markdown(rows)))
+    print(markdown(rows))
 
 
 def draw(runs):
