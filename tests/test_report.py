@@ -76,7 +76,7 @@ def run_of(command):
     return paper, cfg, run_folder(paper, cfg)
 
 
-def pretend(command, r1=0.5, finished=True):
+def pretend(command, r1=0.5, finished=True, **last):
     """Make the folder of a command's run as if it had been trained, R@1 = r1 -> the folder"""
     paper, cfg, folder = run_of(command)
     config = {**vars(cfg), "paper": paper, "commit": "c0ffee", "weights_sha256": "c0de",
@@ -89,7 +89,7 @@ def pretend(command, r1=0.5, finished=True):
     line |= {"seen R@1": 0.9, "NMI": r1 + 0.1, "norm mean": 2.0, "norm cv": r1 / 5, "val R@1": r1,
              "levels": [-2.9, 0.1, 3.2], "positive pairs by level": [0.6, 0.3, 0.1],
              "negative pairs by level": [0.1, 0.6, 0.3]}
-    last = line | {"MAP@R": 0.2, "R@1, l2-normalized": r1 - 0.1, "lambda": [r1, 0.01],
+    last |= line | {"MAP@R": 0.2, "R@1, l2-normalized": r1 - 0.1, "lambda": [r1, 0.01],
                    "d_H": [0.9, 0.01], "ten parts": tenths}
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
