@@ -69,7 +69,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "report --paper jrd --table 2c": "there are jrd 1, jrd 2, jrd 3, jrd 4, jrd fig2, jrd fig4",
     "report --plan --dataset glyphs --weights {tmp}/none.pth": "none.pth: no such file",
     "report --curves mdr-glyphs --out curves.pdf": "must end in .png or .svg",
-    "report --list --runs none.tar.xz": "runs are trained in a folder",
+    "report --list --runs none.tar.xz": "--list does nothing with an archive",
 }
 
 

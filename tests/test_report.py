@@ -372,11 +372,11 @@ def test_curves_of_any_runs(out, report, pictures, tmp_path):
     """A setting is the mean of its seeds, a folder itself, finished or not; epochs without R@1 are
     left out of its panel alone; seeds that stand at different epochs share what both have."""
     for name, log in {
-            "mdr-glyphs-s0": """{"epoch": 1, "loss": 4}
-                                {"epoch": 2, "loss": 2, "R@1": 0.5, "seen R@1": 0.75}""",
-            "mdr-glyphs-s1": """{"epoch": 1, "loss": 6}
-                                {"epoch": 2, "loss": 4, "R@1": 0.25}
-                                {"epoch": 3, "loss": 1, "R@1": 0.5}""",
+            "mdr-glyphs-s0": """{"epoch": 1, "loss": 4.0}
+                                {"epoch": 2, "loss": 2.0, "R@1": 0.5, "seen R@1": 0.75}""",
+            "mdr-glyphs-s1": """{"epoch": 1, "loss": 6.0}
+                                {"epoch": 2, "loss": 4.0, "R@1": 0.25}
+                                {"epoch": 3, "loss": 1.0, "R@1": 0.5}""",
             "mdr-glyphs-s1-s0": """{"epoch": 1, "R@1": 0.125}""",       # another setting's name
             "jrd-glyphs-s0": ""}.items():
         Path(out, name).mkdir(parents=True)
