@@ -76,7 +76,7 @@ def write_report(rows, dataset, folder):
         if experiment.picture and any(row.finished for row in of_key):
             points = getattr(figures, experiment.picture)(of_key, experiment.columns)
             bars = experiment.picture != "epochs"
-            if figures.drawn(folder / picture, figures.draw_curves, points, number + note, bars):
+            if figures.redraw(folder / picture, figures.draw_curves, points, number + note, bars):
                 texts.append(f"![{heading}]({picture})")
         for on, on_dataset in itertools.groupby(of_key, attrgetter("dataset")):
             text, of_table = tables.paper_table(list(on_dataset))
@@ -97,11 +97,11 @@ def write_quick(rows, folder, seeds):
     print(f"{tables.pair_table(rows)}\n\nR@1 in % on classes that never trained, last epoch.  "
           f"{GAIN}")
     points = figures.epochs(rows, ["R@1"])
-    figures.drawn(folder / "curves.png", figures.draw_curves, points, "R@1 by epoch")
+    figures.redraw(folder / "curves.png", figures.draw_curves, points, "R@1 by epoch")
     for row in rows:
         if row.baseline and row.finished:
             checkpoint = row.finished[0].folder / "last.pt"
-            figures.drawn(folder / "sheet.png", figures.draw_nearest, checkpoint)
+            figures.redraw(folder / "sheet.png", figures.draw_nearest, checkpoint)
             break
     if not seeds:
         print("next, more seeds, so that gains have intervals:",
@@ -117,17 +117,17 @@ def main(args):
         elif args.everything:
             print(tables.table(folder))
         elif args.curves:
-            draw(args.out or "curves.png", ".svg", figures.draw_runs, folder, args.curves)
+            draw_picture(args.out or "curves.png", ".svg", figures.draw_runs, folder, args.curves)
         elif args.sheet:
             out = args.out or Path(args.sheet).with_name("sheet.png")
-            draw(out, ".jpg", figures.draw_nearest, args.sheet)
+            draw_picture(out, ".jpg", figures.draw_nearest, args.sheet)
         elif args.annotate:
             figures.needed("report.annotate").annotate(Path(args.out or "annotated"))
         else:
             of_list(args, folder)
 
 
-def draw(path, other, function, *args):
+def draw_picture(path, other, function, *args):
     """Draw a picture, a PNG or of another kind."""
     path = Path(path)
     if path.suffix not in (".png", other):

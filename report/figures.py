@@ -91,7 +91,7 @@ def draw_curves(path, points, title, bars=False):
     save(figure, path)
 
 
-def drawn(path, draw, *args):
+def redraw(path, draw, *args):
     """Draw a picture anew -> whether it can be drawn; a line says so, or why it cannot."""
     path.unlink(missing_ok=True)
     try:
