@@ -16,7 +16,7 @@ from report.tables import mean_and_half, mean_and_std
 from support.files import UserError, reason
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
 MARKS = "os^Dv*PX<>hpd8"
 LINES = "-", "--", "-.", ":", (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3))
 AXES = {"loss": "training loss, of each its own objective", "R@1": "R@1 on test classes (%)",
