@@ -32,4 +32,4 @@ def header(title, *packages, threads, device="cpu"):
 
 def table(rows):
     """Print lists of cells, the heads first, as Markdown."""
-    print(*markdown(rows), sep="\n")
+    print(markdown(rows))

@@ -19,7 +19,6 @@ Figures are last-epoch means ± standard deviations over seeds; what was not run
 """
 import csv
 import itertools
-import re
 import shlex
 import sys
 from operator import attrgetter
@@ -35,15 +34,13 @@ from support.files import UserError, atomic
 NOT_THE_PAPERS = """\
 > **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
 schedules of our own and SqueezeNet 1.1: results/cub128/README.md.  Compare differences between \
-rows, not absolute scores.
-
-"""
+rows, not absolute scores."""
 GAIN = ("Gains are differences within a seed: their mean and, from three seeds on, its 95% "
         "Student-t interval, not corrected for the number of gains.")
 
 
 # ---------------------------------------------------------------------------- reports
-def header(dataset, runs):
+def header(runs):
     """From which runs the report was made and by which code, and how to read it."""
     commits, weights, done = set(), set(), [run for run in runs if run.result]
     for run in done:
@@ -51,63 +48,61 @@ def header(dataset, runs):
         commits.add(commit[:12] + commit[40:])
         weights.add(run.config["weights_sha256"][:12])
     command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
-    note = NOT_THE_PAPERS if dataset == "cub128" else ""
     return f"""\
-{note}{len(done)} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, with \
+{len(done)} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, with \
 pretrained weights of SHA-256 {", ".join(sorted(weights))}.  Report made by `{command}`.  \
 tables.csv has its numbers and, with --seed 0, 1, ..., the command of each row.
 
 Shares in %, mean ± standard deviation over seeds, last epoch; the papers' ± are standard \
 deviations too, their [low, high] 95% intervals.  {GAIN}  {tables.CHOSEN}  In figures: 95% \
 intervals over seeds, if there are three or more; in sweeps (of the seeds that all points have) \
-and by level mean ± standard deviation.
-"""
+and by level mean ± standard deviation."""
 
 
 def write_report(rows, dataset, folder):
     """Write report.md, tables.csv and the figures -> the Markdown"""
-    lines = [f"# Report on {NAMES[dataset]}", "", header(dataset, all_runs(rows))]
-    csv_rows = []
+    texts, csv_rows = [f"# Report on {NAMES[dataset]}"], []
+    if dataset == "cub128":
+        texts.append(NOT_THE_PAPERS)
+    texts.append(header(all_runs(rows)))
     if (folder / "README.md").exists():                         # by a person
-        lines += ["What was seen: [README.md](README.md).", ""]
+        texts.append("What was seen: [README.md](README.md).")
     for key, of_key in itertools.groupby(rows, attrgetter("key")):
-        (paper, name), experiment, of_key = key, EXPERIMENTS[key], list(of_key)
+        (paper, name), experiment, of_key = key.split(), EXPERIMENTS[key], list(of_key)
         number = f"{NAMES[paper]}, Table {name}".replace("Table fig", "Fig. ")
         heading, picture = f"{number}: {experiment.title}", f"{paper}-{name}.png"
-        lines += [f"## {heading}", ""]
+        note, *lines = NOTES.get((dataset, paper), [""])
+        texts.append(f"## {heading}")
         if experiment.picture and any(row.finished for row in of_key):
-            note, _ = NOTES.get((dataset, paper), ("", ""))
-            curves = figures.CURVES[experiment.picture](of_key, experiment.columns)
+            points = getattr(figures, experiment.picture)(of_key, experiment.columns)
             bars = experiment.picture != "epochs"
-            if figures.drawn(folder / picture, figures.draw_curves, curves, number + note, bars):
-                lines += [f"![{heading}]({picture})", ""]
+            if figures.redraw(folder / picture, figures.draw_curves, points, number + note, bars):
+                texts.append(f"![{heading}]({picture})")
         for on, on_dataset in itertools.groupby(of_key, attrgetter("dataset")):
             text, of_table = tables.paper_table(list(on_dataset))
-            lines += [f"**{NAMES[on]}**", ""]
-            if (on, paper) in NOTES:
-                lines += [NOTES[on, paper][1], ""]
-            lines += [*text, ""]
+            texts += [f"**{NAMES[on]}**", *lines, text]
             csv_rows += of_table
     with atomic(folder / "tables.csv") as file:
         writer = csv.DictWriter(file, csv_rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(csv_rows)
+    text = "\n\n".join(texts) + "\n"
     with atomic(folder / "report.md") as file:
-        file.write("\n".join(lines).rstrip() + "\n")
-    return "\n".join(lines)
+        file.write(text)
+    return text
 
 
 def write_quick(rows, folder, seeds):
     """The end of --quick: a table of the pairs, their curves and a sheet, the next command."""
-    print(*tables.pair_table(rows), "", "R@1 in % on classes that never trained, last epoch.  "
-          + GAIN, sep="\n")
-    curves = figures.epochs(rows, ["R@1"])
-    if figures.drawn(folder / "curves.png", figures.draw_curves, curves, "R@1 by epoch"):
-        print(f"wrote {folder / 'curves.png'}")
-    methods = [row for row in rows if row.baseline and row.finished]
-    if methods:
-        checkpoint = methods[0].finished[0].folder / "last.pt"
-        figures.drawn(folder / "sheet.png", figures.draw_nearest, checkpoint)
+    print(f"{tables.pair_table(rows)}\n\nR@1 in % on classes that never trained, last epoch.  "
+          f"{GAIN}")
+    points = figures.epochs(rows, ["R@1"])
+    figures.redraw(folder / "curves.png", figures.draw_curves, points, "R@1 by epoch")
+    for row in rows:
+        if row.baseline and row.finished:
+            checkpoint = row.finished[0].folder / "last.pt"
+            figures.redraw(folder / "sheet.png", figures.draw_nearest, checkpoint)
+            break
     if not seeds:
         print("next, more seeds, so that gains have intervals:",
               shlex.join(["bash", "run_all.sh", "--seeds", "3", *sys.argv[1:]]))
@@ -115,41 +110,52 @@ def write_quick(rows, folder, seeds):
 
 # ---------------------------------------------------------------------------- what to do
 def main(args):
-    runs, out = Path(args.runs[0]), args.out and Path(args.out)
-    if args.sheet:
-        return figures.draw_nearest(out or Path(args.sheet).with_name("sheet.png"), args.sheet)
-    if args.annotate:
-        return figures.needed("report.annotate").annotate(out or Path("annotated"))
-    archive = runs.suffix == ".xz"
-    if archive and (args.list or args.plan):
-        raise UserError(f"--runs {runs}: an archive is read; runs are trained in a folder")
+    """Do what a flag of its own says, or list, plan or report the runs that the others select."""
     with unpacked(args.runs) as folder:
         if args.compare:
             print(tables.compare(folder, *args.compare))
-        elif args.curves:
-            figures.draw_runs(out or Path("curves.png"), folder, args.curves)
         elif args.everything:
             print(tables.table(folder))
-        elif args.list:
-            print("\n".join(run.command for run in all_runs(listed(args, folder, True))))
-        elif args.plan:
-            if args.weights not in (None, "random") and not Path(args.weights).is_file():
-                raise UserError(f"--weights {args.weights}: no such file")
-            sys.exit(experiments.plan(listed(args, folder, True)))
+        elif args.curves:
+            draw_picture(args.out or "curves.png", ".svg", figures.draw_runs, folder, args.curves)
+        elif args.sheet:
+            out = args.out or Path(args.sheet).with_name("sheet.png")
+            draw_picture(out, ".jpg", figures.draw_nearest, args.sheet)
+        elif args.annotate:
+            figures.needed("report.annotate").annotate(Path(args.out or "annotated"))
         else:
-            words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
-            out = out or (runs.parent if archive else runs) / "-".join(filter(None, words))
-            report(args, listed(args, folder, not archive), out)
+            of_list(args, folder)
 
 
-def listed(args, folder, code):
-    """The rows of a list that the flags select.  code: as experiments.Training has it"""
-    more = ""
-    for flag in ("weights", "precision"):
-        if getattr(args, flag):
-            more += f" --{flag} {shlex.quote(getattr(args, flag))}"
-    return experiments.selected(folder, code, args.dataset, args.paper, args.table, args.quick,
-                                args.seeds, more)
+def draw_picture(path, other, function, *args):
+    """Draw a picture, a PNG or of another kind."""
+    path = Path(path)
+    if path.suffix not in (".png", other):
+        raise UserError(f"--out {path} must end in .png or {other}")
+    function(path, *args)
+    print(f"wrote {path}")
+
+
+def of_list(args, folder):
+    """List, plan or report the runs that the flags select.  folder: --runs, or unpacked from it"""
+    runs, more, archived = Path(args.runs[0]), "", folder != args.runs[0]
+    if args.weights:
+        more += f" --weights {shlex.quote(args.weights)}"
+    if args.precision:
+        more += f" --precision {args.precision}"
+    rows = experiments.selected(folder, not archived, args.dataset, args.paper, args.table,
+                                args.quick, args.seeds, more)
+    if args.list:
+        for run in all_runs(rows):
+            print(run.command)
+    elif args.plan:
+        if args.weights not in (None, "random") and not Path(args.weights).is_file():
+            raise UserError(f"--weights {args.weights}: no such file")
+        sys.exit(experiments.plan(rows))
+    else:
+        words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
+        beside = runs.parent if archived else runs
+        report(args, rows, Path(args.out or beside / "-".join(filter(None, words))))
 
 
 def report(args, rows, out):
@@ -164,8 +170,8 @@ def report(args, rows, out):
         return write_quick(rows, out, args.seeds)
     text = write_report(rows, args.dataset, out)
     if args.paper or args.table:
-        print(re.sub(r"!\[.*?\)\s*", "", text))                  # without its pictures
-    print(f"wrote {out}/report.md, tables.csv and what figures there are")
+        print(text)
+    print(f"wrote {out}/report.md, tables.csv")
 
 
 # ---------------------------------------------------------------------------- command line
@@ -199,14 +205,12 @@ def parse_args(argv=None):
     flags, args = read_flags(parser, argv, FLAGS)
     idle_alone = "out seeds weights precision"
     args.everything = not vars(flags).keys() - {"runs", *idle_alone.split()}
-    refuse_idle(parser, flags, [
-        ("with --list", args.list, "plan compare curves sheet annotate out"),
-        ("with --plan", args.plan, "compare curves sheet annotate out"),
-        ("with --compare", args.compare, f"curves sheet annotate out {LISTED}"),
-        ("with --curves", args.curves, f"sheet annotate {LISTED}"),
-        ("with --sheet", args.sheet, f"annotate runs {LISTED}"),
-        ("with --annotate", args.annotate, f"runs {LISTED}"),
-        ("without --dataset, --paper, --table or --quick", args.everything, idle_alone)])
+    rules = [("without --dataset, --paper, --table or --quick", args.everything, idle_alone),
+             ("with an archive", args.runs[0].endswith(".xz"), "list plan")]
+    for mode, idle in MODES.items():
+        others = " ".join(MODES.keys() - {mode})
+        rules.append((f"with --{mode}", mode in flags, f"{idle} {others}"))
+    refuse_idle(parser, flags, rules)
     if len(args.compare) not in (0, 2):
         parser.error("--compare takes two")
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")

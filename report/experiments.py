@@ -10,15 +10,12 @@ import sys
 from collections import Counter
 from typing import NamedTuple
 
-import dml_da
-import jrd
-import mdr
+from report.judge import SCRIPTS
 from report.records import Folder
 from support.files import UserError
 from support.layouts import read_dataset
-from support.runs import code_of, read_json, run_folder, why_other
+from support.runs import code_of, run_folder, why_other
 
-SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
          "cub": "CUB", "cars": "Cars", "sop": "SOP", "inshop": "In-Shop",
          "real": "the papers' datasets"}
@@ -55,99 +52,106 @@ PLAIN = """
     Triplet     | --loss triplet --lambda 0 |
     N-pair      | --loss npair --lambda 0   |
     Contrastive | --lambda 0                |"""
-LEVELS = ""
-for levels in ("-1 0 1", "-2 0 2", "-3 0 3", "-3 -1 0 1 3", "-3 -2 0 2 3", "-4 -2 0 2 4",
-               "-6 -3 0 3 6"):
-    name = f"levels {{{levels.replace(' ', ',')}}}"
-    LEVELS += f"""
-    {name} fixed     | --levels {levels} --fixed-levels |
-    {name} learnable | --levels {levels}                | {name} fixed"""
 RETRIEVAL = ("MAP@R", "NMI", "seen R@1")
 
 # Not here: t-SNE of embeddings (MDR Fig. 5, DML-DA Fig. 1a-c, 5 and 7-9), of the runs of Tables 1a
 # and I.  Such pictures did not tell one method from another.
-EXPERIMENTS = {     # (paper, table or figure): what to run
-    ("jrd", "1"): Experiment(
+EXPERIMENTS = {     # paper and table or figure: what to run
+    "jrd 1": Experiment(
         "Recall@K; AMSoftmax is α = 0, not in the paper's table", "cub cars sop", 10, """
         JRD       |           | AMSoftmax
         AMSoftmax | --alpha 0 |""", beside=RETRIEVAL),
-    ("jrd", "2"): Experiment(
+    "jrd 2": Experiment(
         "which representations are joined; in ten parts (SOP: whole)", "cub cars sop", 10, """
         JRD         |                       |
         MRD         | --variant mrd         |
         JRD-C       | --variant jrd-c       |
         JRD-Pooling | --variant jrd-pooling |""", measured="ten parts"),
-    ("jrd", "3"): Experiment(
+    "jrd 3": Experiment(
         "terms of the generalization bound by 1-NN; R@1 in ten parts", "cub", 5, """
         JMMD (alpha=0.1) | --regularizer jmmd --alpha 0.1 |
         JRD (alpha=1)    |                                |""", measured="ten parts"),
-    ("jrd", "4"): Experiment("kernels", "cub", 5, """
+    "jrd 4": Experiment("kernels", "cub", 5, """
         Gaussian (alpha=1)                       | --K 1                                   |
         Laplace (alpha=1)                        | --kernel laplace                        |
         polynomial p=2 (alpha=1e-3)              | --kernel polynomial --alpha 1e-3        |
         polynomial p=5 (alpha=1e-3)              | --kernel polynomial --p 5 --alpha 1e-3  |
         moment-generating exp(x.x') (alpha=1e-3) | --kernel mgf --alpha 1e-3               |"""),
-    ("jrd", "fig2"): Experiment(
+    "jrd fig2": Experiment(
         "λ and d_H against the intra-class penalty of Eq. 4", "cub", 3, """
         AMSoftmax + intra-class penalty | --regularizer intra --alpha {} |""",
         "α", (0, 0.05, 0.1, 0.2, 0.5, 1), columns=("lambda", "d_H", "R@1"), picture="sweep"),
-    ("jrd", "fig4"): Experiment(
+    "jrd fig4": Experiment(
         "R@1 against α", "cub cars sop", 3, "JRD | --alpha {} |", "α", ALPHAS, beside=("jrs",),
         picture="sweep"),
-    ("jrd", "fig5"): Experiment(
+    "jrd fig5": Experiment(
         "R@1 against α for JRD, JMMD and JIntra", "cub", 3, """
         JRD    | --regularizer jrs --alpha {}    |
         JMMD   | --regularizer jmmd --alpha {}   |
         JIntra | --regularizer jintra --alpha {} |""", "α", ALPHAS, picture="sweep"),
-    ("jrd", "fig6"): Experiment(
+    "jrd fig6": Experiment(
         "R@1 over (K, K'); the curves coincide, so a table alone", "cub cars", 3, """
         K' = 1 | --K {} --K-prime 1 |
         K' = 3 | --K {} --K-prime 3 |
         K' = 5 | --K {} --K-prime 5 |""", "K", (1, 3, 5)),
-    ("mdr", "1a"): Experiment("Recall@K", "cub cars", 10, TRIPLET_256, beside=RETRIEVAL),
-    ("mdr", "1b"): Experiment("Recall@K", "sop inshop", 5, TRIPLET_256),
-    ("mdr", "2a"): Experiment("backbones", "cub cars", 5, """
+    "mdr 1a": Experiment("Recall@K", "cub cars", 10, TRIPLET_256, beside=RETRIEVAL),
+    "mdr 1b": Experiment("Recall@K", "sop inshop", 5, TRIPLET_256),
+    "mdr 2a": Experiment("backbones", "cub cars", 5, """
         R18     | --backbone resnet18 --lambda 0     |
         R18+MDR | --backbone resnet18                | R18
         R50     | --backbone resnet50 --lambda 0     |
         R50+MDR | --backbone resnet50                | R50
         IBN     | --backbone bn_inception --lambda 0 |
         IBN+MDR | --backbone bn_inception            | IBN"""),
-    ("mdr", "2b"): Experiment("losses", "cub cars", 10, """
+    "mdr 2b": Experiment("losses", "cub cars", 10, """
         Contrastive     | --loss contrastive --lambda 0 |
         Contrastive+MDR | --loss contrastive            | Contrastive
         Margin          | --loss margin --lambda 0      |
         Margin+MDR      | --loss margin                 | Margin
         Triplet         | --loss triplet --lambda 0     |
         Triplet+MDR     | --loss triplet                | Triplet""", beside=RETRIEVAL),
-    ("mdr", "2c"): Experiment("configurations of the levels", "cub", 5, LEVELS),
-    ("mdr", "3"): Experiment("l2 norm at inference only", "cub", 10, """
+    "mdr 2c": Experiment("configurations of the levels", "cub", 5, """
+        levels {-1,0,1} fixed          | --levels -1 0 1 --fixed-levels |
+        levels {-1,0,1} learnable      | --levels -1 0 1      | levels {-1,0,1} fixed
+        levels {-2,0,2} fixed          | --levels -2 0 2 --fixed-levels |
+        levels {-2,0,2} learnable      | --levels -2 0 2      | levels {-2,0,2} fixed
+        levels {-3,0,3} fixed          | --levels -3 0 3 --fixed-levels |
+        levels {-3,0,3} learnable      | --levels -3 0 3      | levels {-3,0,3} fixed
+        levels {-3,-1,0,1,3} fixed     | --levels -3 -1 0 1 3 --fixed-levels |
+        levels {-3,-1,0,1,3} learnable | --levels -3 -1 0 1 3 | levels {-3,-1,0,1,3} fixed
+        levels {-3,-2,0,2,3} fixed     | --levels -3 -2 0 2 3 --fixed-levels |
+        levels {-3,-2,0,2,3} learnable | --levels -3 -2 0 2 3 | levels {-3,-2,0,2,3} fixed
+        levels {-4,-2,0,2,4} fixed     | --levels -4 -2 0 2 4 --fixed-levels |
+        levels {-4,-2,0,2,4} learnable | --levels -4 -2 0 2 4 | levels {-4,-2,0,2,4} fixed
+        levels {-6,-3,0,3,6} fixed     | --levels -6 -3 0 3 6 --fixed-levels |
+        levels {-6,-3,0,3,6} learnable | --levels -6 -3 0 3 6 | levels {-6,-3,0,3,6} fixed"""),
+    "mdr 3": Experiment("l2 norm at inference only", "cub", 10, """
         Triplet                            | --lambda 0 |
         Triplet (L2 norm at inference)     | --lambda 0 | Triplet
         Triplet+MDR                        |            |
         Triplet+MDR (L2 norm at inference) |            | Triplet+MDR""",
         measured="l2 norm at inference"),
-    ("mdr", "fig3a"): Experiment("R@1 against the embedding's width", "cub cars", 3, """
+    "mdr fig3a": Experiment("R@1 against the embedding's width", "cub cars", 3, """
         Triplet        | --lambda 0 --dim {}          |
         Triplet+L2Norm | --lambda 0 --l2norm --dim {} | Triplet
         Triplet+MDR    | --dim {}                     | Triplet""",
         "d", (64, 128, 256, 512), picture="sweep"),
-    ("mdr", "fig3b"): Experiment(
+    "mdr fig3b": Experiment(
         "learning curves of train and test", "cub", 10, TRIPLET, columns=("R@1", "seen R@1"),
         picture="epochs"),
-    ("mdr", "fig4"): Experiment(
+    "mdr fig4": Experiment(
         "norms of the test embeddings", "cub", 10, TRIPLET, columns=("norm mean", "norm cv"),
         picture="epochs"),
-    ("mdr", "fig6"): Experiment("pairs at each level", "cub", 10, "Triplet+MDR | |",
+    "mdr fig6": Experiment("pairs at each level", "cub", 10, "Triplet+MDR | |",
                                 picture="levels"),
-    ("dml_da", "I"): Experiment("NMI and Recall@K", "cars cub sop", 10, PLAIN + """
+    "dml_da I": Experiment("NMI and Recall@K", "cars cub sop", 10, PLAIN + """
         DML-DA triplet     | --loss triplet | Triplet
         DML-DA N-pair      | --loss npair   | N-pair
         DML-DA contrastive |                | Contrastive""",
         beside=("MAP@R", "seen R@1", "D_avg mean")),
-    ("dml_da", "fig1d"): Experiment("R@1 of train and test", "cars", 10, PLAIN + """
+    "dml_da fig1d": Experiment("R@1 of train and test", "cars", 10, PLAIN + """
         DML-DA contrastive | | Contrastive""", columns=("R@1", "seen R@1"), picture="epochs"),
-    ("dml_da", "fig3"): Experiment(
+    "dml_da fig3": Experiment(
         "R@K with and without the correlation term; the curves coincide, so a table alone", "cars",
         5, """
         DML-DA triplet      | --loss triplet                   | DML-DA⁻ triplet
@@ -158,7 +162,7 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         DML-DA⁻ contrastive | --regularizer da-                |""",
         columns=("R@1", "R@2", "R@4", "R@8", "R@16", "R@32", "R@64", "R@128"),
         beside=("alpha min", "alpha mean", "alpha max")),
-    ("dml_da", "fig4"): Experiment("NMI with each regularizer", "cars cub sop", 5, PLAIN + """
+    "dml_da fig4": Experiment("NMI with each regularizer", "cars cub sop", 5, PLAIN + """
         triplet+EN      | --loss triplet --regularizer en  | Triplet
         triplet+GOR     | --loss triplet --regularizer gor | Triplet
         triplet+DA      | --loss triplet                   | Triplet
@@ -168,47 +172,44 @@ EXPERIMENTS = {     # (paper, table or figure): what to run
         contrastive+EN  | --regularizer en                 | Contrastive
         contrastive+GOR | --regularizer gor                | Contrastive
         contrastive+DA  |                                  | Contrastive""", columns=("NMI",)),
-    ("dml_da", "fig6"): Experiment("NMI against λ", "cars", 3, """
+    "dml_da fig6": Experiment("NMI against λ", "cars", 3, """
         DML-DA triplet     | --loss triplet --lambda {} |
         DML-DA N-pair      | --loss npair --lambda {}   |
         DML-DA contrastive | --lambda {}                |""", "λ", (0.5, 2, 5, 7, 10, 15, 25),
         columns=("NMI",), beside=("D_avg mean",), picture="sweep")}
 # Each paper's first table, and its two rows that --quick runs; JRD has no gain.
-HEADLINES = {("mdr", "1a"): ("Triplet", "Triplet+MDR"),
-             ("dml_da", "I"): ("N-pair", "DML-DA N-pair"), ("jrd", "1"): ("AMSoftmax", "JRD")}
+HEADLINES = {"mdr 1a": ("Triplet", "Triplet+MDR"),
+             "dml_da I": ("N-pair", "DML-DA N-pair"), "jrd 1": ("AMSoftmax", "JRD")}
 
 
 # ---------------------------------------------------------------------------- glyphs and cub128
 # A stand-in has each experiment of the papers on CUB or Cars, once, but for other backbones and
 # 256 × 256 images.
-# Flags on cub128 besides a row's own, {(paper, words among these): flags}; MDR explored at 25.
-CUB128_FLAGS = {("mdr", ""): " --iterations 25", ("mdr", "--l2norm"): " --lr 1e-4",
-                ("dml_da", "--loss npair"): " --lr 1e-5"}
+STAND_INS = ("glyphs", "cub128")
+# Flags on cub128 besides a row's own, {a word of its paper and flags: flags}; MDR explored at 25.
+CUB128_FLAGS = {"mdr": " --iterations 25", "--l2norm": " --lr 1e-4", "npair": " --lr 1e-5"}
 # What the title of a picture and a line above a table say of the runs
 NOTES = {("cub128", "mdr"): (
     ", exploring at 25 iterations per epoch", "Exploring runs: 25 iterations per epoch, from seed "
     "0 on.  The deciding ones have 50, and seeds 3 to 10: results/cub128/decided.md.")}
-STAND_INS = {"glyphs": None, "cub128": 3}           # how many seeds, None: the experiment's
 
 
 class Row(NamedTuple):
     """A row of a table on a dataset"""
-    key: tuple                  # paper, table
-    name: object                # a text; of a sweep (series, symbol, value)
+    key: str                    # of EXPERIMENTS
+    paper: str
+    table: str
+    name: str
     dataset: str
     flags: str
-    baseline: object            # the name of the row that its gain is over, or None
+    baseline: str               # the name of the row that its gain is over, or None
+    point: tuple                # of a sweep: series, symbol, value
     seeds: int                  # how many are planned
-    runs: list = []             # its trainings, of as many seeds as any row of the list has
+    runs: list                  # its trainings, of as many seeds as any row of the list has
 
     @property
     def finished(self):
         return [run for run in self.runs if run.result]
-
-
-def label(name):
-    """The name of a row as a text"""
-    return name if isinstance(name, str) else "{}, {} = {:g}".format(*name)
 
 
 def cells(text):
@@ -217,63 +218,62 @@ def cells(text):
 
 
 def lines_of(experiment, dataset):
-    """The name, the flags and the baseline of each row of an experiment on a dataset"""
+    """The name, the flags, the baseline and the point of each row of an experiment on a dataset"""
     symbol, values = experiment.symbol, experiment.values
     if dataset == "glyphs" and symbol == "d":
         values = [width // 8 for width in values]
-    for name, flags, baseline in cells(experiment.rows):
+    for series, flags, baseline in cells(experiment.rows):
         if not values:
-            yield name, flags, baseline or None
+            yield series, flags, baseline or None, None
         for value in values:
-            at, over = flags.format(value), None
+            at, with_value, over = f", {symbol} = {value:g}", flags.format(value), None
             if baseline:
-                over = baseline, symbol, value
+                over = baseline + at
             elif value and 0 in values:
-                over = name, symbol, 0
+                over = f"{series}, {symbol} = 0"
             elif value == 0:            # without its penalty a loss is the same in every series
-                at = "--alpha 0"
-            yield (name, symbol, value), at, over
+                with_value = "--alpha 0"
+            yield series + at, with_value, over, (series, symbol, value)
 
 
 def rows_of(key, dataset, quick, seeds):
-    """The rows of an experiment on each of its datasets that `dataset` stands for"""
-    experiment, rows, usual = EXPERIMENTS[key], [], 5
-    datasets = experiment.datasets.split()
-    stand_in = dataset in STAND_INS and ("cub" in datasets or "cars" in datasets)
+    """The rows of an experiment on each of its datasets that `dataset` stands for, without runs"""
+    experiment, rows = EXPERIMENTS[key], []
+    (paper, table), datasets = key.split(), experiment.datasets.split()
+    stand_in = dataset in STAND_INS and datasets[0] in ("cub", "cars")
     if stand_in:
-        datasets, usual = [dataset], STAND_INS[dataset] or experiment.seeds
+        datasets = [dataset]
+    usual = {"glyphs": experiment.seeds, "cub128": 3}.get(dataset, 5)
     if quick:                   # which ends on two cores in ten minutes, the installation too
         usual = 1
     for on in datasets:
-        for name, flags, baseline in lines_of(experiment, on):
+        for name, flags, baseline, point in lines_of(experiment, on):
             unlike = stand_in and re.search("--(backbone|size)", flags)
             if dataset not in (on, "real") or unlike or quick and name not in HEADLINES[key]:
                 continue
-            for (paper, words), more in CUB128_FLAGS.items():
-                if on == "cub128" and paper == key[0] and words in flags:
-                    flags += more
-            rows.append(Row(key, name, on, flags, baseline, seeds or usual))
+            if on == "cub128":
+                for word, more in CUB128_FLAGS.items():
+                    if word in f"{paper} {flags}":
+                        flags += more
+            rows.append(Row(key, paper, table, name, on, flags, baseline, point, seeds or usual,
+                            []))
     return rows
 
 
 def selected(runs, code, dataset, paper, table, quick, seeds, more):
     """The rows that the flags select, with their trainings in the folder runs.  code: as Training
     has it; more: flags of every command.  UserError if there are no rows."""
-    rows, tables = [], []
+    rows = []
     for key in HEADLINES if quick else EXPERIMENTS:
-        of_key = rows_of(key, dataset, quick, seeds)
-        if of_key and paper in (None, key[0]):
-            tables.append(" ".join(key))
-            if table in (None, key[1].lower()):
-                rows += of_key
+        of_paper, name = key.split()
+        if paper in (None, of_paper) and table in (None, name.lower()):
+            rows += rows_of(key, dataset, quick, seeds)
     if not rows:
-        known = ", ".join(tables) or "no tables"
-        raise UserError(f"nothing to run on {NAMES[dataset]}: there are {known}")
+        raise UserError(f"nothing to run on {NAMES[dataset]}: there are {', '.join(EXPERIMENTS)}")
     most = max(row.seeds for row in rows)
-    for i, row in enumerate(rows):
-        runs_of_row = [training(row.key[0], row.dataset, row.flags + more, seed, runs, code)
-                       for seed in range(most)]
-        rows[i] = row._replace(runs=runs_of_row)
+    for row in rows:
+        for seed in range(most):
+            row.runs.append(training(row.paper, row.dataset, row.flags + more, seed, runs, code))
     return rows
 
 
@@ -283,13 +283,12 @@ class Training(Folder):
     another run; in an archive it is not, and reports name the commits."""
 
     def __init__(self, paper, dataset, flags, seed, runs, code):
-        words = ["python", f"{paper}.py", "--dataset", dataset, *shlex.split(flags)]
-        self.setting = shlex.join(words)                                # of any seed
+        words = shlex.split(f"python {paper}.py --dataset {dataset} {flags}")
+        self.paper, self.setting = paper, shlex.join(words)             # the command of any seed
         words += ["--seed", str(seed)]
         if runs != "runs":
             words += ["--out", runs]
-        self.paper, self.command = paper, shlex.join(words)
-        self.cfg = SCRIPTS[paper].parse_args(words[2:])
+        self.command, self.cfg = shlex.join(words), SCRIPTS[paper].parse_args(words[2:])
         self.folder = run_folder(paper, self.cfg)
         self.settings = {"paper": paper, **vars(self.cfg)}
         if code:
@@ -299,11 +298,6 @@ class Training(Folder):
     def why_other(self):
         """Why the folder does not hold this run, in words; "" if it does, or holds none"""
         return why_other(self.folder, self.settings)
-
-    @functools.cached_property
-    def result(self):
-        """None of a run that is not finished"""
-        return None if self.why_other else read_json(self.folder / "result.json")
 
     @property
     def state(self):
@@ -322,8 +316,8 @@ def all_runs(rows):
     """Each training of the rows once: the headlines', then others'; seed 0 of all, 1, ..."""
     wanted, runs = [], {}
     for row in rows:
-        for seed, run in enumerate(row.runs[:row.seeds]):
-            wanted.append((row.key not in HEADLINES, seed, len(wanted), run))
+        for seed in range(row.seeds):
+            wanted.append((row.key not in HEADLINES, seed, len(wanted), row.runs[seed]))
     for *_, run in sorted(wanted):
         runs.setdefault(run.folder, run)
     return list(runs.values())
@@ -333,24 +327,22 @@ def plan(rows):
     """The plan on stderr; on stdout the commands that are left and can start -> the exit status,
     3 if a dataset is missing"""
     runs, missing = all_runs(rows), {}
-    for run in runs:
-        dataset = run.cfg.dataset
-        if dataset != "glyphs" and dataset not in missing:
-            missing[dataset] = ""
-            try:
+    for dataset, run in {run.cfg.dataset: run for run in runs}.items():
+        try:
+            if dataset != "glyphs":
                 read_dataset(dataset, run.cfg.data_root)
-            except UserError as error:
-                missing[dataset] = f"missing: {error}\n"
+        except UserError as error:
+            missing[dataset] = f"missing: {error}"
     counts = ", ".join(f"{n} {state}" for state, n in Counter(run.state for run in runs).items())
     tables = {row.key for row in rows}
-    text = f"plan: {len(runs)} runs for {len(tables)} tables and figures, {counts}\n"
+    lines = [f"plan: {len(runs)} runs for {len(tables)} tables and figures, {counts}"]
     stale = [run for run in runs if run.why_other]
     if stale:
-        text += (f"  Stale runs are not listed below; {stale[0].folder} holds a run "
-                 f"{stale[0].why_other}.  Delete stale folders to train them anew, or give --runs "
-                 "another folder.\n")
-    print(text + "".join(missing.values()), end="", file=sys.stderr, flush=True)
+        lines.append(f"  Stale runs are not listed below; {stale[0].folder} holds a run "
+                     f"{stale[0].why_other}.  Delete stale folders to train them anew, or give "
+                     "--runs another folder.")
+    print(*lines, *missing.values(), sep="\n", file=sys.stderr, flush=True)
     for run in runs:
-        if run.state in ("begun", "to do") and not missing.get(run.cfg.dataset):
+        if run.state in ("begun", "to do") and run.cfg.dataset not in missing:
             print(run.command)
-    return 3 if any(missing.values()) else 0
+    return 3 if missing else 0

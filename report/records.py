@@ -20,20 +20,20 @@ from support.runs import read_json
 PERCENT = re.compile(r"(seen |val )?R@\d+(, l2-normalized)?|NMI|MAP@R")
 INTERVAL = re.compile("R@|lambda|d_H|H-div")    # in result.json [mean, half-width]
 NAMES_IN_RUNS = {"R@1 (fraction)": "R@1", "lambda_NN": "lambda", "H-divergence_NN": "d_H"}
-NO_FIGURES = ("lr", "images/s", "seconds")
 
 
 # ---------------------------------------------------------------------------- a run's folder
 def read_lines(path):
     """A file of JSON lines -> its rows, dicts.  UserError if it is damaged or not there."""
     try:
-        return [dict(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError, TypeError):
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
         raise UserError(f"{path} is damaged, or not there")
 
 
 class Folder:
     """A run's folder, of which each file is read once."""
+    why_other = ""              # in words, if it holds another run than it should
 
     def __init__(self, folder):
         self.folder = folder
@@ -49,24 +49,20 @@ class Folder:
     @functools.cached_property
     def result(self):
         """None of a run that is not finished"""
-        return read_json(self.folder / "result.json")
+        return None if self.why_other else read_json(self.folder / "result.json")
 
     @functools.cached_property
     def figures(self):
         """{part: {metric: value}} of a finished run.  Two more parts measure the last epoch as
         papers do: "ten parts" (JRD's Tables 2 and 3) and "l2 norm at inference" (MDR's Table 3)."""
-        last = self.result["last epoch"] | self.log[-1] | self.result["last epoch"]
-        tenths, normalized = last | last.get("ten parts", {}), {}
+        last = self.result["last epoch"] | self.log[-1]
+        tenths = last | last.get("ten parts", {})
         for name, ours in NAMES_IN_RUNS.items():
             tenths[name] = tenths.get(ours)
-        for name, value in last.items():
-            name, found, _ = name.partition(", l2-normalized")
-            if found:
-                normalized[name] = value
-        parts = {"last epoch": last, "ten parts": tenths, "l2 norm at inference": normalized}
-        for part in ("best on test", "pretrained backbone"):
-            parts[part] = self.result.get(part) or {}
-        return {part: in_paper_units(row) for part, row in parts.items()}
+        parts = self.result | {
+            "last epoch": last, "ten parts": tenths,
+            "l2 norm at inference": {name: last.get(f"{name}, l2-normalized") for name in last}}
+        return {part: in_paper_units(row) for part, row in parts.items() if isinstance(row, dict)}
 
 
 def in_paper_units(row):
@@ -79,7 +75,7 @@ def in_paper_units(row):
         if isinstance(value, list):
             for i, entry in enumerate(value, 1):
                 figures[f"{metric}, {i}"] = entry
-        elif isinstance(value, float) and metric not in NO_FIGURES:
+        elif isinstance(value, float):
             figures[metric] = 100 * value if PERCENT.fullmatch(metric) else value
     return figures
 
@@ -96,15 +92,15 @@ def unpacked(paths):
     if len(paths) == 1 and not str(paths[0]).endswith(".tar.xz"):
         yield paths[0]
         return
-    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
     with tempfile.TemporaryDirectory() as folder:
         for path in map(Path, paths):
             try:        # all of it first: tarfile takes damage in the middle for the archive's end
                 archive = tarfile.open(fileobj=io.BytesIO(lzma.decompress(path.read_bytes())))
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)   # Python 3.11.4
                 for file in archive:
                     if file.isfile() and Path(folder, file.name).exists():
                         raise UserError(f"{path}: {file.name} is in another archive too")
-                archive.extractall(folder, **safely)
+                archive.extractall(folder)
             except (OSError, lzma.LZMAError, tarfile.TarError) as error:
                 raise UserError(f"cannot read the archive {path} ({error}); --runs takes one "
                                 "folder, or archives (.tar.xz)")
@@ -112,24 +108,24 @@ def unpacked(paths):
 
 
 def folders_of(runs, file="result.json"):
-    """{setting: {seed: Folder}} of those that have a file, whatever the experiment list"""
+    """{setting: {seed: Folder}} of the runs that have a file, whatever the experiment list.
+    UserError: there are none."""
     settings = {}
-    for path in sorted(Path(runs).glob(f"*-s*/{file}")):
-        if file == "result.json" and not path.with_name("config.json").exists():
-            raise UserError(f"{path.parent} has no config.json: was it copied in part?")
-        name = re.fullmatch(r"(.*)-s(\d+)", path.parent.name)           # no copy of a run's folder
-        if name:
-            settings.setdefault(name[1], {})[int(name[2])] = Folder(path.parent)
+    for path in sorted(Path(runs).glob(f"*/{file}")):
+        setting, _, seed = path.parent.name.rpartition("-s")
+        if seed.isdecimal():                                  # no copy of a run's folder
+            if not path.with_name("config.json").exists():
+                raise UserError(f"{path.parent} has no config.json: was it copied in part?")
+            settings.setdefault(setting, {})[int(seed)] = Folder(path.parent)
+    if not settings:
+        raise UserError(f"no run with a {file} under {runs}")
     return settings
 
 
 def finished(path):
-    """The finished runs of a folder or of an archive, Folders, one by one.  UserError: none"""
+    """The finished runs of a folder or of an archive, Folders, one by one"""
     with unpacked([path]) as folder:
-        settings = folders_of(folder)
-        if not settings:
-            raise UserError(f"no finished run under {path}")
-        for runs in settings.values():
+        for runs in folders_of(folder).values():
             yield from runs.values()
 
 
@@ -140,8 +136,7 @@ def seeds_of(runs, name, file="result.json"):
     for setting, folders in settings.items():
         if name == setting or name in [run.folder.name for run in folders.values()]:
             return folders
-    known = ", ".join(settings) or "none"
-    raise UserError(f"no run {name} with a {file} under {runs}: there are {known}")
+    raise UserError(f"no run {name} with a {file} under {runs}: there are {', '.join(settings)}")
 
 
 def pivot(runs):

@@ -2,22 +2,26 @@
 import re
 import statistics
 from collections import defaultdict
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 
 from eval import confidence_interval
-from report.experiments import EXPERIMENTS, NAMES, label
+from report.experiments import EXPERIMENTS, NAMES, cells
 from report.records import PERCENT, folders_of, gains, pivot, read_lines, reading, seeds_of
 from support.files import UserError
 from support.layouts import SMALLER
 from support.runs import differences
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
-COLUMNS = {     # of the table of every run: part and metric
-    "unseen R@1, last epoch": ("last epoch", "R@1"), "best on test*": ("best on test", "R@1"),
-    "pretrained": ("pretrained backbone", "R@1"), "seen R@1": ("last epoch", "seen R@1"),
-    "MAP@R": ("last epoch", "MAP@R"), "NMI": ("last epoch", "NMI")}
+COLUMNS = cells("""
+    unseen R@1, last epoch | last epoch          | R@1
+    best on test*          | best on test        | R@1
+    pretrained             | pretrained backbone | R@1
+    seen R@1               | last epoch          | seen R@1
+    MAP@R                  | last epoch          | MAP@R
+    NMI                    | last epoch          | NMI""")     # of all runs: head, part, metric
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
 
 
@@ -32,9 +36,8 @@ def mean_and_std(values):
 def spread(values, digits=1):
     """'mean ± std', the mean alone of a single value, – of none"""
     mean, std = mean_and_std(values)
-    if mean is None:
-        return "–"
-    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
+    text = "–" if mean is None else f"{mean:.{digits}f}"
+    return text if std is None else f"{text} ± {std:.{digits}f}"
 
 
 def each(values, digits=1):
@@ -42,10 +45,6 @@ def each(values, digits=1):
     if len(values) > 3:
         return spread(values, digits)
     return ", ".join(f"{x:.{digits}f}" for x in values) or "not run"
-
-
-def interval(low, high, digits=2):
-    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
 def mean_and_half(values):
@@ -64,18 +63,17 @@ def difference(values, digits=2):
     if mean is None:
         return "–"
     text = f"{round(mean, digits) + 0:+.{digits}f}"                     # + 0: not -0.00
-    return text if half is None else f"{text} {interval(mean - half, mean + half, digits)}"
+    if half is not None:
+        text += f" [{mean - half:+.{digits}f}, {mean + half:+.{digits}f}]"
+    return text
 
 
 def markdown(rows):
-    """Lists of cells, the heads first -> the lines of an aligned table."""
-    lines = []
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        lines.append("| " + " | ".join(map(str.ljust, row, widths)) + " |")
-    rule = "|".join("-" * (width + 2) for width in widths)
-    lines.insert(1, f"|{rule}|")
-    return lines
+    """Lists of cells, the heads first -> an aligned table"""
+    cells_of_rows = np.char.ljust(rows, np.char.str_len(rows).max(0))
+    lines = [f"| {' | '.join(row)} |" for row in cells_of_rows]
+    lines.insert(1, re.sub("[^|]", "-", lines[0]))
+    return "\n".join(lines)
 
 
 # ---------------------------------------------------------------------------- a paper's table
@@ -98,7 +96,7 @@ def published(key, dataset):
     entries = []
     for entry in PAPER_NUMBERS:
         here = dataset == "glyphs" or entry["dataset"] == SMALLER.get(dataset, dataset)
-        if here and (entry["paper"], entry["table"]) == key:
+        if here and key == f"{entry['paper']} {entry['table']}":
             entries.append(entry)
     return entries
 
@@ -109,56 +107,60 @@ def printed(entry):
     if "std" in entry:
         return f"{value} ± {entry['std']}"
     if "ci95" in entry:
-        half = entry["ci95"]
-        digits = max(len(str(x).partition(".")[2]) for x in (value, half))
-        return f"{value} {interval(value - half, value + half, digits).replace('+', '')}"
+        value, half = Decimal(str(value)), Decimal(str(entry["ci95"]))
+        return f"{value} [{value - half}, {value + half}]"
     return str(value)
 
 
+def figures_in(table, row, metric, paper):
+    """A row's figures of a metric -> {head: cell} of the Markdown, {head: value} of the CSV"""
+    n, last = len(row.finished), table[row.name, "last epoch", metric]
+    gain = gains(last, table[row.baseline, "last epoch", metric])
+    best = table[row.name, "best on test", metric].values()
+    before = table[row.name, "pretrained backbone", metric].values()
+    (ours, std), (chosen, chosen_std) = mean_and_std(last.values()), mean_and_std(best)
+    (gained, half), (pretrained, _) = mean_and_half(gain), mean_and_std(before)
+    digits = 1 if PERCENT.fullmatch(metric) else 3
+    texts = {f"**ours**, last epoch, n = {n}": f"**{spread(last.values(), digits)}**",
+             f"gain over {row.baseline}, n = {len(gain)}": difference(gain, digits + 1),
+             "best on test*": spread(best, digits)}
+    if not n:                                           # ours None: α without DML-DA
+        texts, ours = {"not run": "–"}, "not run"
+    return texts, {
+        "paper": row.paper, "table": row.table, "row": row.name, "dataset": row.dataset,
+        "metric": metric, "paper's figure": paper, "ours": ours, "our std": std,
+        "seeds": len(last), "best on test, not to report": chosen,
+        "best on test's std": chosen_std, "before training": pretrained,
+        "command": row.runs[0].setting, "rate": row.runs[0].cfg.lr, "baseline": row.baseline,
+        "gain": gained, "gain's half-width": half, "gain's seeds": len(gain)}
+
+
 def paper_table(rows):
-    """A table on one dataset, metrics across as in the paper -> Markdown lines, CSV rows"""
+    """A table on one dataset, metrics across as in the paper -> Markdown, CSV rows"""
     key, dataset, table = rows[0].key, rows[0].dataset, pivot(figures_of(rows))
     entries, experiment = published(key, dataset), EXPERIMENTS[key]
-    metrics = [entry["metric"] for entry in entries] or list(experiment.columns)
-    metrics = list(dict.fromkeys(metrics + list(experiment.beside)))
+    metrics = dict.fromkeys(entry["metric"] for entry in entries) or experiment.columns
+    metrics = [*metrics, *experiment.beside]
     if dataset == "glyphs":
         metrics = [metric for metric in metrics if not re.match(r"R@\d\d", metric)]
-    lines, csv_rows = [["", ""] + metrics], []
+    lines, csv_rows = [["", "", *metrics]], []
     for row in rows:
         texts, papers = defaultdict(dict), {}               # {head: {metric: cell}}
-        n, baseline = len(row.finished), row.baseline and label(row.baseline)
         for entry in entries:
             if entry["row"] == row.name:
                 texts[f"paper, {NAMES[entry['dataset']]}"][entry["metric"]] = printed(entry)
                 if dataset != "glyphs":                     # which no paper has
                     papers[entry["metric"]] = entry["value"]
         for metric in metrics:
-            last = table[row.name, "last epoch", metric]
-            gain = gains(last, table[row.baseline, "last epoch", metric])
-            best = table[row.name, "best on test", metric].values()
-            before = table[row.name, "pretrained backbone", metric].values()
-            digits = 1 if PERCENT.fullmatch(metric) else 3
-            (ours, std), (chosen, chosen_std) = mean_and_std(last.values()), mean_and_std(best)
-            gained, half = mean_and_half(gain)
-            if n:                                           # ours None: α without DML-DA
-                head = f"**ours**, last epoch, n = {n}"
-                texts[head][metric] = f"**{spread(last.values(), digits)}**"
-            else:
-                texts["not run"][metric], ours = "–", "not run"
-            texts[f"gain over {baseline}, n = {len(gain)}"][metric] = difference(gain, digits + 1)
-            texts["best on test*"][metric] = spread(best, digits)
-            csv_rows.append({
-                "paper": key[0], "table": key[1], "row": label(row.name), "dataset": dataset,
-                "metric": metric, "paper's figure": papers.get(metric), "ours": ours,
-                "our std": std, "seeds": len(last), "best on test, not to report": chosen,
-                "best on test's std": chosen_std, "before training": mean_and_std(before)[0],
-                "command": row.runs[0].setting, "rate": row.runs[0].cfg.lr, "baseline": baseline,
-                "gain": gained, "gain's half-width": half, "gain's seeds": len(gain)})
-        name = f"**{label(row.name)}**"
+            ours, csv_row = figures_in(table, row, metric, papers.get(metric))
+            csv_rows.append(csv_row)
+            for head, text in ours.items():
+                texts[head][metric] = text
+        name = f"**{row.name}**"
         for head, by_metric in texts.items():
             line = [by_metric.get(metric, "–") for metric in metrics]
             if set(line) != {"–"} or head == "not run":
-                lines.append([name, head] + line)
+                lines.append([name, head, *line])
                 name = ""
     return markdown(lines), csv_rows
 
@@ -179,59 +181,48 @@ def pair_table(rows):
 # ---------------------------------------------------------------------------- whatever was run
 def table(runs):
     """Every finished run of a folder as Markdown, a row per setting."""
-    lines = [["run", "seeds"] + list(COLUMNS) + ["code"]]
+    lines = [["run", "seeds", *(head for head, _, _ in COLUMNS), "code"]]
     for name, folders in folders_of(runs).items():
-        figures, codes = pivot((name, seed, run.figures) for seed, run in folders.items()), {}
+        figures = pivot((name, seed, run.figures) for seed, run in folders.items())
+        codes = {str(run.config.get("code")) for run in folders.values()}
         line = [name, str(len(folders))]
-        for part, metric in COLUMNS.values():
+        for _, part, metric in COLUMNS:
             line.append(spread(figures[name, part, metric].values()))
-        for run in folders.values():
-            codes[str(run.config.get("code"))] = True
-        lines.append(line + [", ".join(codes)])
-    if len(lines) == 1:
-        raise UserError(f"no finished run under {runs}")
-    return "\n".join(markdown(lines)) + f"""
+        lines.append([*line, ", ".join(sorted(codes))])
+    return f"""{markdown(lines)}
 
 %, mean ± standard deviation over seeds.  {CHOSEN}  Pretrained: before training; jrd.py, mdr.py \
 and dml_da.py resize images differently, so compare it within a script alone."""
 
 
-def settings_that_differ(one, other):
-    """Two runs -> {setting: its values in both}.  UserError: they were tested on other images."""
-    differ = differences({"code": None} | one.config, {"code": None} | other.config)
-    datasets = {Path(run.config["dataset"]).name for run in (one, other)}
-    if len(datasets) > 1 or differ.keys() & {"images of test", "images of gallery"}:
-        raise UserError(f"{one.folder.name} and {other.folder.name} were tested on different "
-                        "images: their figures have no difference to speak of")
-    for name in ("name", "seed", "splits", "images of train", "images of val"):
-        differ.pop(name, None)
-    if "paper" in differ:
-        differ.pop("code", None)
-    return differ
-
-
 def compare(runs, *names):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
-    differences within a seed; then the settings in which they differ -> Markdown"""
+    differences within a seed; then the settings in which they differ -> Markdown.  UserError: they
+    have no seed in common, or were tested on different images."""
     one, other = seeds_of(runs, names[0]), seeds_of(runs, names[1])
-    pairs, differ = [(one[seed], other[seed]) for seed in sorted(one) if seed in other], {}
-    if not pairs:
+    seeds, differ = sorted(one.keys() & other.keys()), {}
+    if not seeds:
         raise UserError(f"{' and '.join(names)} have no seed in common")
-    heads = [run.folder.name.rpartition("-s")[0] for run in pairs[0]]
-    lines = [["last epoch"] + heads + ["difference"]]
-    for metric in pairs[0][0].figures["last epoch"]:
-        a, b = zip(*[(reading(ours, metric), reading(theirs, metric)) for ours, theirs in pairs])
+    for seed in seeds:
+        ours, theirs = one[seed].config, other[seed].config
+        differ |= differences(ours, theirs)
+        if Path(ours["dataset"]).name != Path(theirs["dataset"]).name:
+            differ["images of test"] = True
+    heads = [side[seeds[0]].folder.name.rpartition("-s")[0] for side in (one, other)]
+    if differ.keys() & {"images of test", "images of gallery"}:
+        raise UserError(f"{' and '.join(heads)} were tested on different images: their figures "
+                        "have no difference to speak of")
+    lines = [["last epoch", *heads, "difference"]]
+    for metric in one[seeds[0]].figures["last epoch"]:
+        a, b = ([reading(side[seed], metric) for seed in seeds] for side in (one, other))
         if None not in a + b:
             digits = 2 if PERCENT.fullmatch(metric) else 4
             lines.append([metric, each(a, digits), each(b, digits),
                           difference(np.subtract(a, b), digits)])
-    for ours, theirs in pairs:
-        differ |= settings_that_differ(ours, theirs)
-    seeds = ", ".join(str(run.config["seed"]) for run, _ in pairs)
-    text = "\n".join(markdown(lines)) + f"""
+    text = f"""{markdown(lines)}
 
-Seeds {seeds}, which both have; recalls, MAP@R and NMI in %, others as in the log; differences \
-within a seed, their mean, from three seeds on with its 95% interval."""
+Seeds {", ".join(map(str, seeds))}, which both have; recalls, MAP@R and NMI in %, others as in the \
+log; differences within a seed, their mean, from three seeds on with its 95% interval."""
     if differ:
         words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
         text += f"\nThe settings differ in {words}."

@@ -19,7 +19,7 @@ from scipy import stats
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from report.experiments import NAMES, cells, training  # noqa: E402
 from report.records import reading, unpacked  # noqa: E402
-from report.tables import difference, each, interval, markdown  # noqa: E402
+from report.tables import difference, each, markdown  # noqa: E402
 
 METHODS = cells("""
     JRD                | jrd    |                           | --lr 3e-4 --lr-proxies 3e-2
@@ -66,7 +66,7 @@ def over_classes(one, other):
     drawn = np.random.RandomState(0).randint(0, len(size), (10_000, len(size)))
     means = np.array(gain)[drawn].sum(1) / np.array(size)[drawn].sum(1)
     low, high = np.percentile(100 * means, (2.5, 97.5))
-    return interval(low, high)
+    return f"[{low:+.2f}, {high:+.2f}]"
 
 
 def figures(ours, theirs):
@@ -191,9 +191,8 @@ def main(args):
             rows = [HEADS]
             for row in decided(label, out):
                 rows.append([row.get(head, "–") for head in HEADS])
-            lines = markdown(rows) + [""] + machines(finished_runs(family(label, out)))
             print(f"\n## By seeds {seeds[0]} to {seeds[-1]}, on {network}\n")
-            print("\n".join(lines))
+            print(markdown(rows), "", *machines(finished_runs(family(label, out))), sep="\n")
 
 
 if __name__ == "__main__":

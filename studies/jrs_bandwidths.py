@@ -121,7 +121,7 @@ def free_points(png):
     for axis, title in zip(axes, ("F, JRS's value", "τ / first τ", "same-class distance² / τ")):
         axis.set(title=title, xlabel="step + 1", xscale="log")
     axes[1].set_yscale("log")
-    print(*markdown(rows), sep="\n")
+    print(markdown(rows))
     save(figure, png)
 
 
@@ -197,7 +197,7 @@ def trainings(out):
         rows.append([name, *(spread(of_run, digits) for of_run in values)])
     gains = figures[-1] - figures[-1, 0]
     rows.append(["MAP@R less that of α = 0", *map(difference, gains)])
-    print(*markdown(rows), sep="\n")
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

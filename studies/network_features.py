@@ -28,7 +28,7 @@ def main(words):
         positive, pairs = d[mdr.positive_pairs(data.train_plain.labels)], mdr.off_diagonal(d)
         rows.append([name, f"{norm.std() / norm.mean():.2f}",
                      f"{(positive.mean() - pairs.mean()) / pairs.std():.2f}"])
-    print(*markdown(rows), sep="\n")
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def table(dataset, folder):
                 cell = spread(means.get(rate, []))
                 row.append(f"**{cell}**" if rate == chosen else cell)
             rows.append(row)
-    print("\n".join(markdown(rows)))
+    print(markdown(rows))
 
 
 def main(words):

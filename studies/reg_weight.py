@@ -29,7 +29,7 @@ def main():
             last = dml_da.train(dml_da.parse_args(words))["last epoch"]
             r1, nmi = r1 + last["R@1"] / 2, nmi + last["NMI"] / 2
         rows.append([regularizer, weight, f"{100 * r1:.1f}", f"{100 * nmi:.1f}"])
-    print(*markdown(rows), sep="\n")
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

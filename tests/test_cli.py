@@ -65,11 +65,11 @@ MISTAKES = {  # what is typed: what the one line must say
     "eval.py {tmp}/short.npz": "must be (n, d)",
     "eval.py {tmp}/texts.npz": "cannot read {tmp}/texts.npz: can't convert",
     "eval.py last.pt --export {tmp}/no/e.npz": "must end in .npz and be in a folder that exists",
-    "report --runs {tmp}": "no finished run",
+    "report --runs {tmp}": "no run with a result.json under",
     "report --paper jrd --table 2c": "there are jrd 1, jrd 2, jrd 3, jrd 4, jrd fig2, jrd fig4",
     "report --plan --dataset glyphs --weights {tmp}/none.pth": "none.pth: no such file",
     "report --curves mdr-glyphs --out curves.pdf": "must end in .png or .svg",
-    "report --list --runs none.tar.xz": "runs are trained in a folder",
+    "report --list --runs none.tar.xz": "--list does nothing with an archive",
 }
 
 
