@@ -165,7 +165,7 @@ def draw_runs(path, runs, names):
         raise UserError(f"--out {path} must end in .png or .svg")
     logs, curves = {}, []
     for name in names:
-        folders = seeds_of(runs, name, "log.jsonl")
+        _, folders = seeds_of(runs, name, "log.jsonl")
         alone = [seed for seed in folders if folders[seed].folder.name == Path(name).name]
         logs[name] = {seed: folders[seed].log for seed in alone or folders}
     loss = "training loss, of each its own objective" if len(names) > 1 else "training loss"

@@ -54,14 +54,14 @@ class Folder:
     @functools.cached_property
     def figures(self):
         """{part: {metric: value}} of a finished run.  Two more parts measure the last epoch as
-        papers do: "ten parts" (JRD's Tables 2 and 3) and "l2 norm at inference" (MDR's Table 3)."""
+        papers do: "ten parts" (JRD's Tables 2 and 3) and "l2-normalized" (MDR's Table 3)."""
         last = self.result["last epoch"] | self.log[-1]
         tenths = last | last.get("ten parts", {})
         for name, ours in NAMES_IN_RUNS.items():
             tenths[name] = tenths.get(ours)
         parts = self.result | {
             "last epoch": last, "ten parts": tenths,
-            "l2 norm at inference": {name: last.get(f"{name}, l2-normalized") for name in last}}
+            "l2-normalized": {name: last.get(f"{name}, l2-normalized") for name in last}}
         return {part: in_paper_units(row) for part, row in parts.items() if isinstance(row, dict)}
 
 
@@ -88,7 +88,8 @@ def reading(run, metric):
 # ---------------------------------------------------------------------------- many runs
 @contextlib.contextmanager
 def unpacked(paths):
-    """One folder of runs, or archives (.tar.xz) of runs, unpacked for a while -> the folder"""
+    """One folder of runs, or archives (.tar.xz) of runs, unpacked for a while -> the folder.  Of a
+    run in several archives the last one's counts."""
     if len(paths) == 1 and not str(paths[0]).endswith(".tar.xz"):
         yield paths[0]
         return
@@ -97,9 +98,6 @@ def unpacked(paths):
             try:        # all of it first: tarfile takes damage in the middle for the archive's end
                 archive = tarfile.open(fileobj=io.BytesIO(lzma.decompress(path.read_bytes())))
                 archive.extraction_filter = getattr(tarfile, "data_filter", None)   # Python 3.11.4
-                for file in archive:
-                    if file.isfile() and Path(folder, file.name).exists():
-                        raise UserError(f"{path}: {file.name} is in another archive too")
                 archive.extractall(folder)
             except (OSError, lzma.LZMAError, tarfile.TarError) as error:
                 raise UserError(f"cannot read the archive {path} ({error}); --runs takes one "
@@ -130,12 +128,12 @@ def finished(path):
 
 
 def seeds_of(runs, name, file="result.json"):
-    """name: a setting, one of its runs, or that run's folder -> {seed: Folder} of all its runs
-    that have the file.  UserError: there are none."""
+    """name: a setting, one of its runs, or that run's folder -> the setting, {seed: Folder} of all
+    its runs that have the file.  UserError: there are none."""
     settings, name = folders_of(runs, file), Path(name).name
     for setting, folders in settings.items():
         if name == setting or name in [run.folder.name for run in folders.values()]:
-            return folders
+            return setting, folders
     raise UserError(f"no run {name} with a {file} under {runs}: there are {', '.join(settings)}")
 
 
