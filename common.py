@@ -17,13 +17,14 @@ import torch
 from tqdm import tqdm
 
 from support.backbones import (BACKBONE, BACKBONES, Preprocess, backbone, backbone_name, features,
-                               float32_products, freeze_batch_norm, load_weights, to_device)
+                               freeze_batch_norm, load_weights, to_device)
 from support.command_line import (SHARED, Parser, cores, main, number, refuse_idle, settings,
                                   settle)
 from support.datasets import Data, Split, iterations_for, load_dataset, need_pairs, split_of
 from support.files import NonFiniteLoss, UserError, reason
 from support.glyphs import SMALL_TRANSFORMS
 from support.images import read_ahead
+from support.ranks import float32_products
 from support.runs import Run, read_checkpoint
 
 

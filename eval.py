@@ -9,12 +9,11 @@
 
 Protocol: Oh Song et al.'s (2016), whose evaluator DML-DA names (MDR names the paper, JRD none),
 without the traps of its successors.
-- Euclidean distances (on unit vectors the ranking is that of the cosine): float64 decides what
-  float32 cannot, and squared distances within a share of 1e-10 may be ties; k-means and the 1-NN
-  estimates compare in the embeddings' own precision.  A query leaves its own list by index: an
-  image may occur twice.
-- Ties count against the query: a negative exactly as far as the nearest positive is nearer, so a
-  collapsed embedding scores 0 and not 100%.
+- Euclidean distances (on unit vectors the ranking is that of the cosine), in float64; k-means and
+  the 1-NN estimates compare in the embeddings' own precision.  A query leaves its own list by
+  index: an image may occur twice.
+- Ties count against the query: a negative as far as the nearest positive, so far as float64 can
+  tell, is nearer.  So a collapsed embedding scores 0 and not 100%.
 - A query whose class has no second image cannot hit and counts as a miss.
 - Embeddings that are not finite are an error.  Shares lie in [0, 1] and are printed in %.
 """
@@ -43,20 +42,22 @@ def hits_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
     for k in ks:
         if k != int(k) or k < 1:
             raise ValueError(f"K must be whole and at least 1, not {k}")
-    places = ranks.first_places(*_usable(embeddings, labels, gallery, gallery_labels), ks)
+    places = ranks.first_places(*_usable(embeddings, labels, gallery, gallery_labels))
     return {k: places <= k for k in ks}
 
 
 def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
-    """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives.
-    P(i) is the precision among the i nearest: j / i if the j-th positive stands at place i."""
-    usable = _usable(embeddings, labels, gallery, gallery_labels)
-    R = _positives(*usable)
-    total = 0.0
-    for places, positives in zip(ranks.positive_places(*usable, R), R.tolist()):
-        i = places[places <= positives]
-        total += (torch.arange(1, len(i) + 1) / i).sum().item() / max(1, positives)
-    return total / len(R)
+    """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives,
+    P(i) the precision among its i nearest, rel(i) whether the i-th nearest is a positive."""
+    precisions = []
+    for d, positive in ranks.distances(*_usable(embeddings, labels, gallery, gallery_labels)):
+        R = positive.sum(1, keepdim=True)
+        nearest = d.topk(int(R.max()), largest=False).indices
+        i = torch.arange(1, nearest.shape[1] + 1, device=d.device)
+        relevant = positive.gather(1, nearest) & (i <= R)
+        P = relevant.cumsum(1) / i.double()
+        precisions.append((P * relevant).sum(1) / R[:, 0].clamp(min=1))
+    return torch.cat(precisions).mean().item()
 
 
 def _positives(x, labels, bank, bank_labels):

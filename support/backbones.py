@@ -1,6 +1,5 @@
 """Pretrained networks: their input, their weights from a file or downloaded, their precision."""
 import argparse
-import contextlib
 import re
 from collections.abc import Callable
 from functools import partial
@@ -113,17 +112,6 @@ class Preprocess(nn.Module):
 
 
 # ---------------------------------------------------------------------------- precision
-@contextlib.contextmanager
-def float32_products():
-    """Matrix products, those of a loss, in float32 and not TF32; then as a notebook had them."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def to_device(network, cfg):
     """Move a network to cfg.device, and set what cfg.precision allows.  TF32 is for convolutions
     alone: the losses have none."""
