@@ -247,8 +247,9 @@ def rows_of(key, runs, code, dataset, quick, seeds, more):
         usual = 1
     for on in datasets:
         for name, flags, baseline, point in lines_of(experiment, on):
-            unlike = stand_in and re.search("--(backbone|size)", flags)
-            if dataset not in (on, "real") or unlike or quick and name not in HEADLINES[key]:
+            if dataset not in (on, "real") or quick and name not in HEADLINES[key]:
+                continue
+            if stand_in and re.search("--(backbone|size)", flags):
                 continue
             if on == "cub128":
                 for word, ours in CUB128_FLAGS.items():
@@ -279,9 +280,8 @@ class Training(Folder):
     another run; in an archive it is not, and reports name the commits."""
 
     def __init__(self, paper, dataset, flags, seed, runs, code):
-        words = shlex.split(f"python {paper}.py --dataset {dataset} {flags}")
-        self.paper, self.setting = paper, shlex.join(words)             # the command of any seed
-        words += ["--seed", str(seed)]
+        words = shlex.split(f"python {paper}.py --dataset {dataset} {flags} --seed {seed}")
+        self.paper, self.setting = paper, shlex.join(words[:-2])        # the command of any seed
         if runs != "runs":
             words += ["--out", runs]
         self.command, self.cfg = shlex.join(words), SCRIPTS[paper].parse_args(words[2:])
@@ -337,7 +337,7 @@ def plan(rows):
         lines.append(f"  Stale runs are not listed below; {stale[0].folder} holds a run "
                      f"{stale[0].why_other}.  Delete stale folders to train them anew, or give "
                      "--runs another folder.")
-    print(*lines, *missing.values(), sep="\n", file=sys.stderr, flush=True)
+    print(*lines, *missing.values(), sep="\n", file=sys.stderr)
     for run in runs:
         if run.state in ("begun", "to do") and run.cfg.dataset not in missing:
             print(run.command)

@@ -90,7 +90,7 @@ def reading(run, metric):
 def unpacked(paths):
     """One folder of runs, or archives (.tar.xz) of runs, unpacked for a while -> the folder.  Of a
     run in several archives the last one's counts."""
-    if len(paths) == 1 and not str(paths[0]).endswith(".tar.xz"):
+    if len(paths) == 1 and Path(paths[0]).suffix != ".xz":
         yield paths[0]
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -28,16 +28,23 @@ CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
 # ---------------------------------------------------------------------------- cells
 def mean_and_std(values):
     """-> mean, standard deviation of the sample (n - 1); None for what there is too little for"""
+    mean = std = None
+    if len(values):
+        mean = statistics.mean(values)
     if len(values) > 1:
-        return statistics.mean(values), statistics.stdev(values)
-    return (*values, None, None)[:2]
+        std = statistics.stdev(values)
+    return mean, std
 
 
 def spread(values, digits=1):
     """'mean ± std', the mean alone of a single value, – of none"""
     mean, std = mean_and_std(values)
-    text = "–" if mean is None else f"{mean:.{digits}f}"
-    return text if std is None else f"{text} ± {std:.{digits}f}"
+    if mean is None:
+        return "–"
+    text = f"{mean:.{digits}f}"
+    if std is not None:
+        text += f" ± {std:.{digits}f}"
+    return text
 
 
 def each(values, digits=1):
@@ -113,7 +120,8 @@ def printed(entry):
 
 
 def figures_in(table, row, metric, paper):
-    """A row's figures of a metric -> {head: cell} of the Markdown, {head: value} of the CSV"""
+    """A row's figures of a metric -> {head: cell} of the Markdown, {head: value} of the CSV.
+    table: a pivot; paper: the paper's figure"""
     n, last = len(row.finished), table[row.name, "last epoch", metric]
     gain = gains(last, table[row.baseline, "last epoch", metric])
     best = table[row.name, "best on test", metric].values()
@@ -163,7 +171,7 @@ def paper_table(rows):
 
 
 def pair_table(rows):
-    """R@1 of some rows and of their baselines, seed by seed, and the gain -> Markdown lines"""
+    """R@1 of some rows and of their baselines, seed by seed, and the gain -> Markdown"""
     table = pivot(figures_of(rows))
     lines = [["method", "R@1", "baseline", "R@1", "gain"]]
     for row in rows:
@@ -204,7 +212,7 @@ def compare(runs, one, other):
         a, b = ours[seed].config, theirs[seed].config
         differ |= differences(a, b)
         if Path(a["dataset"]).name != Path(b["dataset"]).name:
-            differ["images of test"] = a["dataset"], b["dataset"]
+            differ["images of test"] = True             # glyphs and older runs have no hash of them
     if differ.keys() & {"images of test", "images of gallery"}:
         raise UserError(f"{one} and {other} were tested on different images: their figures have "
                         "no difference to speak of")
