@@ -37,7 +37,7 @@ class Experiment(NamedTuple):
     values: tuple = ()
     columns: tuple = ("R@1",)   # metrics, unless paper_numbers.jsonl has a table of the paper
     beside: tuple = ()          # metrics that no paper's table and no figure has
-    measured: str = None        # of the last epoch alone: "ten parts", "l2 norm at inference"
+    measured: str = None        # of a run's figures this part alone
     picture: str = None         # what draws it, a function of report/figures.py
 
 
@@ -130,7 +130,7 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         Triplet (L2 norm at inference)     | --lambda 0 | Triplet
         Triplet+MDR                        |            |
         Triplet+MDR (L2 norm at inference) |            | Triplet+MDR""",
-        measured="l2 norm at inference"),
+        measured="last epoch"),
     "mdr fig3a": Experiment("R@1 against the embedding's width", "cub cars", 3, """
         Triplet        | --lambda 0 --dim {}          |
         Triplet+L2Norm | --lambda 0 --l2norm --dim {} | Triplet
@@ -185,7 +185,6 @@ HEADLINES = {"mdr 1a": ("Triplet", "Triplet+MDR"),
 # ---------------------------------------------------------------------------- glyphs and cub128
 # A stand-in has each experiment of the papers on CUB or Cars, once, but for other backbones and
 # 256 × 256 images.
-STAND_INS = ("glyphs", "cub128")
 # Flags on cub128 besides a row's own, {a word of its paper and flags: flags}; MDR explored at 25.
 CUB128_FLAGS = {"mdr": " --iterations 25", "--l2norm": " --lr 1e-4", "npair": " --lr 1e-5"}
 # What the title of a picture and a line above a table say of the runs
@@ -201,11 +200,10 @@ class Row(NamedTuple):
     table: str
     name: str
     dataset: str
-    flags: str
     baseline: str               # the name of the row that its gain is over, or None
     point: tuple                # of a sweep: series, symbol, value
     seeds: int                  # how many are planned
-    runs: list                  # its trainings, of as many seeds as any row of the list has
+    runs: list                  # its trainings: these, and what other rows may have of them
 
     @property
     def finished(self):
@@ -231,49 +229,48 @@ def lines_of(experiment, dataset):
                 over = baseline + at
             elif value and 0 in values:
                 over = f"{series}, {symbol} = 0"
-            elif value == 0:            # without its penalty a loss is the same in every series
+            elif not value:             # without its penalty a loss is the same in every series
                 with_value = "--alpha 0"
             yield series + at, with_value, over, (series, symbol, value)
 
 
-def rows_of(key, dataset, quick, seeds):
-    """The rows of an experiment on each of its datasets that `dataset` stands for, without runs"""
+def rows_of(key, runs, code, dataset, quick, seeds, more):
+    """The rows of an experiment on each of its datasets that `dataset` stands for"""
     experiment, rows = EXPERIMENTS[key], []
     (paper, table), datasets = key.split(), experiment.datasets.split()
-    stand_in = dataset in STAND_INS and datasets[0] in ("cub", "cars")
+    seeds_of_stand_ins = {"glyphs": experiment.seeds, "cub128": 3}
+    usual = seeds_of_stand_ins.get(dataset, 5)
+    stand_in = dataset in seeds_of_stand_ins and datasets[0] != "sop"
     if stand_in:
         datasets = [dataset]
-    usual = {"glyphs": experiment.seeds, "cub128": 3}.get(dataset, 5)
     if quick:                   # which ends on two cores in ten minutes, the installation too
         usual = 1
     for on in datasets:
         for name, flags, baseline, point in lines_of(experiment, on):
-            unlike = stand_in and re.search("--(backbone|size)", flags)
-            if dataset not in (on, "real") or unlike or quick and name not in HEADLINES[key]:
+            if dataset not in (on, "real") or quick and name not in HEADLINES[key]:
+                continue
+            if stand_in and re.search("--(backbone|size)", flags):
                 continue
             if on == "cub128":
-                for word, more in CUB128_FLAGS.items():
+                for word, ours in CUB128_FLAGS.items():
                     if word in f"{paper} {flags}":
-                        flags += more
-            rows.append(Row(key, paper, table, name, on, flags, baseline, point, seeds or usual,
-                            []))
+                        flags += ours
+            of_row = [training(paper, on, flags + more, seed, runs, code)
+                      for seed in range(seeds or 10)]
+            rows.append(Row(key, paper, table, name, on, baseline, point, seeds or usual, of_row))
     return rows
 
 
 def selected(runs, code, dataset, paper, table, quick, seeds, more):
-    """The rows that the flags select, with their trainings in the folder runs.  code: as Training
-    has it; more: flags of every command.  UserError if there are no rows."""
+    """The rows that the flags select.  runs, code: as Training has them; more: flags of every
+    command.  UserError if there are no rows."""
     rows = []
     for key in HEADLINES if quick else EXPERIMENTS:
         of_paper, name = key.split()
         if paper in (None, of_paper) and table in (None, name.lower()):
-            rows += rows_of(key, dataset, quick, seeds)
+            rows += rows_of(key, runs, code, dataset, quick, seeds, more)
     if not rows:
         raise UserError(f"nothing to run on {NAMES[dataset]}: there are {', '.join(EXPERIMENTS)}")
-    most = max(row.seeds for row in rows)
-    for row in rows:
-        for seed in range(most):
-            row.runs.append(training(row.paper, row.dataset, row.flags + more, seed, runs, code))
     return rows
 
 
@@ -283,9 +280,8 @@ class Training(Folder):
     another run; in an archive it is not, and reports name the commits."""
 
     def __init__(self, paper, dataset, flags, seed, runs, code):
-        words = shlex.split(f"python {paper}.py --dataset {dataset} {flags}")
-        self.paper, self.setting = paper, shlex.join(words)             # the command of any seed
-        words += ["--seed", str(seed)]
+        words = shlex.split(f"python {paper}.py --dataset {dataset} {flags} --seed {seed}")
+        self.paper, self.setting = paper, shlex.join(words[:-2])        # the command of any seed
         if runs != "runs":
             words += ["--out", runs]
         self.command, self.cfg = shlex.join(words), SCRIPTS[paper].parse_args(words[2:])
@@ -341,7 +337,7 @@ def plan(rows):
         lines.append(f"  Stale runs are not listed below; {stale[0].folder} holds a run "
                      f"{stale[0].why_other}.  Delete stale folders to train them anew, or give "
                      "--runs another folder.")
-    print(*lines, *missing.values(), sep="\n", file=sys.stderr, flush=True)
+    print(*lines, *missing.values(), sep="\n", file=sys.stderr)
     for run in runs:
         if run.state in ("begun", "to do") and run.cfg.dataset not in missing:
             print(run.command)

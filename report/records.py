@@ -54,14 +54,14 @@ class Folder:
     @functools.cached_property
     def figures(self):
         """{part: {metric: value}} of a finished run.  Two more parts measure the last epoch as
-        papers do: "ten parts" (JRD's Tables 2 and 3) and "l2 norm at inference" (MDR's Table 3)."""
+        papers do: "ten parts" (JRD's Tables 2 and 3) and "l2-normalized" (MDR's Table 3)."""
         last = self.result["last epoch"] | self.log[-1]
         tenths = last | last.get("ten parts", {})
         for name, ours in NAMES_IN_RUNS.items():
             tenths[name] = tenths.get(ours)
         parts = self.result | {
             "last epoch": last, "ten parts": tenths,
-            "l2 norm at inference": {name: last.get(f"{name}, l2-normalized") for name in last}}
+            "l2-normalized": {name: last.get(f"{name}, l2-normalized") for name in last}}
         return {part: in_paper_units(row) for part, row in parts.items() if isinstance(row, dict)}
 
 
@@ -89,7 +89,7 @@ def reading(run, metric):
 @contextlib.contextmanager
 def unpacked(paths):
     """One folder of runs, or archives (.tar.xz) of runs, unpacked for a while -> the folder"""
-    if len(paths) == 1 and not str(paths[0]).endswith(".tar.xz"):
+    if len(paths) == 1 and Path(paths[0]).suffix != ".xz":
         yield paths[0]
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -130,12 +130,12 @@ def finished(path):
 
 
 def seeds_of(runs, name, file="result.json"):
-    """name: a setting, one of its runs, or that run's folder -> {seed: Folder} of all its runs
-    that have the file.  UserError: there are none."""
+    """name: a setting, one of its runs, or that run's folder -> the setting, {seed: Folder} of all
+    its runs that have the file.  UserError: there are none."""
     settings, name = folders_of(runs, file), Path(name).name
     for setting, folders in settings.items():
         if name == setting or name in [run.folder.name for run in folders.values()]:
-            return folders
+            return setting, folders
     raise UserError(f"no run {name} with a {file} under {runs}: there are {', '.join(settings)}")
 
 

@@ -11,7 +11,7 @@ from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, cells
 from report.records import PERCENT, folders_of, gains, pivot, read_lines, reading, seeds_of
 from support.files import UserError
-from support.layouts import SMALLER
+from support.layouts import of_papers
 from support.runs import differences
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
@@ -28,16 +28,23 @@ CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
 # ---------------------------------------------------------------------------- cells
 def mean_and_std(values):
     """-> mean, standard deviation of the sample (n - 1); None for what there is too little for"""
+    mean = std = None
+    if len(values):
+        mean = statistics.mean(values)
     if len(values) > 1:
-        return statistics.mean(values), statistics.stdev(values)
-    return (*values, None, None)[:2]
+        std = statistics.stdev(values)
+    return mean, std
 
 
 def spread(values, digits=1):
     """'mean ± std', the mean alone of a single value, – of none"""
     mean, std = mean_and_std(values)
-    text = "–" if mean is None else f"{mean:.{digits}f}"
-    return text if std is None else f"{text} ± {std:.{digits}f}"
+    if mean is None:
+        return "–"
+    text = f"{mean:.{digits}f}"
+    if std is not None:
+        text += f" ± {std:.{digits}f}"
+    return text
 
 
 def each(values, digits=1):
@@ -81,45 +88,46 @@ def figures_of(rows):
     """What pivot reads, of the finished runs; a table may measure the last epoch otherwise."""
     for row in rows:
         part = EXPERIMENTS[row.key].measured
+        if "L2 norm at inference" in row.name:
+            part = "l2-normalized"
         for run in row.finished:
             figures = run.figures
-            if part == "l2 norm at inference" and part not in row.name.lower():
-                figures = {"last epoch": figures["last epoch"]}
-            elif part:
+            if part:
                 figures = {"last epoch": figures[part]}
             yield row.name, run.config["seed"], figures
 
 
-def published(key, dataset):
-    """The figures of a paper's table on this dataset alone (cub128: on CUB); on glyphs on all of
-    the paper's: lines of paper_numbers.jsonl"""
+def published(row):
+    """A paper's figures of a row on its dataset (cub128: on CUB); on glyphs on all of the paper's:
+    lines of paper_numbers.jsonl"""
     entries = []
     for entry in PAPER_NUMBERS:
-        here = dataset == "glyphs" or entry["dataset"] == SMALLER.get(dataset, dataset)
-        if here and key == f"{entry['paper']} {entry['table']}":
+        here = of_papers(row.dataset) in (None, entry["dataset"])
+        if here and (row.key, row.name) == (f"{entry['paper']} {entry['table']}", entry["row"]):
             entries.append(entry)
     return entries
 
 
 def printed(entry):
     """A paper's figure as printed, with ± std or [its 95% interval]"""
-    value = entry["value"]
+    text = str(entry["value"])
     if "std" in entry:
-        return f"{value} ± {entry['std']}"
+        text += f" ± {entry['std']}"
     if "ci95" in entry:
-        value, half = Decimal(str(value)), Decimal(str(entry["ci95"]))
-        return f"{value} [{value - half}, {value + half}]"
-    return str(value)
+        value, half = Decimal(text), Decimal(str(entry["ci95"]))
+        text += f" [{value - half}, {value + half}]"
+    return text
 
 
 def figures_in(table, row, metric, paper):
-    """A row's figures of a metric -> {head: cell} of the Markdown, {head: value} of the CSV"""
+    """A row's figures of a metric -> {head: cell} of the Markdown, {head: value} of the CSV.
+    table: a pivot; paper: the paper's figure"""
     n, last = len(row.finished), table[row.name, "last epoch", metric]
     gain = gains(last, table[row.baseline, "last epoch", metric])
     best = table[row.name, "best on test", metric].values()
-    before = table[row.name, "pretrained backbone", metric].values()
+    pretrained, _ = mean_and_std(table[row.name, "pretrained backbone", metric].values())
     (ours, std), (chosen, chosen_std) = mean_and_std(last.values()), mean_and_std(best)
-    (gained, half), (pretrained, _) = mean_and_half(gain), mean_and_std(before)
+    gained, half = mean_and_half(gain)
     digits = 1 if PERCENT.fullmatch(metric) else 3
     texts = {f"**ours**, last epoch, n = {n}": f"**{spread(last.values(), digits)}**",
              f"gain over {row.baseline}, n = {len(gain)}": difference(gain, digits + 1),
@@ -137,36 +145,33 @@ def figures_in(table, row, metric, paper):
 
 def paper_table(rows):
     """A table on one dataset, metrics across as in the paper -> Markdown, CSV rows"""
-    key, dataset, table = rows[0].key, rows[0].dataset, pivot(figures_of(rows))
-    entries, experiment = published(key, dataset), EXPERIMENTS[key]
-    metrics = dict.fromkeys(entry["metric"] for entry in entries) or experiment.columns
-    metrics = [*metrics, *experiment.beside]
+    experiment, dataset, table = EXPERIMENTS[rows[0].key], rows[0].dataset, pivot(figures_of(rows))
+    metrics = dict.fromkeys(entry["metric"] for row in rows for entry in published(row))
+    metrics = [*(metrics or experiment.columns), *experiment.beside]
     if dataset == "glyphs":
         metrics = [metric for metric in metrics if not re.match(r"R@\d\d", metric)]
     lines, csv_rows = [["", "", *metrics]], []
     for row in rows:
         texts, papers = defaultdict(dict), {}               # {head: {metric: cell}}
-        for entry in entries:
-            if entry["row"] == row.name:
-                texts[f"paper, {NAMES[entry['dataset']]}"][entry["metric"]] = printed(entry)
-                if dataset != "glyphs":                     # which no paper has
-                    papers[entry["metric"]] = entry["value"]
+        for entry in published(row):
+            texts[f"paper, {NAMES[entry['dataset']]}"][entry["metric"]] = printed(entry)
+            if of_papers(dataset):
+                papers[entry["metric"]] = entry["value"]
         for metric in metrics:
             ours, csv_row = figures_in(table, row, metric, papers.get(metric))
             csv_rows.append(csv_row)
             for head, text in ours.items():
-                texts[head][metric] = text
+                if text != "–" or head == "not run":
+                    texts[head][metric] = text
         name = f"**{row.name}**"
         for head, by_metric in texts.items():
-            line = [by_metric.get(metric, "–") for metric in metrics]
-            if set(line) != {"–"} or head == "not run":
-                lines.append([name, head, *line])
-                name = ""
+            lines.append([name, head, *(by_metric.get(metric, "–") for metric in metrics)])
+            name = ""
     return markdown(lines), csv_rows
 
 
 def pair_table(rows):
-    """R@1 of some rows and of their baselines, seed by seed, and the gain -> Markdown lines"""
+    """R@1 of some rows and of their baselines, seed by seed, and the gain -> Markdown"""
     table = pivot(figures_of(rows))
     lines = [["method", "R@1", "baseline", "R@1", "gain"]]
     for row in rows:
@@ -195,35 +200,33 @@ def table(runs):
 and dml_da.py resize images differently, so compare it within a script alone."""
 
 
-def compare(runs, *names):
+def compare(runs, one, other):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
     differences within a seed; then the settings in which they differ -> Markdown.  UserError: they
     have no seed in common, or were tested on different images."""
-    one, other = seeds_of(runs, names[0]), seeds_of(runs, names[1])
-    seeds, differ = sorted(one.keys() & other.keys()), {}
+    (one, ours), (other, theirs) = seeds_of(runs, one), seeds_of(runs, other)
+    seeds, differ = sorted(ours.keys() & theirs.keys()), {}
     if not seeds:
-        raise UserError(f"{' and '.join(names)} have no seed in common")
+        raise UserError(f"{one} and {other} have no seed in common")
     for seed in seeds:
-        ours, theirs = one[seed].config, other[seed].config
-        differ |= differences(ours, theirs)
-        if Path(ours["dataset"]).name != Path(theirs["dataset"]).name:
-            differ["images of test"] = True
-    heads = [side[seeds[0]].folder.name.rpartition("-s")[0] for side in (one, other)]
+        a, b = ours[seed].config, theirs[seed].config
+        differ |= differences(a, b)
+        if Path(a["dataset"]).name != Path(b["dataset"]).name:
+            differ["images of test"] = True             # glyphs and older runs have no hash of them
     if differ.keys() & {"images of test", "images of gallery"}:
-        raise UserError(f"{' and '.join(heads)} were tested on different images: their figures "
-                        "have no difference to speak of")
-    lines = [["last epoch", *heads, "difference"]]
-    for metric in one[seeds[0]].figures["last epoch"]:
-        a, b = ([reading(side[seed], metric) for seed in seeds] for side in (one, other))
+        raise UserError(f"{one} and {other} were tested on different images: their figures have "
+                        "no difference to speak of")
+    lines = [["last epoch", one, other, "difference"]]
+    for metric in ours[seeds[0]].figures["last epoch"]:
+        a = [reading(ours[seed], metric) for seed in seeds]
+        b = [reading(theirs[seed], metric) for seed in seeds]
         if None not in a + b:
             digits = 2 if PERCENT.fullmatch(metric) else 4
             lines.append([metric, each(a, digits), each(b, digits),
                           difference(np.subtract(a, b), digits)])
-    text = f"""{markdown(lines)}
+    words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
+    return f"""{markdown(lines)}
 
 Seeds {", ".join(map(str, seeds))}, which both have; recalls, MAP@R and NMI in %, others as in the \
-log; differences within a seed, their mean, from three seeds on with its 95% interval."""
-    if differ:
-        words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
-        text += f"\nThe settings differ in {words}."
-    return text
+log; differences within a seed, their mean, from three seeds on with its 95% interval.
+The settings differ in {words or "nothing"}."""
