@@ -19,7 +19,6 @@ Figures are last-epoch means ± standard deviations over seeds; what was not run
 """
 import csv
 import itertools
-import re
 import shlex
 import sys
 from operator import attrgetter
@@ -28,7 +27,7 @@ from pathlib import Path
 from report import experiments, figures, tables
 from report.experiments import EXPERIMENTS, NAMES, NOTES, SCRIPTS, all_runs
 from report.records import unpacked
-from support.command_line import Parser, number, path, refuse_idle
+from support.command_line import Parser, number, read_flags, refuse_idle
 from support.command_line import main as run_script
 from support.files import UserError, atomic
 
@@ -60,103 +59,110 @@ tables.csv has its numbers and, with --seed 0, 1, ..., the command of each row.
 Shares in %, mean ± standard deviation over seeds, last epoch; the papers' ± are standard \
 deviations too, their [low, high] 95% intervals.  {GAIN}  {tables.CHOSEN}  In figures: 95% \
 intervals over seeds, if there are three or more; in sweeps (of the seeds that all points have) \
-and by level mean ± standard deviation.
-"""
+and by level mean ± standard deviation."""
 
 
 def write_report(rows, dataset, folder):
     """Write report.md, tables.csv and the figures -> the Markdown"""
-    lines = [f"# Report on {NAMES[dataset]}", "", header(dataset, all_runs(rows))]
-    csv_rows = []
+    texts, csv_rows = [f"# Report on {NAMES[dataset]}", header(dataset, all_runs(rows))], []
     if (folder / "README.md").exists():                         # by a person
-        lines += ["What was seen: [README.md](README.md).", ""]
+        texts.append("What was seen: [README.md](README.md).")
     for key, of_key in itertools.groupby(rows, attrgetter("key")):
         (paper, name), experiment, of_key = key.split(), EXPERIMENTS[key], list(of_key)
         number = f"{NAMES[paper]}, Table {name}".replace("Table fig", "Fig. ")
         heading, picture = f"{number}: {experiment.title}", f"{paper}-{name}.png"
-        lines += [f"## {heading}", ""]
+        texts.append(f"## {heading}")
         if experiment.picture and any(row.finished for row in of_key):
             note, _ = NOTES.get((dataset, paper), ("", ""))
-            curves = figures.CURVES[experiment.picture](of_key, experiment.columns)
+            points = getattr(figures, experiment.picture)(of_key, experiment.columns)
             bars = experiment.picture != "epochs"
-            if figures.drawn(folder / picture, figures.draw_curves, curves, number + note, bars):
-                lines += [f"![{heading}]({picture})", ""]
+            if figures.drawn(folder / picture, figures.draw_curves, points, number + note, bars):
+                texts.append(f"![{heading}]({picture})")
         for on, on_dataset in itertools.groupby(of_key, attrgetter("dataset")):
             text, of_table = tables.paper_table(list(on_dataset))
-            lines += [f"**{NAMES[on]}**", ""]
+            texts.append(f"**{NAMES[on]}**")
             if (on, paper) in NOTES:
-                lines += [NOTES[on, paper][1], ""]
-            lines += [text, ""]
+                texts.append(NOTES[on, paper][1])
+            texts.append(text)
             csv_rows += of_table
     with atomic(folder / "tables.csv") as file:
         writer = csv.DictWriter(file, csv_rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(csv_rows)
+    text = "\n\n".join(texts) + "\n"
     with atomic(folder / "report.md") as file:
-        file.write("\n".join(lines).rstrip() + "\n")
-    return "\n".join(lines)
+        file.write(text)
+    return text
 
 
 def write_quick(rows, folder, seeds):
     """The end of --quick: a table of the pairs, their curves and a sheet, the next command."""
     print(tables.pair_table(rows), "", "R@1 in % on classes that never trained, last epoch.  "
           + GAIN, sep="\n")
-    curves = figures.epochs(rows, ["R@1"])
-    if figures.drawn(folder / "curves.png", figures.draw_curves, curves, "R@1 by epoch"):
-        print(f"wrote {folder / 'curves.png'}")
-    methods = [row for row in rows if row.baseline and row.finished]
-    if methods:
-        checkpoint = methods[0].finished[0].folder / "last.pt"
-        figures.drawn(folder / "sheet.png", figures.draw_nearest, checkpoint)
+    points = figures.epochs(rows, ["R@1"])
+    figures.drawn(folder / "curves.png", figures.draw_curves, points, "R@1 by epoch")
+    for row in rows:
+        if row.baseline and row.finished:
+            checkpoint = row.finished[0].folder / "last.pt"
+            figures.drawn(folder / "sheet.png", figures.draw_nearest, checkpoint)
+            break
     if not seeds:
         print("next, more seeds, so that gains have intervals:",
               shlex.join(["bash", "run_all.sh", "--seeds", "3", *sys.argv[1:]]))
 
 
-# ---------------------------------------------------------------------------- command line
-LISTED = "dataset paper table quick seeds weights precision"    # the flags of a list of runs
-
-
+# ---------------------------------------------------------------------------- what to do
 def main(args):
+    """Do what a flag of its own says, or list, plan or report the runs that the others select."""
     runs, out = Path(args.runs[0]), args.out and Path(args.out)
-    if args.sheet:
-        return figures.draw_nearest(out or Path(args.sheet).with_name("sheet.png"), args.sheet)
-    if args.annotate:
-        return figures.needed("report.annotate").annotate(out or Path("annotated"))
     archive = runs.suffix == ".xz"
     if archive and (args.list or args.plan):
         raise UserError(f"--runs {runs}: an archive is read; runs are trained in a folder")
     with unpacked(args.runs) as folder:
         if args.compare:
             print(tables.compare(folder, *args.compare))
-        elif args.curves:
-            figures.draw_runs(out or Path("curves.png"), folder, args.curves)
         elif args.everything:
             print(tables.table(folder))
-        elif args.list:
-            print("\n".join(run.command for run in all_runs(listed(args, folder, True))))
-        elif args.plan:
-            if args.weights not in (None, "random") and not Path(args.weights).is_file():
-                raise UserError(f"--weights {args.weights}: no such file")
-            sys.exit(experiments.plan(listed(args, folder, True)))
+        elif args.curves:
+            draw(out or Path("curves.png"), ".svg", figures.draw_runs, folder, args.curves)
+        elif args.sheet:
+            out = out or Path(args.sheet).with_name("sheet.png")
+            draw(out, ".jpg", figures.draw_nearest, args.sheet)
+        elif args.annotate:
+            figures.needed("report.annotate").annotate(out or Path("annotated"))
         else:
             words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
             out = out or (runs.parent if archive else runs) / "-".join(filter(None, words))
-            report(args, listed(args, folder, not archive), out)
+            of_list(args, folder, not archive, out)
 
 
-def listed(args, folder, code):
-    """The rows of a list that the flags select.  code: as experiments.Training has it"""
+def draw(out, other, function, *args):
+    """Draw a picture, a PNG or of another kind."""
+    if out.suffix not in (".png", other):
+        raise UserError(f"--out {out} must end in .png or {other}")
+    function(out, *args)
+    print(f"wrote {out}")
+
+
+def of_list(args, folder, code, out):
+    """List the runs of some rows, plan them, or report on them.  code: as experiments.Training has
+    it"""
     more = ""
-    for flag in ("weights", "precision"):
-        if getattr(args, flag):
-            more += f" --{flag} {shlex.quote(getattr(args, flag))}"
-    return experiments.selected(folder, code, args.dataset, args.paper, args.table, args.quick,
+    if args.weights:
+        more += f" --weights {shlex.quote(args.weights)}"
+    if args.precision:
+        more += f" --precision {args.precision}"
+    rows = experiments.selected(folder, code, args.dataset, args.paper, args.table, args.quick,
                                 args.seeds, more)
-
-
-def report(args, rows, out):
     runs = all_runs(rows)
+    if args.list:
+        for run in runs:
+            print(run.command)
+        return
+    if args.plan:
+        if args.weights not in (None, "random") and not Path(args.weights).is_file():
+            raise UserError(f"--weights {args.weights}: no such file")
+        sys.exit(experiments.plan(rows))
     stale = sum(run.state == "stale" for run in runs)
     if stale:
         print(f"{stale} folders hold other runs: see --plan", file=sys.stderr)
@@ -167,46 +173,51 @@ def report(args, rows, out):
         return write_quick(rows, out, args.seeds)
     text = write_report(rows, args.dataset, out)
     if args.paper or args.table:
-        print(re.sub(r"!\[.*?\)\s*", "", text))                  # without its pictures
-    print(f"wrote {out}/report.md, tables.csv and what figures there are")
+        print(text)
+    print(f"wrote {out}/report.md, tables.csv")
+
+
+# ---------------------------------------------------------------------------- command line
+FLAGS = {  # default, kind, help (support.command_line.read_flags)
+    "dataset": (None, ("glyphs", "cub128", "real", "cub", "cars", "sop", "inshop"), "glyphs: in "
+                "miniature; cub128: CUB at 128 × 128; real: all of the papers' (default of --list, "
+                "--plan)"),
+    "paper": (None, tuple(SCRIPTS), ""),
+    "table": (None, str.lower, "1, 2a, I, fig4, ..."),
+    "seeds": (None, number(int, 1), "runs per row (5; on glyphs 10, 5 or 3 by table; on cub128 3; "
+              "with --quick 1)"),
+    "quick": (False, bool, "a method of each paper and its baseline"),
+    "weights": (None, "FILE", "pretrained weights of every command"),
+    "precision": (None, ("fp32", "tf32", "bf16"), "of every command (default: its preset's)"),
+    "runs": (["runs"], "PATH", "folder that holds the runs, or archives of such folders: "
+             "results/cub128/runs.tar.xz ..."),
+    "list": (False, bool, "print the commands, one per line"),
+    "plan": (False, bool, "print what there is to do"),
+    "compare": ([], "RUN", "two folders in --runs, without -s0, -s1, ..."),
+    "curves": ([], "RUN", "folders in --runs, with -s0, -s1, ... or without: the mean of their "
+               "seeds and its 95%% interval"),
+    "sheet": (None, "last.pt", "draw queries and the images nearest to them"),
+    "annotate": (False, bool, "write the side-by-side pages"),
+    "out": (None, "PATH", "what to write (default: a report-... in --runs; the sheet beside the "
+            "run; curves.png; the folder annotated)")}
+LISTED = "dataset paper table quick seeds weights precision"    # the flags of a list of runs
+MODES = {  # what else there is to do, and the flags that are idle then
+    "list": "out", "plan": "out", "compare": f"out {LISTED}", "curves": LISTED,
+    "sheet": f"runs {LISTED}", "annotate": f"runs {LISTED}"}
 
 
 def parse_args(argv=None):
     parser = Parser("python -m report", __doc__)
-    add, one = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
-    add("--dataset", choices=("glyphs", "cub128", "real", "cub", "cars", "sop", "inshop"),
-        help="glyphs: in miniature; cub128: CUB at 128 × 128; real: all of the papers' (default "
-        "of --list, --plan)")
-    add("--paper", choices=list(SCRIPTS))
-    add("--table", type=str.lower, help="1, 2a, I, fig4, ...")
-    add("--seeds", type=number(int, 1), help="runs per row (5; on glyphs 10, 5 or 3 by "
-        "table; on cub128 3; with --quick 1)")
-    add("--quick", action="store_const", const=True, help="a method of each paper and its baseline")
-    add("--weights", type=path, metavar="FILE", help="pretrained weights of every command")
-    add("--precision", choices=("fp32", "tf32", "bf16"), help="of every command (default: its "
-        "preset's)")
-    add("--runs", type=path, metavar="PATH", nargs="+", help="folder that holds the runs (default: "
-        "runs), or archives of such folders: results/cub128/runs.tar.xz ...")
-    one("--list", action="store_true", help="print the commands, one per line")
-    one("--plan", action="store_true", help="print what there is to do")
-    one("--compare", metavar="RUN", nargs=2, help="folders in --runs, without -s0, -s1, ...")
-    one("--curves", metavar="RUN", nargs="+", help="folders in --runs, with -s0, -s1, ... or "
-        "without: the mean of their seeds and its 95%% interval")
-    one("--sheet", type=path, metavar="last.pt", help="draw queries and the images nearest to them")
-    one("--annotate", action="store_true", help="write the side-by-side pages")
-    add("--out", type=path, help="what to write (default: a report-... in --runs; the sheet beside "
-        "the run; curves.png; the folder annotated)")
-    args = parser.parse_args(argv)
-    selected = args.dataset or args.paper or args.table or args.quick
-    drawn = args.curves or args.sheet or args.annotate
-    args.everything = not (args.list or args.plan or args.compare or selected or drawn)
-    refuse_idle(parser, args, [
-        ("with --list and --plan", args.list or args.plan, "out"),
-        ("with --compare", args.compare, f"out {LISTED}"), ("with --curves", args.curves, LISTED),
-        ("with --sheet and --annotate", args.sheet or args.annotate, f"runs {LISTED}"),
-        ("without --dataset, --paper, --table or --quick", args.everything,
-         "out seeds weights precision")])
-    args.runs = args.runs or ["runs"]
+    flags, args = read_flags(parser, argv, FLAGS)
+    idle_alone = "out seeds weights precision"
+    args.everything = not vars(flags).keys() - {"runs", *idle_alone.split()}
+    rules = [("without --dataset, --paper, --table or --quick", args.everything, idle_alone)]
+    for mode, idle in MODES.items():
+        others = " ".join(MODES.keys() - {mode})
+        rules.append((f"with --{mode}", mode in flags, f"{idle} {others}"))
+    refuse_idle(parser, flags, rules)
+    if len(args.compare) not in (0, 2):
+        parser.error("--compare takes two")
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")
     return args
 

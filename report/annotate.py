@@ -1,5 +1,6 @@
 """`python -m report --annotate [--out DIR]`: a page per script, the paper left, the code right."""
 import ast
+import functools
 import html
 import os
 import re
@@ -14,6 +15,7 @@ from support.files import ROOT, atomic
 MARKS = {r"(?<![\w-])(--[a-z][\w-]*)": r'<span class="flag">\1</span>',
          r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
          r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
+NUMBER = r"\\qquad \((\d+)\)"                            # of an equation
 HOW_TO_READ = """Each part has the paper on the left and its code on the right (below, on a narrow
     screen). Notes say what the paper leaves open (U) or gets wrong (E). The links lead to
     equations and notes, the number of an equation to its code. Click a test to read it."""
@@ -28,108 +30,104 @@ def mathml(latex, display="inline"):
 
 def inline(markdown):
     """Markdown -> HTML without links, because the page stands alone"""
-    parts = re.split(r"\$`(.*?)`\$", markdown.strip())
-    for i, part in enumerate(parts):
+    page = ""
+    for i, part in enumerate(re.split(r"\$`(.*?)`\$", markdown)):
         if i % 2:
-            parts[i] = mathml(part)
+            page += mathml(part)
             continue
         part = html.escape(part, quote=False)
         for mark, tag in MARKS.items():
             part = re.sub(mark, tag, part)
-        parts[i] = part
-    return "".join(parts)
+        page += part
+    return page
 
 
-def paper_side(paper):
-    """A paper's part of docs/equations.md -> {(function, file): its left side}, [equation or note].
-    An equation stands at the first function that its part names, a method at its class."""
-    text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
-    text = re.search(rf"^## {NAMES[paper]} \(.*?(?=^## )", text, re.S | re.M)[0]
-    place = re.compile(rf"`({paper}\.\w+|[a-z_]\w*(?:\.\w+)+)\S*`\]\(\.\./(.*?)\)")
-    left, anchors = defaultdict(str), []
-    for block in re.split(r"^### ", text, flags=re.M)[1:]:
-        heading, _, body = block.partition("\n")
-        for point, choice, where in re.findall(r"^\| ([UE]\d+) \| (.*?) \| (.*?) \|", body, re.M):
-            anchors.append(point)
-            left[place.search(where).groups()] += (
-                f'<p class="note" id="{point}"><b>{point}</b> {inline(choice)}</p>')
-        told, tested, tests = body.partition("tested by")
-        if not tested:
-            continue
-        function, side = place.search(told).groups(), f"<h3>{heading}</h3>"
-        for paragraph in told.rstrip(" ,\n").strip().split("\n\n"):
-            latex = paragraph.removeprefix("```math").removesuffix("```")
-            if latex == paragraph:
-                side += f"<p>{inline(paragraph)}</p>"
-                continue
-            latex, *number = re.split(r"\\qquad \((\d+)\)", latex.strip())
+def paragraphs(markdown, code=None):
+    """... of paragraphs: formulas, whose numbers lead to the code, columns as they are, and text"""
+    page = ""
+    for paragraph in markdown.strip().split("\n\n"):
+        if paragraph.startswith("```math"):
+            latex, number = paragraph[7:-3], re.search(NUMBER, paragraph)
             if number:
-                n, rest = number
-                anchors.append(f"eq-{n}")
-                latex += rest
-                side += f'<a class="number" id="eq-{n}" href="#{function[0]}">({n})</a>'
-            side += f'<div class="formula">{mathml(latex, "block")}</div>'
-        for test, path in place.findall(tests):
-            side += (f"<details><summary><code>{test}</code></summary>{source_of(test, path)}"
-                     "</details>")
-        left[function] += side
-    return left, anchors
+                n, latex = number[1], latex.replace(number[0], "")
+                page += f'<a class="number" id="eq-{n}" href="#{code}">({n})</a>'
+            page += f'<div class="formula">{mathml(latex, "block")}</div>'
+        elif "   " in paragraph:
+            page += f"<pre>{inline(paragraph)}</pre>"
+        else:
+            page += f"<p>{inline(paragraph)}</p>"
+    return page
+
+
+def paper_side(paper, text):
+    """A paper's part of docs/equations.md -> {(function, file): its left side}.  An equation stands
+    at the first function that its part names, a method at its class."""
+    place = re.compile(rf"`({paper}\.\w+|[a-z_]\w*(?:\.\w+)+)\S*`\]\(\.\./(.*?)\)")
+    left = defaultdict(str)
+    for part in re.split("^### ", text, flags=re.M):
+        told, tested, tests = part.partition(", tested by")
+        if tested:
+            heading, _, body = told.partition("\n")
+            function, path = place.search(body).groups()
+            left[function, path] += f"<h3>{heading}</h3>{paragraphs(body, function)}"
+            for test in place.findall(tests):
+                left[function, path] += (f"<details><summary><code>{test[0]}</code></summary>"
+                                         f"{source_of(*test)}</details>")
+    for point, choice, where in re.findall(r"^\| ([UE]\d+) \| (.*?) \| (.*?) \|", text, re.M):
+        left[place.search(where).groups()] += (
+            f'<p class="note" id="{point}"><b>{point}</b> {inline(choice)}</p>')
+    return left
 
 
 # ---------------------------------------------------------------------------- right: the code
-def listing(text, numbers):
-    """Some lines of a Python file -> HTML, each with its number, no blank ones around"""
-    lines = text.split("\n")
-    code = "\n".join(lines[n - 1] for n in numbers)
-    html_lines = highlight(code, lexers.PythonLexer(stripnl=False),
-                           formatters.HtmlFormatter(nowrap=True)).split("\n")
-    items = (f'<i data-n="{n}">{line}</i>' for n, line in zip(numbers, html_lines))
-    return f"<pre>{''.join(items)}</pre>"
+@functools.cache
+def highlighted(path):
+    """A Python file -> its text, its lines as HTML, each with its number"""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    page = highlight(text, lexers.PythonLexer(), formatters.HtmlFormatter(nowrap=True))
+    return text, [f'<i data-n="{n}">{line}</i>' for n, line in enumerate(page.split("\n"), 1)]
 
 
 def source_of(name, path):
-    """eval.nmi, support.runs.Run, test_jrd.test_jrs and its file -> its listing"""
-    text = (ROOT / path).read_text(encoding="utf-8")
-    node = ast.parse(text)
-    for word in re.sub(r"^((support|report)\.)?\w+\.", "", name).split("."):
-        node = next(inner for inner in node.body if getattr(inner, "name", None) == word)
-    return listing(text, range(node.lineno, node.end_lineno + 1))
+    """eval.nmi, support.runs.Run.finish, test_jrd.test_jrs and its file -> its listing"""
+    text, lines = highlighted(path)
+    for node in ast.walk(ast.parse(text)):
+        if getattr(node, "name", None) == name.rpartition(".")[2]:
+            return listing(lines[node.lineno - 1:node.end_lineno])
+
+
+def listing(lines):
+    return f"<pre>{''.join(lines)}</pre>"
 
 
 def parts_of(paper):
     """A script, split at two blank lines -> (name, docstring, listing without it) of each part"""
-    text, first = (ROOT / f"{paper}.py").read_text(encoding="utf-8"), 1
+    text, lines = highlighted(f"{paper}.py")
+    first = 0
     for chunk in text.split("\n\n\n"):
         node, after = ast.parse(chunk), first + chunk.count("\n") + 1
-        if isinstance(node.body[0], (ast.FunctionDef, ast.ClassDef)):
+        if hasattr(node.body[0], "name"):                   # a function or a class
             node = node.body[0]
-        doc, numbers = ast.get_docstring(node) or "", list(range(first, after))
+        doc, code = ast.get_docstring(node) or "", lines[first:after]
         if doc:
-            del numbers[node.body[0].lineno - 1:node.body[0].end_lineno]
-        yield f"{paper}.{getattr(node, 'name', first)}", doc, listing(text, numbers)
+            del code[node.body[0].lineno - 1:node.body[0].end_lineno]
+        yield f"{paper}.{getattr(node, 'name', first)}", doc, listing(code)
         first = after + 2
 
 
 # ---------------------------------------------------------------------------- a page
-def described(doc):
-    """A docstring -> its paragraphs; those with columns as they are"""
-    paragraphs = ""
-    for paragraph in inline(doc).split("\n\n"):
-        tag = "pre" if "   " in paragraph else "p"
-        paragraphs += f"<{tag}>{paragraph}</{tag}>"
-    return paragraphs
-
-
 def page(paper):
-    left, anchors = paper_side(paper)
+    text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+    text = re.search(rf"^## {NAMES[paper]} \(.*?(?=^## )", text, re.S | re.M)[0]
+    left, nav, body = paper_side(paper, text), "", ""
     section = '<section><div>{1}</div><div id="{0}">{2}</div></section>'.format
-    index = " ".join(f'<a href="#{a}">{a.replace("eq-", "Eq. ")}</a>' for a in anchors)
-    body = f"<p>{HOW_TO_READ}</p><nav>{index}</nav>"
+    for n, point in re.findall(rf"{NUMBER}|^\| ([UE]\d+)", text, re.M):
+        nav += f'<a href="#{point or "eq-" + n}">{point or "Eq. " + n}</a> '
     for name, doc, code in parts_of(paper):
-        body += section(name, described(doc) + left.pop((name, f"{paper}.py"), ""), code)
+        body += section(name, paragraphs(doc) + left.pop((name, f"{paper}.py"), ""), code)
     for (name, path), side in left.items():
         body += section(name, side, source_of(name, path))
-    return body
+    return f"<p>{HOW_TO_READ}</p><nav>{nav}</nav>{body}"
 
 
 def write(path, title, body):
@@ -149,13 +147,12 @@ def annotate(folder):
     """Write the three pages and their index."""
     folder.mkdir(parents=True, exist_ok=True)
     docs, links = os.path.relpath(ROOT / "docs", folder), f"<p>{HOW_TO_READ}</p>"
-    for paper in SCRIPTS:
-        title = f"{paper}.py beside its paper"
+    for paper, script in SCRIPTS.items():
+        title, told = f"{paper}.py beside its paper", inline(script.__doc__.splitlines()[0])
         write(folder / f"{paper}.html", title, page(paper))
-        told = inline(next(parts_of(paper))[1].split("\n")[0])
         links += (f'<p><a href="{paper}.html">{title}</a>: {told} '
                   f'<a href="{docs}/lectures/{paper}.md">Its lecture</a> explains the method; '
                   f'<a href="{docs}/equations.md">equations.md</a> has all equations and '
                   'notes.</p>')
     write(folder / "index.html", "Three papers beside their code", links)
-    print(f"wrote {folder / 'index.html'} and a page for each of {', '.join(SCRIPTS)}")
+    print(f"wrote {folder / 'index.html'}")

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import torch
 from torchvision.datasets.utils import check_md5, extract_archive
+from torchvision.transforms.v2 import CenterCrop
 from tqdm.contrib.concurrent import thread_map
 
 import common
 from report.judge import SCRIPTS
-from support.command_line import (Parser, cores, data_root, main, number, path,    # noqa: F401
-                                  refuse_idle)
+from support.command_line import (SHARED, Parser, cores, data_root, main, number,  # noqa: F401
+                                  path, read_flags, refuse_idle)
 from support.files import UserError, listed, reason, sha256
+from support.images import ImageFiles
 from support.layouts import ARCHIVES, COUNTS, FOLDERS, of_papers, read_dataset
 from support.photos import Folder, decode, decode_as_stored
 
@@ -26,10 +28,9 @@ def download(dataset, root):
     name = of_papers(dataset)
     if name not in ARCHIVES:
         return
-    folder = Path(root, FOLDERS[name][0])
+    folder, (url, _, md5) = Path(root, FOLDERS[name][0]), ARCHIVES[name]
     if folder.is_dir():
         return
-    url, _, md5 = ARCHIVES[name]
     try:
         Path(root).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as place:
@@ -45,29 +46,27 @@ def download(dataset, root):
 
 
 def run(args):
-    if args.command == "check":
-        return check(args.dataset[0], args.data_root)
     for dataset in args.dataset:
+        if args.command == "check":
+            check(dataset, args.data_root)
+            continue
         download(dataset, args.data_root)
         for paper, script in SCRIPTS.items():
             if args.paper in (None, paper):
-                prepare(paper, script, dataset, args)
+                prepare(script, dataset, args)
 
 
-def prepare(paper, script, dataset, args):
+def prepare(script, dataset, args):
     """Build the caches of a dataset and fetch the weights, as the preset sees them."""
-    flags = ["--dataset", dataset, "--data-root", args.data_root]
+    cfg = script.parse_args(["--dataset", dataset])
     for name in ("backbone", "size", "weights"):
-        value = getattr(args, name)
-        if value is not None:
-            flags.append(f"--{name}={value}")
-    cfg = script.parse_args(flags)
+        setattr(cfg, name, getattr(args, name) or getattr(cfg, name))
     train, _, test = script.transforms(cfg)
     data = common.load_dataset(dataset, args.data_root, train, test)
     network, _ = common.backbone(cfg.backbone, cfg.size)
     sha = common.load_weights(network, cfg.backbone, cfg.weights)
-    print(f"ready: {dataset} as {paper}.py sees it, {data.train} to train, {data.test} to "
-          f"test, weights of {cfg.backbone} {sha[:12]}", flush=True)
+    print(f"ready: {dataset} as {script.__name__}.py sees it, {data.train} to train, {data.test} "
+          f"to test, weights of {cfg.backbone} {sha[:12]}", flush=True)
 
 
 def check(name, root):
@@ -76,73 +75,50 @@ def check(name, root):
     if of_papers(name):
         folder, splits = read_dataset(name, root)
         paths = [path for rows in splits.values() for path, _ in rows]
-        return read_all(folder, paths, decode_as_stored, "unpack it again")
+        return read_all(folder, paths, decode_as_stored)
     folder = Folder(name)
-    read_all(folder.path, [*folder.images], decode, "mend or remove them")
-    describe(folder)
+    read_all(folder.path, [*folder.images], decode)
+    splits = folder.splits()
+    folder.say_left_out(splits)
+    first, copies = {}, []
+    for part, rows in splits.items():
+        count = collections.Counter(kind for _, kind in rows)
+        print(f"{part}: {len(rows):,} images of {len(count):,} classes, of "
+              f"{min(count.values())} to {max(count.values())} images: {listed([*count])}")
+        for path, _ in rows:
+            other = first.setdefault(sha256(path), path)
+            if other != path:
+                copies.append(f"{path} is {other}")
+    if copies:
+        print("note: there twice, byte for byte:", *copies, sep="\n")
 
 
-def read_all(folder, paths, decode, advice):
+def read_all(folder, paths, decode):
     """Print what is wrong with each image that cannot be read.  UserError: there are some."""
-    def fault(path):
-        try:
-            decode(path)
-        except UserError as error:
-            return str(error)
-    found = thread_map(fault, paths, max_workers=cores(), desc="checking images", unit="image",
-                       leave=False, disable=None)
-    faults = [line for line in found if line]
-    if faults:
-        print("\n".join(faults), flush=True)
-        raise UserError(f"{len(faults):,} of {len(paths):,} images in {folder} cannot be read: "
-                        + advice)
+    images = ImageFiles(paths, CenterCrop(1), decode, faults=set())     # a pixel of each is kept
+    thread_map(images.__getitem__, range(len(paths)), max_workers=cores(), desc="checking images",
+               unit="image", leave=False, disable=None)
+    if images.faults:
+        raise UserError(f"{len(images.faults):,} of {len(paths):,} images in {folder} cannot be "
+                        "read: mend, replace or remove them")
     print(f"{folder}: {len(paths):,} images, all can be read")
 
 
-def describe(folder):
-    """Print the classes of a folder's splits, what is left out, alone or there twice.  UserError:
-    it cannot be trained on."""
-    splits = folder.splits()
-    folder.say_left_out(splits)
-    for part, rows in splits.items():
-        count = collections.Counter(kind for _, kind in rows)
-        print(f"{part}: {len(rows):,} images of {len(count):,} classes, {listed([*count])}")
-        single = [kind for kind in count if count[kind] == 1]
-        if single and part == "train":
-            print("note: training classes with a single image, so without a positive pair: "
-                  f"{len(single)}, {listed(single)}")
-    say_copies(splits)
-
-
-def say_copies(splits):
-    """Name images that are there twice, in another split first."""
-    first, here, across = {}, [], []
-    for part, rows in splits.items():
-        for path, _ in rows:
-            other, place = first.setdefault(sha256(path), (path, part))
-            if other != path:
-                copies = here if place == part else across
-                copies.append(f"{path} is {other}")
-    if here or across:
-        print(f"note: images that are there twice, byte for byte: {len(across + here)}, of them in "
-              f"another split {len(across)}: {listed(across + here, 2)}")
+FLAGS = {  # default, kind, help (support.command_line.read_flags)
+    "data_root": SHARED["data_root"],
+    "paper": (None, tuple(SCRIPTS), "prepare for this one alone"),
+    "backbone": (None, "NAME", "instead of the preset's"),
+    "size": (None, number(int, 1), "instead of the preset's"),
+    "weights": (None, "FILE", "instead of the published ones")}
 
 
 def parse_args(argv=None):
     parser = Parser("common.py", __doc__)
-    add = parser.add_argument
-    add("command", choices=("check", "prepare"))
-    add("dataset", type=path, nargs="+", help=f"{', '.join(COUNTS)}, cub128, or a folder of "
-        "images; prepare: several, glyphs too")
-    add("--data-root", type=path, metavar="DIR", default=data_root(), help="folder that holds the "
-        "datasets (default: $DML_DATA, else ./data)")
-    add("--paper", choices=tuple(SCRIPTS), help="prepare for this one alone")
-    add("--backbone", help="instead of the preset's")
-    add("--size", type=number(int, 1), help="instead of the preset's")
-    add("--weights", type=path, metavar="FILE", help="instead of the published ones")
-    args = parser.parse_args(argv)
-    if args.command == "check":
-        refuse_idle(parser, args, [("with check", True, "paper backbone size weights")])
-        if len(args.dataset) > 1:
-            parser.error("check reads one dataset at a time")
+    parser.add_argument("command", choices=("check", "prepare"))
+    parser.add_argument("dataset", type=path, nargs="+", help=f"{', '.join(COUNTS)}, cub128, or a "
+                        "folder of images; prepare: glyphs too")
+    flags, args = read_flags(parser, argv, FLAGS)
+    args.data_root = args.data_root or data_root()
+    refuse_idle(parser, flags, [
+        ("with check", args.command == "check", "paper backbone size weights")])
     return args

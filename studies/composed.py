@@ -4,6 +4,8 @@
     python studies/composed.py table RUNS           of a folder or an archive; draws them too
 """
 import sys
+from collections import Counter
+from operator import itemgetter
 from pathlib import Path
 
 import torch.nn.functional as F
@@ -21,6 +23,8 @@ ARMS = {"contrastive": ("0", None), "density": ("10", None), "JRS": ("0", "detac
 SHOWN = {"R@1": 1, "MAP@R": 1, "seen R@1": 1, "D_avg mean": 3, "τ of x⁻": 0, "τ of x": 3}  # digits
 BY_EPOCH = {f"R@1 at {epoch}": 1 for epoch in range(3, 31, 3)}          # cub128's evaluations
 BY_EPOCH["best R@1"] = 1                                                # chosen on test
+CURVES = {"contrastive": "contrastive loss", "R@1": "R@1 (%)",
+          "D_avg mean": "spread within classes, mean D_avg"}
 
 
 class Network(dml_da.Network):
@@ -75,20 +79,22 @@ def differences(arms):
 
 def table(runs):
     """Mean ± std of each arm (held out: R@1 on those classes); gains within a seed; by epoch."""
-    measured, logs, arms = [], {}, set()
+    measured, points, arms = [], [], set()
     for run in finished(runs):
-        name, seed = run.config["name"], run.config["seed"]
+        name, (arm, _, alpha) = run.config["name"], run.config["name"].rpartition("-")
         if run.config["val"]:
             name += ", held out"
         else:
             arms.add(name)
-        measured.append((name, seed, {"last epoch": figures_of(run)}))
-        logs.setdefault(name, {})[seed] = run.log
-    figures = pivot(measured)
+            series = arm if alpha == "0" else f"{arm}, α = {alpha}"
+            for metric, y_label in CURVES.items():
+                points += by_epoch(("", "epoch", y_label), series, run, metric)
+        measured.append((name, run.config["seed"], {"last epoch": figures_of(run)}))
+    figures, seeds = pivot(measured), Counter(name for name, _, _ in measured)
     for shown in (SHOWN, BY_EPOCH):
         rows, gains = [["", "seeds"] + list(shown)], [["gain"] + list(shown)]
-        for name in sorted(logs):
-            row = [name, str(len(logs[name]))]
+        for name in sorted(seeds):
+            row = [name, str(seeds[name])]
             for head, digits in shown.items():
                 row.append(spread(figures[name, "last epoch", head].values(), digits))
             rows.append(row)
@@ -103,15 +109,10 @@ def table(runs):
                 row.append(difference(whole, digits + 1))
             gains.append(row)
         print(markdown(rows), markdown(gains), sep="\n\n", end="\n\n")
-    curves, dataset = [], run.config["dataset"]
-    for metric, y_label in (("contrastive", "contrastive loss"), ("R@1", "R@1 (%)"),
-                            ("D_avg mean", "spread within classes, mean D_avg")):
-        for name in sorted(arms):
-            arm, _, alpha = name.rpartition("-")
-            text = arm if alpha == "0" else f"{arm}, α = {alpha}"
-            curves.append((("", "epoch", y_label), text, by_epoch(logs[name], metric)))
     if arms:
-        draw_curves(Path(__file__).with_name(f"composed-{dataset}.png"), curves,
+        dataset = run.config["dataset"]
+        points.sort(key=itemgetter(1))                                  # by series
+        draw_curves(Path(__file__).with_name(f"composed-{dataset}.png"), points,
                     f"dml_da.py + α JRS on {dataset}, backbone {run.config['backbone']}")
 
 

@@ -9,7 +9,6 @@ ones.  A variant replaces a function of mdr.py, which config.json does not tell,
 run's.  Commit cedb0e2 has diagonal, standardized and unit-pooled, which no page cites.
 """
 import sys
-from operator import itemgetter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -132,20 +131,21 @@ def table(runs):
 
 def draw(runs):
     """R@1 against images seen: a panel per length at the preset's rates, one at the best."""
-    logs, curves = {}, []
+    points_of, points = {}, []
     for run in finished(runs):
         config, length = run.config, run.config["iterations"]
         preset, best = RATES.get(arm(config), (None, None))
         at_best = config["lr"] == best and length == 100
         if (at_best or config["lr"] == preset) and not variant(config):
-            images = length * config["batch"] / 1000
-            logs.setdefault((at_best, length, arm(config)), {})[config["seed"]] = [
-                row | {"epoch": row["epoch"] * images} for row in run.log]
-    for at_best, length, name in sorted(logs, key=itemgetter(0, 1)):
-        title = f"{length} iterations per epoch" + ", best rates" * at_best
-        curves.append(((title, "images seen (1,000)", "R@1, held-out classes (%)"), name,
-                       by_epoch(logs[at_best, length, name], "R@1")))
-    draw_curves(Path(__file__).with_suffix(".png"), curves,
+            title = f"{length} iterations per epoch" + ", best rates" * at_best
+            panel = title, "images seen (1,000)", "R@1, held-out classes (%)"
+            for *_, epoch, seed, value in by_epoch(panel, arm(config), run, "R@1"):
+                images = epoch * (length * config["batch"] / 1000)
+                points_of.setdefault((at_best, length), []).append(
+                    (panel, arm(config), images, seed, value))
+    for panel in sorted(points_of):
+        points += points_of[panel]
+    draw_curves(Path(__file__).with_suffix(".png"), points,
                 "MDR on cub128, squeezenet1_1, on held-out classes")
 
 

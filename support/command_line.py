@@ -1,7 +1,9 @@
 """The flags that every script has, how settings come from them, and how a script ends."""
 import argparse
+import contextlib
 import math
 import os
+import pprint
 import re
 import signal
 import sys
@@ -19,11 +21,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog, page):
         super().__init__(prog=prog, epilog=page, allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter)
-        versions = machine.versions()
-        self.add_argument("--version", action="version", version=(
-            f"{prog} at commit {machine.commit()}, torch {versions['torch']}, "
-            f"Python {versions['python']}"), help="print the commit, torch's version and Python's")
-        self._negative_number_matcher = re.compile(r"-[\d.]")   # -1e-1 and -3,0,3 are no flags
+        self.add_argument(
+            "--version", action="version", help="print the commit, torch's version and Python's",
+            version=f"{prog} at commit {machine.commit()}, torch {torch.__version__}, "
+                    f"Python {sys.version.split()[0]}")
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message}\n")
@@ -44,13 +45,11 @@ def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
             wanted += f" {sign} {limit}"
 
     def parse(text):
-        try:
+        with contextlib.suppress(ValueError):
             value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not (low <= value <= high and above < value < below):
-            raise argparse.ArgumentTypeError(f"'{text}' must be {wanted}")
-        return value
+            if low <= value <= high and above < value < below:
+                return value
+        raise argparse.ArgumentTypeError(f"'{text}' must be {wanted}")
     return parse
 
 
@@ -70,7 +69,7 @@ def output(*suffixes):
     """An argparse type: a file that can be written, so far as can be seen before the work."""
     def parse(text):
         text = path(text)
-        if not text.lower().endswith(suffixes) or not Path(text).absolute().parent.is_dir():
+        if not text.lower().endswith(suffixes) or not Path(text).parent.is_dir():
             raise argparse.ArgumentTypeError(f"'{text}' must end in {' or '.join(suffixes)} and be "
                                              "in a folder that exists")
         return text
@@ -82,11 +81,20 @@ def data_root():
     return path(os.environ.get("DML_DATA", "data"))
 
 
-FORMATS = ("auto", "fp32", "tf32", "bf16")
-# The settings of every script.  One row each: default, kind (see add_flag), help.
+# Where and how a run is computed: not part of what it is.  One row per flag: default, kind (see
+# read_flags), help.
+RUNTIME_ONLY = {
+    "again": (False, bool, "train anew in place of the run that the folder holds"),
+    "data_root": (None, "DIR", "folder that holds the datasets (default: $DML_DATA, else ./data)"),
+    "out": ("runs", "DIR", "folder that holds the runs"),
+    "device": ("auto", "DEVICE", "auto, cpu, cuda, cuda:1, ..."),
+    "workers": (None, number(int, 0), "processes that load images (default: one per core, at most "
+                "16; none for glyphs, nor to evaluate cached images)"),
+    "no_cache": (False, bool, "decode and resize the images anew in every epoch: the same "
+                 "tensors, slower")}
+# The settings of every script.
 SHARED = {
     "name": (None, label, "of an experiment of your own, put into the run folder's name"),
-    "again": (False, bool, "train anew in place of the run that the folder holds"),
     "val": (None, number(float, above=0, below=1), "share of the training classes, the last by "
             "name, that are held out: R@1 on them picks best.pt (the papers have none)"),
     "weights": (None, "FILE", "pretrained weights of the backbone, or 'random' (default: the "
@@ -95,60 +103,47 @@ SHARED = {
                "network sees a crop"),
     "size": (224, number(int, 1), "side of that crop, the network's input"),
     "eval_every": (1, number(int, 1), "epochs between evaluations"),
-    "precision": ("tf32", FORMATS, "of the backbone: tf32 is float32 but for a GPU's "
-                  "convolutions, as PyTorch has them; auto is bf16 where the processor has it, "
-                  "else fp32; losses and distances are in float32 always"),
-    "seed": (0, number(int, 0, 2 ** 31), ""),
-    "data_root": (None, "DIR", "folder that holds the datasets (default: $DML_DATA, else ./data)"),
-    "out": ("runs", "DIR", "folder that holds the runs"),
-    "device": ("auto", "DEVICE", "auto, cpu, cuda, cuda:1, ..."),
-    "workers": (None, number(int, 0), "processes that load images (default: one per core, at most "
-                "16; none for glyphs, nor to evaluate cached images)"),
-    "no_cache": (False, bool, "decode and resize the images anew in every epoch: the same "
-                 "tensors, slower")}
-# Where and how a run is computed: not part of what it is.
-RUNTIME_ONLY = ("data_root", "out", "device", "workers", "no_cache", "again")
+    "precision": ("tf32", ("auto", "fp32", "tf32", "bf16"), "of the backbone: tf32 is float32 but "
+                  "for a GPU's convolutions, as PyTorch has them; auto is bf16 where the processor "
+                  "has it, else fp32; losses and distances are in float32 always"),
+    "seed": (0, number(int, 0, 2 ** 31), "")} | RUNTIME_ONLY
 
 
-def add_flag(parser, name, default, kind, text, presets):
-    """Add the flag of a setting; its help names the default, and the presets that have their own.
+def read_flags(parser, argv, rows):
+    """Add the flags of rows, {setting: (default, kind, help)}, and parse them -> those that were
+    given, and all with their defaults.
 
     kind: bool for a switch, a tuple of choices, a text in capitals for any text or a path, or an
-    argparse type, of which a list takes several.
+    argparse type; a setting without a kind has no flag.  Of a list as default it takes several.
     """
-    told = []
-    for dataset, preset in {"default": {name: default}, **presets}.items():
-        value = preset.get(name)
-        if value is not None and value is not False:
-            told.append(f"{dataset} {plain(value)}")
-    if told:
-        text = f"{text} ({'; '.join(told)})".strip()
-    flag = name.rstrip("_").replace("_", "-")
-    options = {"dest": name, "default": argparse.SUPPRESS, "help": text}
-    if kind is bool:
-        options["action"] = "store_true"
-    elif isinstance(kind, tuple):
-        options["choices"] = kind
-    elif isinstance(kind, str):
-        options |= {"type": path, "metavar": kind}
-    else:
-        options |= {"type": kind, "metavar": flag.upper()}
-    if isinstance(default, list):
-        options["nargs"] = "+"
-    parser.add_argument(f"--{flag}", **options)
+    for name, (default, kind, text) in rows.items():
+        if not kind:
+            continue
+        if default or default == 0 and kind is not bool:
+            text = f"{text} (default {plain(default)})".strip()
+        options = {"dest": name, "default": argparse.SUPPRESS, "help": text}
+        if kind is bool:
+            options["action"] = "store_true"
+        elif isinstance(kind, tuple):
+            options["choices"] = kind
+        elif isinstance(kind, str):
+            options |= {"type": path, "metavar": kind}
+        else:
+            options |= {"type": kind, "metavar": "VALUE"}
+        if isinstance(default, list):
+            options["nargs"] = "+"
+        parser.add_argument("--" + name.rstrip("_").replace("_", "-"), **options)
+    flags = parser.parse_args(argv)
+    usual = {name: row[0] for name, row in rows.items()}
+    return flags, argparse.Namespace(**usual | vars(flags))
 
 
 def settings(parser, argv, rows, presets):
-    """Parse the flags; a flag beats the dataset's preset, that the default.
-
-    rows: {setting: (default, kind, help)} beside SHARED's; without a kind presets alone set it ->
+    """Parse the flags of rows and of SHARED; a flag beats the dataset's preset, that the default ->
     the flags that were given, and all settings, with `changed`: {setting: value} of the flags that
-    change what a run is.
-    """
-    for name, (default, kind, text) in (rows | SHARED).items():
-        if kind:
-            add_flag(parser, name, default, kind, text, presets)
-    flags = parser.parse_args(argv)
+    change what a run is."""
+    parser.epilog += f"\n\nIn place of these defaults, by dataset:\n{pprint.pformat(presets)}"
+    flags, _ = read_flags(parser, argv, rows | SHARED)
     preset = {name: row[0] for name, row in (SHARED | rows).items()}
     preset["data_root"] = data_root()
     preset |= presets.get(getattr(flags, "dataset", preset["dataset"]), presets["folder"])
@@ -164,15 +159,16 @@ def settings(parser, argv, rows, presets):
     return flags, cfg
 
 
-def refuse_idle(parser, args, rules):
+def refuse_idle(parser, flags, rules):
     """No flag that does nothing.  rules: [(when, whether that is so, flags that are idle then)]"""
     for when, true, names in rules:
         for name in names.split():
-            if true and getattr(args, name, None) is not None:
+            if true and name in flags:
                 parser.error(f"--{name.rstrip('_').replace('_', '-')} does nothing {when}")
 
 
-STARVED = r"DataLoader worker \(pid|shared memory|</torch_|can't allocate memory|out of memory"
+STARVED = (r"MemoryError|DataLoader worker \(pid|shared memory|</torch_|can't allocate memory|"
+           "out of memory")
 
 
 def main(function, parse_args):
@@ -192,7 +188,7 @@ def main(function, parse_args):
     except NonFiniteLoss as error:
         fail(reason(error), 1)
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not re.search(STARVED, str(error)):
+        if not re.search(STARVED, repr(error)):
             raise
         fail(f"out of memory or of /dev/shm ({reason(error)}): --workers 0 needs less; so do "
              "--precision bf16 on a GPU, and a smaller --batch, which is no longer the paper's; "
@@ -206,7 +202,7 @@ def main(function, parse_args):
 def _end_by(number):
     """End as by a signal that nobody handles."""
     signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
+    signal.raise_signal(number)
 
 
 def fail(message, status=2):
@@ -221,13 +217,11 @@ def device(cfg):
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
+    with contextlib.suppress(RuntimeError, AssertionError):             # not here
         here = torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError):
-        here = None
-    if here is None or here.type not in ("cpu", "cuda"):
-        raise UserError(f"--device {name} is not here or not supported: use --device cpu")
-    return here
+        if here.type in ("cpu", "cuda"):
+            return here
+    raise UserError(f"--device {name} is not here or not supported: use --device cpu")
 
 
 def settle(cfg):
@@ -240,10 +234,9 @@ def settle(cfg):
     here = device(cfg)
     cfg.device = str(here)
     if cfg.precision == "auto":
+        fast = torch.cpu._is_avx512_bf16_supported()
         if here.type == "cuda":
             fast = torch.cuda.is_bf16_supported(including_emulation=False)
-        else:
-            fast = torch.cpu._is_avx512_bf16_supported()
         cfg.precision = "bf16" if fast else "fp32"
     return here
 

@@ -15,8 +15,8 @@ from support.files import UserError, atomic, digest, lock
 class ImageFiles:
     """Indexable images from files, through the deterministic part of a transform.
 
-    decode: photos.decode, or decode_as_stored.  faults: None, or a dict {index: what is wrong}, in
-    which an image that cannot be read is noted; the image is None then.
+    decode: photos.decode, or decode_as_stored.  faults: None, or a set of the indices of images
+    that cannot be read: a line says why, and the image is None.
     """
 
     def __init__(self, paths, prefix, decode, faults=None):
@@ -31,7 +31,8 @@ class ImageFiles:
         except UserError as error:
             if self.faults is None:
                 raise
-            self.faults[i] = str(error)
+            print(error)
+            self.faults.add(i)
             return None
         if self.prefix:                                 # applied by PIL
             image = self.prefix(image)

@@ -21,9 +21,17 @@ from support import glyphs  # noqa: E402
 
 LABELS = np.array([2, 0, 5, 0, 7, 2, 0, 5])             # sizes 3, 2, 2, 1, with gaps, in no order
 LONG, B = torch.tensor(LABELS), len(LABELS)
-PAIRS = [*itertools.permutations(range(B), 2)]
-POSITIVE = [(i, j) for i, j in PAIRS if LABELS[i] == LABELS[j]]
-NEGATIVE = [(i, j) for i, j in PAIRS if LABELS[i] != LABELS[j]]
+PAIRS = list(itertools.permutations(range(B), 2))
+POSITIVE, NEGATIVE, TRIPLETS = [], [], []
+for i, j in PAIRS:
+    if LABELS[i] == LABELS[j]:
+        POSITIVE.append((i, j))
+    else:
+        NEGATIVE.append((i, j))
+for a, p in POSITIVE:
+    negatives = np.flatnonzero(LABELS != LABELS[a])
+    TRIPLETS.append((a, p, negatives[(3 * a + p) % len(negatives)]))
+INDICES = torch.tensor(TRIPLETS).T                      # anchors, positives, negatives
 
 
 def points(d=3, seed=0, n=B, scale=1.0):
@@ -41,11 +49,14 @@ def session(tmp_path_factory):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["DML_DATA"] = str(tmp_path_factory.mktemp("data"))
     torch.set_num_threads(1)
-    draw = functools.cache(lambda split, classes, images: drawn(split))
+    draw = glyphs.glyphs
+
+    @functools.cache
+    def drawn(split, classes, images):
+        return draw(split)
     with pytest.MonkeyPatch.context() as patch:
-        drawn = glyphs.glyphs
         patch.setattr(os, "fsync", lambda file: None)
-        patch.setattr(glyphs, "glyphs", lambda split: draw(split, *glyphs.GLYPHS[split]))
+        patch.setattr(glyphs, "glyphs", lambda split: drawn(split, *glyphs.GLYPHS[split]))
         yield
 
 
@@ -56,30 +67,31 @@ def few_glyphs(monkeypatch):
     monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 470), 3))
 
 
-def agrees(function, oracle, *arrays, step=1e-6, floor=1e-4):
-    """function (torch) equals oracle (NumPy) in every entry and in its gradient to every array,
-    entries weighted at random.
+def agrees(function, oracle, *arrays, constants=(), step=1e-6, floor=1e-4):
+    """function(*arrays, *constants) by torch equals oracle(*arrays) by NumPy in every entry and in
+    its gradient to every array, entries weighted at random.
 
     The oracle's gradient is a central difference: what the paper holds constant (a detached
     bandwidth, a sampled index) the oracle must too.  `floor` keeps it from comparing 0 with 0.
     """
-    tensors = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in arrays]
-    value = function(*tensors)
-    want = np.asarray(oracle(*arrays))
+    arrays = [np.array(array, dtype=np.float64) for array in arrays]
+    tensors = [torch.tensor(array, requires_grad=True) for array in arrays]
+    value, want = function(*tensors, *constants), np.asarray(oracle(*arrays))
     assert np.abs(want).max() > floor, "the oracle is vacuous"
     np.testing.assert_allclose(value.detach(), want, rtol=1e-9, atol=1e-12)
-    weights = np.random.RandomState(9).standard_normal(want.shape) if want.ndim else 1.0
-    (value * torch.tensor(weights)).sum().backward()
-    for which, tensor in enumerate(tensors):
-        slope = np.zeros_like(arrays[which])
-        for at in np.ndindex(slope.shape):
-            moved = [np.array(a, dtype=np.float64) for a in arrays]
-            moved[which][at] += step
-            above = oracle(*moved)
-            moved[which][at] -= 2 * step
-            slope[at] = (weights * (above - oracle(*moved))).sum() / (2 * step)
+    weights = np.random.RandomState(10).standard_normal(want.shape)
+    gradients = torch.autograd.grad(value, tensors, torch.tensor(weights))
+    for array, gradient in zip(arrays, gradients):
+        slope = np.zeros_like(array)
+        for at in np.ndindex(array.shape):
+            middle = array[at]
+            array[at] = middle + step
+            above = oracle(*arrays)
+            array[at] = middle - step
+            slope[at] = (weights * (above - oracle(*arrays))).sum() / (2 * step)
+            array[at] = middle
         assert np.abs(slope).max() > floor, "the oracle's gradient is vacuous"
-        np.testing.assert_allclose(tensor.grad.numpy(), slope, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1e-7)
 
 
 @pytest.fixture
@@ -101,9 +113,9 @@ def typed(monkeypatch, capfd):
 def train(few_glyphs, tmp_path, capfd):
     """train(script, *flags, dataset=...): an epoch of a second -> the run's folder, its printout"""
     def run(script, *flags, dataset="glyphs"):
-        places = ["--dataset", dataset, "--data-root", tmp_path, "--out", tmp_path / "runs"]
-        script.train(script.parse_args([*map(str, places), "--backbone", "small", "--epochs", "1",
-                                        "--workers", "0", *flags]))
+        words = f"--data-root {tmp_path} --out {tmp_path}/runs --backbone small --epochs 1"
+        words = [*words.split(), "--workers", "0", "--dataset", str(dataset), *flags]
+        script.train(script.parse_args(words))
         out = capfd.readouterr().out
         return Path(out.splitlines()[-1].removeprefix("run ")), out
     return run
@@ -111,10 +123,10 @@ def train(few_glyphs, tmp_path, capfd):
 
 def left_in(folder):
     """What a run leaves: the rows of its log, its result, its settings."""
-    log, result, config = ((folder / name).read_text(encoding="utf-8")
-                           for name in ("log.jsonl", "result.json", "config.json"))
-    strict = functools.partial(json.loads, parse_constant=pytest.fail)         # NaN is no JSON
-    return [*map(strict, log.splitlines())], strict(result), strict(config)
+    read = functools.partial(json.loads, parse_constant=pytest.fail)           # NaN is no JSON
+    rows = [read(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    result, config = folder / "result.json", folder / "config.json"
+    return rows, read(result.read_text()), read(config.read_text())
 
 
 def edit_settings(folder, **changes):

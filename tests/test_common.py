@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 from http.client import IncompleteRead
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -29,39 +30,38 @@ def test_glyphs_are_the_same_everywhere(part, classes, images, mean):
     assert drawn == [*range(550)]                                       # none in two splits
 
 
-def loader(split, workers, seed=0):
-    cfg = argparse.Namespace(seed=seed, workers=workers, batch=7, device="cpu")
-    return common.train_loader(split, glyphs.SMALL_TRANSFORMS[1], jrd.batches, cfg)
-
-
 def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
     """Any number of workers, any epoch first: the same crops and mirrors."""
-    def drawn(batches):
-        return torch.cat([images.flatten() for images, _ in batches])
-    folder = make_folder(tmp_path / "d", [6, 6, 6, 6])
-    split = common.load_dataset(str(folder), train=glyphs.SMALL_TRANSFORMS[0]).train
-    alone, two = loader(split, 0), loader(split, 2)
-    images, _ = next(iter(alone(0)))
-    assert images.shape == (7, 3, 32, 32) and images.dtype == torch.uint8
-    first, second = drawn(alone(0)), drawn(alone(1))
+    folder, (prefix, augment, _) = make_folder(tmp_path / "d", [6] * 4), glyphs.SMALL_TRANSFORMS
+    split = common.load_dataset(str(folder), train=prefix).train
+
+    def drawn(workers, *epochs, seed=0):
+        cfg = argparse.Namespace(seed=seed, workers=workers, batch=7, device="cpu")
+        loader, parts = common.train_loader(split, augment, jrd.batches, cfg), []
+        for epoch in epochs:
+            for images, _ in loader(epoch):
+                assert images.shape[1:] == (3, 32, 32) and images.dtype == torch.uint8
+                parts.append(images.flatten())
+        return torch.cat(parts)
+    first, second = drawn(0, 0), drawn(0, 1)
+    assert not torch.equal(first, second) and not torch.equal(first, drawn(0, 0, seed=1))
     torch.manual_seed(99)
     state = torch.get_rng_state()
-    assert torch.equal(drawn(two(1)), second) and torch.equal(drawn(two(0)), first)
-    assert torch.equal(drawn(loader(split, 0)(1)), second)
+    assert torch.equal(drawn(2, 1, 0), torch.cat([second, first]))
     assert torch.equal(state, torch.get_rng_state()), "the loader drew from the global generator"
-    assert not torch.equal(first, second)
-    assert not torch.equal(first, drawn(loader(split, 0, seed=1)(0)))
-    own = common._Augmented(split, glyphs.SMALL_TRANSFORMS[1], 0)
-    spawned = pickle.loads(pickle.dumps(own))       # a worker where processes are not forked
-    assert torch.equal(spawned[0, 1][0], own[0, 1][0])
-    assert not all(torch.equal(own[0, 1][0], own[epoch, 1][0]) for epoch in range(9))
+    augmented = common._Augmented(split, augment, 0)
+    spawned = pickle.loads(pickle.dumps(augmented))     # a worker where processes are not forked
+    assert torch.equal(spawned[0, 1][0], augmented[0, 1][0])
+    assert not torch.equal(augmented[0, 1][0], augmented[1, 1][0]), "no epoch draws anew"
+
+
+TENSORFLOW = 10 / 127.5 - 1, 20 / 127.5 - 1, 30 / 127.5 - 1              # (x - 0.5)/0.5
 
 
 @pytest.mark.parametrize("backbone, want", [
     ("bn_inception", (30 - 104, 20 - 117, 10 - 128)),                   # Caffe's: BGR, 0-255
     ("googlenet_bvlc", (30 - 104, 20 - 117, 10 - 123)),
-    *((name, (10 / 127.5 - 1, 20 / 127.5 - 1, 30 / 127.5 - 1))          # TensorFlow's (x - 0.5)/0.5
-      for name in ("small", "googlenet"))])
+    ("small", TENSORFLOW), ("googlenet", TENSORFLOW)])
 def test_a_backbone_sees_what_its_weights_were_trained_on(backbone, want):
     """RGB (10, 20, 30) on its way into the first convolution; GoogLeNet's own transform counts."""
     image = torch.tensor([10, 20, 30], dtype=torch.uint8)[:, None, None].expand(2, 3, 64, 64)
@@ -156,58 +156,73 @@ def test_the_published_file_or_none(tmp_path, monkeypatch):
         load()
 
 
-@pytest.mark.parametrize("wrapped", [
-    lambda state: {"state_dict": {f"module.net.{k}": v for k, v in state.items()}},
-    lambda state: {"model": state | {"classifier.1.weight": torch.ones(1000, 512, 1, 1)}},
-    lambda state: {"network": {f"backbone.{k}": v for k, v in state.items()} | {     # a last.pt
-        "embedding.weight": torch.ones(64, 512)}, "history": []}], ids=["deep", "model", "run"])
-def test_own_weights_of_any_wrapping(wrapped, tmp_path, capsys):
-    (other, _), (network, _) = (common.backbone("squeezenet1_1") for _ in range(2))
-    state, file = other.state_dict(), tmp_path / "mine.pth"
-    torch.save(wrapped(state), file)
-    assert common.load_weights(network, "squeezenet1_1", file) == files.sha256(file)
-    assert "not a published file" in capsys.readouterr().out
-    torch.testing.assert_close(network.state_dict(), state, rtol=0, atol=0)
+def deep(state):
+    return {"state_dict": {f"module.net.{name}": value for name, value in state.items()}}
 
 
-@pytest.mark.parametrize("name", ["bn_inception", "mnasnet0_5", "densenet121"])
-def test_weights_as_old_as_the_published_files(name, tmp_path):
+def of_a_model(state):
+    return {"model": state | {"classifier.1.weight": torch.ones(1000, 512, 1, 1)}}
+
+
+def of_a_run(state):
+    network = {f"backbone.{name}": value for name, value in state.items()}
+    return {"network": network | {"embedding.weight": torch.ones(64, 512)}, "history": []}
+
+
+def old(state):
     """From before torch counted batches; DenseNet's layers had names with a dot."""
-    (other, _), (network, _) = (common.backbone(name) for _ in range(2))
-    old, want = {}, other.state_dict()
-    for key, value in want.items():
+    saved = {}
+    for name, value in state.items():
+        if value.is_floating_point():
+            saved[re.sub(r"(denselayer.*\.(norm|conv))([12])\.", r"\1.\3.", name)] = value
+    return saved
+
+
+@pytest.mark.parametrize("name, wrapped", [
+    ("squeezenet1_1", deep), ("squeezenet1_1", of_a_model), ("squeezenet1_1", of_a_run),
+    ("bn_inception", old), ("mnasnet0_5", old), ("densenet121", old)])
+def test_own_weights_of_any_wrapping_and_age(name, wrapped, tmp_path, capsys):
+    (other, _), (network, _) = common.backbone(name), common.backbone(name)
+    want, file = other.state_dict(), tmp_path / "mine.pth"
+    for value in want.values():
         if value.is_floating_point():
             value.uniform_()
-            old[re.sub(r"(denselayer.*\.(norm|conv))([12])\.", r"\1.\3.", key)] = value
-    torch.save(old, tmp_path / "old.pth")
-    common.load_weights(network, name, tmp_path / "old.pth")
+    torch.save(wrapped(want), file)
+    assert common.load_weights(network, name, file) == files.sha256(file)
+    assert "not a published file" in capsys.readouterr().out
     torch.testing.assert_close(network.state_dict(), want, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("change", [
-    lambda state: [1, 2], lambda state: state | {"4.weight": torch.ones(1)},
-    lambda state: {"0.weight": state["0.weight"]}, lambda state: state | {"99.weight": 1}])
-def test_weights_that_do_not_fit_are_one_line(change, tmp_path):
-    torch.save(change(glyphs.SmallNet().state_dict()), tmp_path / "other.pth")
+SMALL = glyphs.SmallNet().state_dict()
+
+
+@pytest.mark.parametrize("state", [
+    [1, 2], SMALL | {"4.weight": torch.ones(1)}, {"0.weight": SMALL["0.weight"]},
+    SMALL | {"99.weight": 1}])
+def test_weights_that_do_not_fit_are_one_line(state, tmp_path):
+    torch.save(state, tmp_path / "other.pth")
     with pytest.raises(common.UserError, match="other.pth does not fit small: .* differ: .*$"):
         common.load_weights(glyphs.SmallNet(), "small", tmp_path / "other.pth")
 
 
-@pytest.mark.parametrize("write", [
-    lambda path, _: path.write_text("garbage"), lambda path, _: torch.save({"a": 1}, path),
-    lambda path, bomb: torch.save({"config": bomb}, path)])
-def test_files_that_are_no_checkpoint_or_weights(write, tmp_path):
+class Hostile:
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+@pytest.mark.parametrize("saved", ["garbage", {"a": 1}, {"config": Hostile()}])
+def test_files_that_are_no_checkpoint_or_weights(saved, tmp_path, monkeypatch):
     """Nothing in them runs."""
-    class Hostile:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "ran"),)
-    path = tmp_path / "last.pt"
-    write(path, Hostile())
-    for read in (common.read_checkpoint,
-                 lambda path: common.load_weights(glyphs.SmallNet(), "small", path)):
-        with pytest.raises(common.UserError, match="last.pt"):
-            read(path)
-    assert not (tmp_path / "ran").exists()
+    monkeypatch.chdir(tmp_path)
+    if saved == "garbage":
+        Path("last.pt").write_text(saved)
+    else:
+        torch.save(saved, "last.pt")
+    with pytest.raises(common.UserError, match="last.pt"):
+        common.read_checkpoint("last.pt")
+    with pytest.raises(common.UserError, match="last.pt"):
+        common.load_weights(glyphs.SmallNet(), "small", "last.pt")
+    assert os.listdir() == ["last.pt"]
 
 
 # ---------------------------------------------------------------------------- files and folders
@@ -230,33 +245,26 @@ def test_what_a_killed_process_was_writing_goes_when_it_is_a_day_old(tmp_path):
     assert not old.exists() and foreign.exists() and new.exists()
 
 
-def run_of(tmp_path, *arguments):
-    cfg = jrd.parse_args([*arguments, "--out", str(tmp_path)])
-    common.settle(cfg)
-    split = common.Split(torch.zeros(4, 3, 36, 36, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]),
-                         ["a", "b"])
-    return common.Run("jrd", cfg, common.Data(split, split, split, identity={}), "random")
-
-
 @pytest.mark.parametrize("flags, name", [
     ("--alpha 0.50 --seed 3", "jrd-glyphs-alpha0.5-s3"), ("--alpha 1", "jrd-glyphs-s0"),
     ("--weights a/b.pth --workers 3 --no-cache", "jrd-glyphs-s0")])
-def test_run_names_say_what_differs_from_the_preset(flags, name, tmp_path):
-    assert run_of(tmp_path, *flags.split()).folder.name == name
-    assert not list(tmp_path.iterdir()), "nothing is written before the run begins"
+def test_run_names_say_what_differs_from_the_preset(flags, name):
+    assert runs.run_folder("jrd", jrd.parse_args(flags.split())).name == name
 
 
-def test_a_checkpoint_of_another_version_is_refused(tmp_path):
-    part = torch.nn.Linear(2, 3)
-    with run_of(tmp_path) as run:
-        torch.save({"paper": "jrd", "config": {}, "history": [], "pretrained": None,
-                    "network": torch.nn.Linear(2, 4).state_dict()}, run.folder / "last.pt")
-        for states in ({"network": part}, {"optimizer": torch.optim.Adam(part.parameters())}):
-            with pytest.raises(common.UserError, match="last.pt does not fit this jrd.py"):
-                run.restore(**states)
+def test_a_checkpoint_of_another_version_is_refused(train):
+    folder = train(jrd)[0]
+    (folder / "result.json").unlink()
+    saved = torch.load(folder / "last.pt", weights_only=True)
+    for part in ("network", "optimizer"):
+        torch.save(saved | {part: {}}, folder / "last.pt")
+        with pytest.raises(common.UserError, match="last.pt does not fit this jrd.py"):
+            train(jrd)
 
 
-def test_two_trainings_in_one_folder_are_refused(tmp_path, monkeypatch):
+def test_two_trainings_in_one_folder_are_refused(train, monkeypatch):
+    """The second begins within a step of the first."""
     monkeypatch.setattr(runs, "LOCK_WAIT", 0.1)
-    with run_of(tmp_path), pytest.raises(common.UserError, match="another process"):
-        run_of(tmp_path).__enter__()
+    monkeypatch.setattr(jrd, "objective", lambda *args: train(jrd))
+    with pytest.raises(common.UserError, match="another process"):
+        train(jrd)

@@ -1,10 +1,13 @@
-"""Every equation of the DML-DA paper against NumPy and SciPy, in value and gradient; the sampler of
-whole classes (test_mdr.py has the other one)."""
+"""Every equation of the DML-DA paper against NumPy and SciPy, in value and gradient.
+
+test_mdr.py counts what the samplers of both papers draw.
+"""
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist
 from scipy.special import softmax
 from scipy.stats import entropy
 
@@ -17,58 +20,71 @@ from dml_da import parse_args
 points = partial(conftest.points, scale=0.6)
 
 
-def on_sphere(x):
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-
-def square(x, i, j):
-    return ((x[i] - x[j]) ** 2).sum()
+def squared_distances(x):
+    return cdist(x, x, "sqeuclidean")
 
 
 # ---------------------------------------------------------------------------- Eq. 1-4
 @pytest.mark.parametrize("margin", [1.0, 0.3])
 def test_contrastive_loss(margin):
     def oracle(f):
-        return sum(square(f, i, j) if LABELS[i] == LABELS[j] else max(0, margin - square(f, i, j))
-                   for i, j in PAIRS) / 2 / B
-    assert 0 < sum(square(points(), i, j) < margin for i, j in NEGATIVE) < len(NEGATIVE)
-    agrees(lambda f: dml_da.contrastive_loss(f, LONG, margin), oracle, points())
+        D, total = squared_distances(f), 0
+        for i, j in PAIRS:                              # each pair twice
+            if LABELS[i] == LABELS[j]:
+                total += D[i, j]
+            else:
+                total += max(0, margin - D[i, j])
+        return total / 2 / B
+    far = [squared_distances(points())[pair] >= margin for pair in NEGATIVE]
+    assert {*far} == {True, False}
+    agrees(dml_da.contrastive_loss, oracle, points(), constants=[LONG, margin])
 
 
 @pytest.mark.parametrize("margin", [1.0, 0.2])
 def test_triplet_loss(margin):
     """U6: the nearest negative in (D_ap, D_ap + margin), else the nearest of all."""
-    x, picked = points(seed=1), []
+    x, triplets, semi_hard = points(seed=1), [], set()
+    D = squared_distances(x)
     for a, p in POSITIVE:
-        nearest = sorted((n for i, n in NEGATIVE if i == a), key=lambda n: square(x, a, n))
-        semi = [n for n in nearest if square(x, a, p) < square(x, a, n) < square(x, a, p) + margin]
-        picked.append(((semi or nearest)[0], bool(semi)))
-    assert margin == 1.0 or len({semi for _, semi in picked}) == 2
+        negatives = np.flatnonzero(LABELS != LABELS[a])
+        within = [n for n in negatives if D[a, p] < D[a, n] < D[a, p] + margin]
+        triplets.append((a, p, min(within or negatives, key=D[a].item)))
+        semi_hard.add(bool(within))
+    assert margin == 1.0 or semi_hard == {True, False}
 
     def oracle(f):                                       # the choice is constant, as an index is
-        return sum(max(0, margin + square(f, a, p) - square(f, a, n))
-                   for (a, p), (n, _) in zip(POSITIVE, picked)) / B
-    agrees(lambda f: dml_da.triplet_loss(f, LONG, margin), oracle, x)
+        D, total = squared_distances(f), 0
+        for a, p, n in triplets:
+            total += max(0, margin + D[a, p] - D[a, n])
+        return total / B
+    agrees(dml_da.triplet_loss, oracle, x, constants=[LONG, margin])
+
+
+def tuplets(generator):
+    anchors, positives, negatives = dml_da.draw_tuplets(LONG, generator)
+    return list(zip(anchors.tolist(), positives.tolist(), negatives.tolist()))
 
 
 def test_n_pair_loss():
     """With the tuplets that the same generator draws."""
-    drawn = [t.tolist() for t in dml_da.draw_tuplets(LONG, torch.Generator().manual_seed(3))]
-    assert list(zip(*drawn[:2])) == POSITIVE
+    drawn = tuplets(torch.Generator().manual_seed(3))
 
     def oracle(f):
-        return sum(np.log(1 + sum(np.exp(f[a] @ f[n] - f[a] @ f[p]) for n in negatives))
-                   for a, p, negatives in zip(*drawn)) / B
-    agrees(lambda f: dml_da.n_pair_loss(f, LONG, torch.Generator().manual_seed(3)), oracle,
-           points(seed=2))
+        total = 0
+        for a, p, negatives in drawn:
+            total += np.log(1 + np.exp(f[negatives] @ f[a] - f[a] @ f[p]).sum())
+        return total / B
+    agrees(dml_da.n_pair_loss, oracle, points(seed=2),
+           constants=[LONG, torch.Generator().manual_seed(3)])
 
 
 def test_n_pair_draws_one_of_every_other_class():
     seen, generator = np.zeros((B, B)), torch.Generator().manual_seed(0)
     for _ in range(200):
-        for a, p, negatives in zip(*dml_da.draw_tuplets(LONG, generator)):
-            assert (a, p) in POSITIVE
-            assert sorted(LABELS[negatives]) == sorted({0, 2, 5, 7} - {LABELS[a]})
+        drawn = tuplets(generator)
+        assert [(a, p) for a, p, _ in drawn] == POSITIVE
+        for a, _, negatives in drawn:
+            assert sorted([LABELS[a], *LABELS[negatives]]) == [0, 2, 5, 7]
             seen[a, negatives] += 1
     for a, _ in POSITIVE:
         assert ((seen[a] > 0) == (LABELS != LABELS[a])).all()
@@ -78,89 +94,82 @@ def test_n_pair_draws_one_of_every_other_class():
 
 # ---------------------------------------------------------------------------- Eq. 5-8
 def test_class_density():
-    classes = dml_da.class_density(torch.tensor(points()), LONG)[0].tolist()
-    assert classes == [0, 2, 5, 7]
-    agrees(lambda f: dml_da.class_density(f, LONG)[1],
-           lambda f: np.array([f[LABELS == c].var(0).sum() for c in classes]), points())
+    def oracle(f):
+        return np.array([f[LABELS == c].var(0).sum() for c in (0, 2, 5, 7)])
+    assert dml_da.class_density(torch.tensor(points()), LONG)[0].tolist() == [0, 2, 5, 7]
+    agrees(lambda f: dml_da.class_density(f, LONG)[1], oracle, points())
     many = torch.arange(60_000) % 12_000                # SOP's: a dense (C, n) matrix has 5.8 GB
     assert not dml_da.class_density(many[:, None].double(), many)[1].any()
 
 
 @pytest.mark.parametrize("D0, eta", [(None, 0.5), ([0.5, 1.0, 1.5], 0.5), ([0.2, 3.0, 1.0], 1.3)])
 def test_density_regularizer(D0, eta):
+    """Eq. 6 is Eq. 8 without its correlation term, which is 0 for D⁰ = 0."""
     def oracle(D, alpha):
-        C = len(D)
-        loss = sum((D[c] - alpha[c]) ** 2 for c in range(C)) / C - sum(alpha) / C
-        if D0 is not None:
-            loss += sum((D0[j] ** eta * alpha[i] - D0[i] ** eta * alpha[j]) ** 2
-                        for i in range(C) for j in range(C)) / C ** 2
+        loss, D0_eta = 0, np.power(D0 or [0, 0, 0], eta)
+        for i in range(3):
+            loss += ((D[i] - alpha[i]) ** 2 - alpha[i]) / 3
+            for j in range(3):
+                loss += (D0_eta[j] * alpha[i] - D0_eta[i] * alpha[j]) ** 2 / 3 ** 2
         return loss
-    agrees(lambda D, alpha: dml_da.density_regularizer(
-        D, alpha, None if D0 is None else torch.tensor(D0, dtype=torch.float64), eta), oracle,
-        np.array([0.1, 0.6, 0.3]), np.array([0.9, 0.4, 0.7]))
+    given = D0 and torch.tensor(D0).double()
+    agrees(dml_da.density_regularizer, oracle, [0.1, 0.6, 0.3], [0.9, 0.4, 0.7],
+           constants=[given, eta])
 
 
 def test_the_balance_of_u1():
     """With 10 × 10 the pull of Eq. 2 is 10 mean D_avg, and λ = 10 pushes as hard at converged α."""
-    x = torch.tensor(on_sphere(points(d=8, n=100, seed=6)), requires_grad=True)
+    x = torch.nn.functional.normalize(torch.tensor(points(d=8, n=100, seed=6))).requires_grad_()
     labels = torch.arange(10).repeat_interleave(10)
     _, D_avg = dml_da.class_density(x, labels)
     pull = dml_da.contrastive_loss(x, labels, margin=0.0)
     assert pull.item() == pytest.approx(10 * D_avg.mean().item())
+    pulled, = torch.autograd.grad(pull, x, retain_graph=True)
     push = 10 * dml_da.density_regularizer(D_avg, (D_avg + 0.5).detach())
-    (pulled,), (pushed,) = (torch.autograd.grad(term, x, retain_graph=True) for term in (pull, push))
+    pushed, = torch.autograd.grad(push, x)
     assert pulled.abs().max() > 1e-3 and (pulled + pushed).abs().max() < 1e-12
 
 
 # ---------------------------------------------------------------------------- α_c
 def test_targets_of_absent_classes_stay_bit_for_bit():
-    """U2: no gradient, not even 0, reaches them, so that Adam skips them: no step, no momentum."""
-    network = dml_da.Network(parse_args([]), classes=4).double()
-    network.D0.copy_(torch.tensor([9, 1.5, 9, 0.5]))
-    for target, value in zip(network.alpha, (0.2, 0.5, 0.6, 0.9)):
-        target.data.fill_(value)
-    f, labels = torch.tensor(points(n=6)), torch.tensor([3, 1, 1, 3, 1, 3])
-    network.forward = lambda images: f
-    loss, terms = dml_da.objective(network, parse_args(["--lambda", "2"]), None, labels, None)
-    loss.backward()
-    alpha = torch.tensor([0.5, 0.9], dtype=torch.float64, requires_grad=True)
-    D_avg = dml_da.class_density(f, labels)[1]
-    (2 * dml_da.density_regularizer(D_avg, alpha, network.D0[[1, 3]], 0.5)).backward()
-    assert [target.grad for target in network.alpha][::2] == [None, None]
-    assert [network.alpha[c].grad.item() for c in (1, 3)] == pytest.approx(alpha.grad.tolist())
-    assert terms["alpha"].item() == pytest.approx(0.7)
+    """U2: no gradient, not even 0, reaches them, so that Adam skips them: no step, no momentum.
+    Those of the classes that are there get what they get in a network of these classes alone."""
+    def slopes(labels, D0, alpha):
+        network = dml_da.Network(parse_args([]), len(alpha)).double()
+        network.D0 += torch.tensor(D0)
+        for target, value in zip(network.alpha, alpha):
+            target.data.fill_(value)
+        network.forward = lambda images: torch.tensor(points(n=6))
+        loss, terms = dml_da.objective(network, parse_args([]), None, torch.tensor(labels), None)
+        loss.backward()
+        assert terms["alpha"].item() == pytest.approx(0.7)
+        return [target.grad for target in network.alpha]
+    of_1, of_3 = slopes([1, 0, 0, 1, 0, 1], [1.5, 0.5], [0.5, 0.9])
+    assert slopes([3, 1, 1, 3, 1, 3], [9, 1.5, 9, 0.5], [0.2, 0.5, 0.6, 0.9]) == [
+        None, of_1, None, of_3]
+    assert of_1 != of_3
 
 
 # ---------------------------------------------------------------------------- EN, GOR
 def test_entropy_regularizer():
-    agrees(dml_da.entropy_regularizer,
-           lambda f: -np.mean([entropy(softmax(row)) for row in f]), points())
+    def oracle(f):
+        return -entropy(softmax(f, axis=1), axis=1).mean()
+    agrees(dml_da.entropy_regularizer, oracle, points())
 
 
 @pytest.mark.parametrize("d, scale, large", [(3, 0.5, False), (3, 1, True)])
 def test_global_orthogonal_regularizer(d, scale, large):
     """M2 counts above 1/d alone."""
     def oracle(f):
-        s = [f[i] @ f[j] for i, j in NEGATIVE]
-        assert (np.mean(np.square(s)) > 1 / d) == large
-        return np.mean(s) ** 2 + max(0, np.mean(np.square(s)) - 1 / d)
-    agrees(lambda f: dml_da.global_orthogonal_regularizer(f, LONG), oracle,
-           scale * (points(d, seed=1) + 0.4))
+        s = np.array([f[i] @ f[j] for i, j in NEGATIVE])
+        M1, M2 = s.mean(), (s ** 2).mean()
+        assert (M2 > 1 / d) == large
+        return M1 ** 2 + max(0, M2 - 1 / d)
+    agrees(dml_da.global_orthogonal_regularizer, oracle, scale * (points(d, seed=1) + 0.4),
+           constants=[LONG])
 
 
-# ---------------------------------------------------------------------------- sampler
-def test_whole_classes_until_the_batch_is_full():
-    """U11: none is cut, unless it is larger than the batch.  test_scripts has every draw."""
-    sizes = np.tile([2, 5, 9], 10)
-    labels = torch.tensor(np.repeat(np.arange(30), sizes))
-    for size, least in ((40, 32), (999, 160), (4, 2)):
-        cfg = parse_args(f"--images-per-class 0 --batch {size} --iterations 50".split())
-        for batch in dml_da.batches(labels, cfg, epoch=0):
-            assert least <= len(batch) == len(set(batch)) <= size
-            counts = np.bincount(labels[batch], minlength=30)
-            assert size == 4 or (counts % sizes == 0).all()
-
-
+# ---------------------------------------------------------------------------- checkpoints
 def test_targets_are_one_tensor_in_a_file_and_load_from_an_older_one():
     """Adam's state too, of those classes that have one; test_cli continues a run from it."""
     network = dml_da.Network(parse_args([]), 3)
@@ -172,7 +181,7 @@ def test_targets_are_one_tensor_in_a_file_and_load_from_an_older_one():
     which, rows = saved["scalars"]
     assert which == [2] and not saved["state"] and rows[0, 0] == 1 and rows.shape == (1, 3)
     state = network.state_dict()
-    assert state.pop("alpha").shape == (3,) and not any("alpha" in name for name in state)
+    assert state.pop("alpha").shape == (3,) and "alpha" not in str(state.keys())
     for c in range(3):
         state[f"alpha.{c}"] = torch.tensor(float(c))
     network.load_state_dict(state)

@@ -76,8 +76,8 @@ def test_formulas_survive_markdown(page):
 # ---------------------------------------------------------------------------- commands
 EXAMPLE = ["python", "dml_da.py", "--regularizer", "anisotropy"]     # docs/extending.md adds it
 OTHERS = "bash pip git source sed sbatch scontrol".split()
-PARSERS = {"jrd.py": jrd, "mdr.py": mdr, "dml_da.py": dml_da, "eval.py": judge, "common.py": prepare,
-           "report": report, "run_all.sh": report}
+PARSERS = {"jrd.py": jrd, "mdr.py": mdr, "dml_da.py": dml_da, "eval.py": judge,
+           "common.py": prepare, "report": report, "run_all.sh": report}
 
 
 def shell_lines(page):

@@ -16,7 +16,8 @@ import dml_da
 import jrd
 import mdr
 import support
-from conftest import B, LABELS, LONG, NEGATIVE, POSITIVE, ROOT, agrees, left_in, points
+from conftest import (B, INDICES, LABELS, LONG, POSITIVE, ROOT, TRIPLETS, agrees, left_in,
+                      points)
 
 NEW, OWN = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").split(
     "## In your own training")
@@ -29,7 +30,7 @@ CLASSES = 6
 
 
 def patched(source, diff):
-    """A file as one of the page's diffs leaves it; what it takes out or puts beside is there once"""
+    """A file as one of the page's diffs leaves it; what the diff names there is in it once"""
     for hunk in diff.split("@@\n"):
         lines = hunk.splitlines(keepends=True)
         old = "".join(line[1:] or line for line in lines if not line.startswith("+"))
@@ -57,9 +58,7 @@ def extended(tmp_path, monkeypatch):
     names = ("support.backbones", "common", "dml_da", "mdr", "jrd")
     for name in names:
         monkeypatch.delitem(sys.modules, name)
-    yield {name: importlib.import_module(name) for name in names}
-    for name in names:                                  # no later test imports these
-        del sys.modules[name]
+    return {name: importlib.import_module(name) for name in names}
 
 
 def test_the_recipes_of_the_page_train(extended, train, tmp_path):
@@ -67,8 +66,9 @@ def test_the_recipes_of_the_page_train(extended, train, tmp_path):
     weights = tmp_path / "mynet.pth"
     torch.save(extended["support.backbones"].MyNet().state_dict(), weights)
     for name, flags, term in (
-            ("dml_da", "--regularizer anisotropy", "anisotropy"), ("mdr", "--loss smooth", "smooth"),
-            ("dml_da", "--loss supcon", "supcon"), ("jrd", "--loss arcface", "arcface"),
+            ("dml_da", "--regularizer anisotropy", "anisotropy"),
+            ("dml_da", "--loss supcon", "supcon"), ("mdr", "--loss smooth", "smooth"),
+            ("jrd", "--loss arcface", "arcface"),
             ("mdr", f"--backbone mynet --resize 36 --size 32 --weights {weights}", "triplet")):
         few = [] if name == "jrd" else ["--iterations", "1"]
         folder, _ = train(extended[name], *flags.split(), *few)
@@ -80,12 +80,8 @@ def test_the_recipes_of_the_page_train(extended, train, tmp_path):
 
 
 def test_the_losses_of_the_page_are_what_they_say(extended):
-    anchors, positives = np.array(POSITIVE).T
-    negatives = [dict(NEGATIVE)[i] for i in anchors]
-
-    def smooth(e):
-        d = cdist(e, e)
-        return np.log1p(np.exp(d[anchors, positives] - d[anchors, negatives] + 0.3)).mean()
+    def smooth(D):
+        return np.mean([np.log1p(np.exp(D[a, p] - D[a, n] + 0.3)) for a, p, n in TRIPLETS])
 
     def supcon(f):
         s = f @ f.T / 0.1
@@ -93,14 +89,15 @@ def test_the_losses_of_the_page_are_what_they_say(extended):
         return np.mean([logsumexp(s[i]) - s[i, j] for i, j in POSITIVE])
 
     def arc(cos):
-        logits, rows = 7 * cos, range(B)
-        logits[rows, LABELS] = 7 * np.cos(np.arccos(cos[rows, LABELS]) + 0.2)
-        return (logsumexp(logits, 1) - logits[rows, LABELS]).mean()
-    triplets = [torch.tensor(index) for index in (anchors, positives, negatives)]
-    agrees(lambda e: extended["mdr"].smooth_triplet_loss(
-        mdr.pairwise_distances(e), *triplets, 0.3), smooth, points())
-    agrees(lambda f: extended["dml_da"].supervised_contrastive_loss(f, LONG), supcon, points() / 3)
-    agrees(lambda cos: extended["jrd"].arcface(cos, LONG, 7, 0.2), arc, np.tanh(points(8)) / 2)
+        total = 0
+        for logits, y in zip(7 * cos, LABELS):
+            logits[y] = 7 * np.cos(np.arccos(logits[y] / 7) + 0.2)
+            total += logsumexp(logits) - logits[y]
+        return total / B
+    agrees(extended["mdr"].smooth_triplet_loss, smooth, cdist(points(), points()),
+           constants=[*INDICES, 0.3])
+    agrees(extended["dml_da"].supervised_contrastive_loss, supcon, points() / 3, constants=[LONG])
+    agrees(extended["jrd"].arcface, arc, np.tanh(points(8)) / 2, constants=[LONG, 7, 0.2])
     (test,) = re.findall(r"```python\n(.*?)```", NEW, re.DOTALL)
     exec(test + "test_anisotropy_regularizer()",
          {"dml_da": extended["dml_da"], "np": np, "agrees": agrees, "points": points})
@@ -172,20 +169,17 @@ def test_the_loss_is_eq_9():
     assert run("dml_da", batches=1)["loss"].item() == pytest.approx(want.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mdr", "dml_da"])
-def test_a_checkpoint_continues_bit_for_bit(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name, learned", [("mdr", "regularizer"), ("dml_da", "targets")])
+def test_a_checkpoint_continues_bit_for_bit(name, learned, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    save, restore = SAVE, RESTORE
-    if name == "dml_da":
-        save, restore = (s.replace("regularizer.", "targets.") for s in (save, restore))
     before, loop = re.fullmatch(r"(.*\n)(for .*)", LOOPS[name], re.DOTALL).groups()
     whole, first, second = run(name), run(name, batches=2), setting(seed=5)
-    exec(save, first)
+    exec(SAVE.replace("regularizer.", f"{learned}."), first)
     for data in ("loader", "triplets"):
         second[data] = second[data][2:]
-    exec(before + restore, second)
+    exec(before + RESTORE.replace("regularizer.", f"{learned}."), second)
     second["D0"] = first.get("D0")                              # saved too, says the page
     exec(loop, second)
-    assert torch.equal(second["embedding"].weight, whole["embedding"].weight)
-    own, want = (space.get("regularizer") or space["targets"] for space in (second, whole))
-    torch.testing.assert_close(own.state_dict(), want.state_dict(), rtol=0, atol=0)
+    for part in ("embedding", learned):
+        torch.testing.assert_close(second[part].state_dict(), whole[part].state_dict(),
+                                   rtol=0, atol=0)

@@ -16,47 +16,67 @@ from conftest import B, LABELS, LONG, NEGATIVE, POSITIVE, agrees, points
 
 
 # ---------------------------------------------------------------------------- kernels
-def mean_distance(x, metric):
-    """U2: the mean over pairs i ≠ j, a constant."""
+def mean_distance(x, metric="sqeuclidean"):
+    """U2: over pairs i ≠ j; its users take it for a constant."""
     return pdist(x, metric).mean()
 
 
-def gaussian(x, bandwidths):
-    d2 = cdist(x, x, "sqeuclidean")
-    return np.mean([np.exp(-d2 / s2) for s2 in bandwidths], axis=0)
-
-
-TAU, SIGMA = mean_distance(points(), "sqeuclidean"), mean_distance(points(), "cityblock")
+def gaussian(x, tau, factors):
+    total = 0
+    for factor in factors:
+        total = total + np.exp(-cdist(x, x, "sqeuclidean") / (factor * tau))
+    return total / len(factors)
 
 
 @pytest.mark.parametrize("K, factors", [(2, [0.5, 1]), (5, [0.25, 0.5, 1, 2, 4])])
 def test_gaussian_kernel(K, factors):
-    agrees(partial(jrd.gaussian_kernel, K=K),
-           partial(gaussian, bandwidths=TAU * np.array(factors)), points())
+    agrees(jrd.gaussian_kernel, partial(gaussian, tau=mean_distance(points()), factors=factors),
+           points(), constants=[K])
 
 
-@pytest.mark.parametrize("kernel, of_pair", [
-    (jrd.laplace_kernel, lambda a, b: np.exp(-np.abs(a - b).sum() / SIGMA)),
-    (jrd.mgf_kernel, lambda a, b: np.exp(a @ b)),
-    (partial(jrd.polynomial_kernel, p=1), lambda a, b: a @ b + 1),
-    (partial(jrd.polynomial_kernel, p=5), lambda a, b: (a @ b + 1) ** 5)])
-def test_kernels_by_pairs(kernel, of_pair):
-    agrees(kernel, lambda x: np.array([[of_pair(a, b) for a in x] for b in x]), points(),
-           step=1e-5)
+SIGMA = mean_distance(points(), "cityblock")
+
+
+def laplace(a, b):
+    return np.exp(-np.abs(a - b).sum() / SIGMA)
+
+
+def polynomial(a, b, p):
+    return (a @ b + 1) ** p
+
+
+def mgf(a, b):
+    return np.exp(a @ b)
+
+
+@pytest.mark.parametrize("kernel, of_pair, constants", [
+    (jrd.laplace_kernel, laplace, []), (jrd.mgf_kernel, mgf, []),
+    (jrd.polynomial_kernel, polynomial, [1]), (jrd.polynomial_kernel, polynomial, [5])])
+def test_kernels_by_pairs(kernel, of_pair, constants):
+    def oracle(x):
+        gram = np.zeros((B, B))
+        for i, j in np.ndindex(B, B):
+            gram[i, j] = of_pair(x[i], x[j], *constants)
+        return gram
+    agrees(kernel, oracle, points(), constants=constants, step=1e-5)
 
 
 # ---------------------------------------------------------------------------- Eq. 6-11
 def test_joint_kernel_and_jrs():
     """Eq. 10 as a loop over N_pairs (Eq. 11), with the kernels of 5.1."""
-    xs = [points(5, 1), points(4, 2), points(3, 3)]
-    taus = [mean_distance(x, "sqeuclidean") for x in xs]
+    layers = points(5, 1), points(4, 2), points(3, 3)
+    taus = [mean_distance(x) for x in layers]
 
-    def oracle(*xs):
-        k_minus, k = (gaussian(x, [0.5 * t, t, 2 * t]) for x, t in zip(xs[:2], taus))
-        k_plus = gaussian(xs[2], [taus[2]])
-        return np.mean([k_minus[pair] * k[pair] * k_plus[pair] for pair in NEGATIVE])
-    kernels = jrd.kernels_of(jrd.parse_args([]))
-    agrees(lambda *xs: jrd.jrs(jrd.joint_kernel(xs, kernels), LONG), oracle, *xs)
+    def function(*layers):
+        return jrd.jrs(jrd.joint_kernel(layers, jrd.kernels_of(jrd.parse_args([]))), LONG)
+
+    def oracle(x_minus, x, x_plus):
+        k_minus, k = gaussian(x_minus, taus[0], [0.5, 1, 2]), gaussian(x, taus[1], [0.5, 1, 2])
+        k_plus, total = gaussian(x_plus, taus[2], [1]), 0
+        for pair in NEGATIVE:
+            total += k_minus[pair] * k[pair] * k_plus[pair]
+        return total / len(NEGATIVE)
+    agrees(function, oracle, *layers)
 
 
 def test_jrs_is_the_inner_product_of_covariance_operators():
@@ -65,11 +85,13 @@ def test_jrs_is_the_inner_product_of_covariance_operators():
     def features(x):
         x = np.append(x, 1.0)
         return np.outer(x, x).ravel()
-    xs, labels = [points(3, 1), points(2, 2)], np.array([0, 0, 0, 1, 1, 1, 1, 1])
-    C = {I: np.mean([np.multiply.outer(features(a), features(b))
-                     for a, b, y in zip(*xs, labels) if y == I], axis=0) for I in (0, 1)}
-    kernel = jrd.joint_kernel([*map(torch.tensor, xs)], [partial(jrd.polynomial_kernel, p=2)] * 2)
-    assert jrd.jrs(kernel, torch.tensor(labels)).item() == pytest.approx((C[0] * C[1]).sum())
+    x, y, labels = points(3, 1), points(2, 2), [0, 0, 0, 1, 1, 1, 1, 1]
+    C = np.zeros((2, 16, 9))
+    for a, b, I in zip(x, y, labels):
+        C[I] += np.outer(features(a), features(b)) / labels.count(I)
+    kernel = partial(jrd.polynomial_kernel, p=2)
+    gram = jrd.joint_kernel([torch.tensor(x), torch.tensor(y)], [kernel, kernel])
+    assert jrd.jrs(gram, torch.tensor(labels)).item() == pytest.approx((C[0] * C[1]).sum())
 
 
 def test_network_is_eq_9():
@@ -81,7 +103,7 @@ def test_network_is_eq_9():
     assert x_minus.shape == (3, 128) and x.shape == (3, 6) and x_plus.shape == (3, 5)
     for i in range(3):
         z = network.embedding.weight @ x_minus[i] + network.embedding.bias
-        torch.testing.assert_close(x[i], z / z.square().sum().sqrt())
+        torch.testing.assert_close(x[i], z / z.norm())
         for c, w in enumerate(network.proxies.T):
             torch.testing.assert_close(x_plus[i, c], x[i] @ w / w.norm())
     torch.testing.assert_close(network.embed(images), x)
@@ -99,78 +121,77 @@ def test_amsoftmax():
     s, m = 7.0, 0.25
 
     def oracle(cos):
-        total = 0.0
-        for row, y in zip(cos, LABELS):
-            true = s * (row[y] - m)
-            total += logsumexp([true, *(s * np.delete(row, y))]) - true
+        total = 0
+        for logits, y in zip(s * cos, LABELS):
+            logits[y] -= s * m
+            total += logsumexp(logits) - logits[y]
         return total / B
-    agrees(lambda cos: jrd.amsoftmax(cos, LONG, s, m), oracle,
-           np.random.RandomState(3).uniform(-1, 1, (B, 8)))
+    agrees(jrd.amsoftmax, oracle, np.random.RandomState(3).uniform(-1, 1, (B, 8)),
+           constants=[LONG, s, m])
 
 
 # ---------------------------------------------------------------------------- Eq. 13, E3
-def jrs_of_samples(P, Q):
-    """jrd.jrs of two classes with samples P, Q (n, L), each layer on the line."""
-    x = torch.tensor(np.concatenate([P, Q]))
-    kernels = [partial(jrd.gaussian_kernel, K=3)] * x.shape[1]
-    gram = jrd.joint_kernel(list(x[:, :, None].unbind(1)), kernels)
-    return jrd.jrs(gram, torch.tensor([0] * len(P) + [1] * len(Q))).item()
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(120)           # against exp(-t²/2)
 
 
-def product_of_spectra(P, Q):
-    """Π_l <φ_P^l, φ_Q^l> in L²(Λ^l), by Gauss-Hermite quadrature.
+def both_sides(P, Q):
+    """S_JRS by jrd.jrs of two classes with samples P, Q (n, L), each layer on the line, and
+    Π_l <φ_P^l, φ_Q^l> in L²(Λ^l), by Gauss-Hermite quadrature.
 
     Bochner: exp(-(x - y)²/σ²) = E exp(-iω(x - y)) with ω ~ N(0, 2/σ²)."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(120)          # against exp(-t²/2)
-    product = 1.0
-    for p, q in zip(P.T, Q.T):
-        tau, total = mean_distance(np.concatenate([p, q])[:, None], "sqeuclidean"), 0.0
-        for s2 in (0.5 * tau, tau, 2 * tau):
-            omega = nodes * np.sqrt(2 / s2)
-            phi_p, phi_q = (np.exp(1j * np.outer(omega, x)).mean(1) for x in (p, q))
-            total += (weights * phi_p.conj() * phi_q).sum().real / np.sqrt(2 * np.pi)
+    layers, product = np.concatenate([P, Q]).T[:, :, None], 1.0        # (L, n, 1)
+    kernels = [partial(jrd.gaussian_kernel, K=3)] * len(layers)
+    gram = jrd.joint_kernel(torch.tensor(layers), kernels)
+    for x in layers:
+        total = 0
+        for s2 in mean_distance(x) * np.array([0.5, 1, 2]):
+            waves = np.exp(1j * x * NODES * np.sqrt(2 / s2))       # (n, 120)
+            phi_p, phi_q = waves[:len(P)].mean(0), waves[len(P):].mean(0)
+            total += (WEIGHTS * phi_p.conj() * phi_q).sum().real / np.sqrt(2 * np.pi)
         product *= total / 3
-    return product
+    return jrd.jrs(gram, torch.tensor([0] * len(P) + [1] * len(Q))).item(), product
 
 
 def test_proposition_1_holds_for_independent_layers():
     """All combinations of two layers' values, so that they are independent."""
     draw = np.random.RandomState(1)
-    P, Q = (np.array([*itertools.product(*layers)]) for layers in (
-        (draw.randn(4), draw.randn(3)), (1 + draw.randn(3), draw.randn(5) - 1)))
-    assert jrs_of_samples(P, Q) == pytest.approx(product_of_spectra(P, Q), rel=1e-9)
+    P = np.array([*itertools.product(draw.randn(4), draw.randn(3))])
+    Q = np.array([*itertools.product(1 + draw.randn(3), draw.randn(5) - 1)])
+    left, right = both_sides(P, Q)
+    assert left == pytest.approx(right, rel=1e-9)
 
 
 def test_proposition_1_fails_for_dependent_layers():
     """E3: with x² = x¹ the two sides differ, and not by rounding."""
     draw = np.random.RandomState(0)
-    P, Q = (draw.standard_normal((6, 1)).repeat(2, 1) for _ in range(2))
-    left, right = jrs_of_samples(P, Q), product_of_spectra(P, Q)
+    left, right = both_sides(draw.randn(6, 1).repeat(2, 1), draw.randn(6, 1).repeat(2, 1))
     assert abs(left - right) > 0.1 * right
 
 
 # ---------------------------------------------------------------------------- Eq. 4, 14-16
-def test_jmmd_and_jintra():
+@pytest.mark.parametrize("function, cross", [(jrd.jmmd, 2), (jrd.jintra, 0)])
+def test_jmmd_and_jintra(function, cross):
     """The double sums of Eq. 14, <C_I, C_J> = 1/(n n') Σ_ij k_ij (biased), and U6's weights."""
-    members = [np.flatnonzero(LABELS == c) for c in (0, 2, 5, 7)]
+    classes = [np.flatnonzero(LABELS == c) for c in (0, 2, 5, 7)]
 
-    def oracle(x, cross):
-        k, total = gaussian(x, [2.0]), 0.0
-        for I, J in itertools.permutations(members, 2):
-            II, JJ, IJ = (k[np.ix_(a, b)].mean() for a, b in ((I, I), (J, J), (I, J)))
+    def oracle(k):
+        total = 0
+        for I, J in itertools.permutations(classes, 2):
+            II, JJ, IJ = k[I][:, I].mean(), k[J][:, J].mean(), k[I][:, J].mean()
             total -= len(I) * len(J) / len(NEGATIVE) * (II + JJ - cross * IJ)
         return total
-    for function, cross in ((jrd.jmmd, 2), (jrd.jintra, 0)):
-        agrees(lambda x: function(torch.exp(-jrd.squared_distances(x) / 2), LONG),
-               partial(oracle, cross=cross), points())
+    agrees(function, oracle, gaussian(points(), 2, [1]), constants=[LONG])
 
 
 def test_intra_class():
     """Class 7 has one image, so no pair."""
     def oracle(x):
-        return -sum(np.mean([np.exp(-0.5 * ((x[i] - x[j]) ** 2).sum())
-                             for i, j in POSITIVE if LABELS[i] == c]) for c in (0, 2, 5))
-    agrees(lambda x: jrd.intra_class(x, LONG), oracle, points())
+        total = 0
+        for i, j in POSITIVE:
+            n = np.sum(LABELS == LABELS[i])
+            total -= np.exp(-0.5 * ((x[i] - x[j]) ** 2).sum()) / (n * (n - 1))
+        return total
+    agrees(jrd.intra_class, oracle, points(), constants=[LONG])
 
 
 def test_batches_are_a_plain_shuffle():
@@ -178,5 +199,6 @@ def test_batches_are_a_plain_shuffle():
         cfg = jrd.parse_args(["--batch", "5", "--seed", seed])
         return jrd.batches(LONG.new_zeros(23), cfg, epoch)
     first = draw("3", 0)
-    assert [len(b) for b in first] == [5, 5, 5, 5, 3] and sorted(sum(first, [])) == list(range(23))
+    assert [len(batch) for batch in first] == [5, 5, 5, 5, 3]
+    assert sorted(sum(first, [])) == [*range(23)]
     assert draw("3", 0) == first not in (draw("3", 1), draw("4", 0))

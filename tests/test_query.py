@@ -78,7 +78,7 @@ def test_photos_that_cannot_be_read_are_named_and_the_others_searched(checkpoint
     answers = table(text)
     assert status == 0 and [*answers] == [asked[0], asked[2]] and "searches 32 images" in text
     assert all(rows[0] == (0.0, "class01", query) for query, rows in answers.items())
-    assert text.count("left out: cannot read the image ") == 3
+    assert text.count("cannot read the image ") == 3
     status, _, error = typed("eval.py", checkpoint, "--query", broken[0], "--gallery", folder)
     assert (status, error) == (2, "eval.py: no images to embed that can be read\n")
 
@@ -179,8 +179,6 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
         return columns.min(), np.ptp(columns) + 1, np.ptp(rows) + 1
     (left, _, high), (left_of_wrong, *_, high_too) = place((0, 158, 115)), place((213, 94, 0))
     assert place((0, 0, 255))[1:] == (128, 64) and left < left_of_wrong and high == high_too == 134
-    assert judge.shortened("short\nname") == "short name"
-    assert judge.shortened(wide[1]) == "a name by far to…"
     assert (sheet[-1] == 255).all() and (sheet[:, -1] == 255).all()     # nothing is cut off
 
 

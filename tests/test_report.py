@@ -1,86 +1,26 @@
-"""The experiment list, the plan, tables, figures, archives, on run folders made here."""
+"""The experiment list, the plan, tables, figures, archives, on run folders made here.
+
+All of it by what a person types and reads back, and by the files that are written.
+"""
 import csv
-import importlib
-import itertools
 import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
-from operator import itemgetter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from conftest import ROOT, edit_settings
-from report import __main__ as command, experiments, figures, tables
-from support.files import UserError
+from report import experiments, figures, tables
 from support.runs import code_of, run_folder
-
-
-def rows_of(*words):
-    """The rows of a list, with their runs in --runs, as report has them"""
-    args = command.parse_args(list(map(str, words)))
-    return command.listed(args, args.runs[0], True)
-
-
-def runs_of(*words):
-    return experiments.all_runs(rows_of(*words))
-
-
-def write_report(folder, *words):
-    """A report -> its Markdown, {cells of table, row and metric: a row of tables.csv}"""
-    folder.mkdir(exist_ok=True)
-    text = command.write_report(rows_of(*words), words[words.index("--dataset") + 1], folder)
-    with open(folder / "tables.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    cells = {(row["table"], row["row"], row["metric"]): row for row in rows}
-    assert len(cells) == len(rows)
-    return text, cells
-
-
-def table_rows(text):
-    """The cells of all lines of tables"""
-    return [[cell.strip() for cell in line.strip("|").split("|")]
-            for line in text.splitlines() if line.startswith("|")]
-
-
-def pretend(run, r1=0.5, seen=0.9, epochs=None, hits=None):
-    """Make the folder of a run as if it had been trained, R@1 = r1."""
-    config = {**vars(run.cfg), "paper": run.paper, "commit": "c0ffee", "weights_sha256": "c0de",
-              "images": {}, "code": code_of(run.paper)}
-    recall = {f"R@{k}": r1 + 0.01 * i for i, k in enumerate(run.cfg.ks)}
-    line = recall | {"seen R@1": seen, "NMI": r1 + 0.1, "norm mean": 2.0, "norm cv": r1 / 5,
-                     "val R@1": r1, "levels": [-2.9, 0.1, 3.2],
-                     "positive pairs by level": [0.6, 0.3, 0.1],
-                     "negative pairs by level": [0.1, 0.6, 0.3]}
-    last = line | {"epoch": 3, "MAP@R": 0.2, "R@1, l2-normalized": r1 - 0.1, "hits": hits,
-                   "lambda": [r1, 0.01], "d_H": [0.9, 0.01],
-                   "ten parts": {m: [v - 0.2, 0.01] for m, v in recall.items()}}
-    best = {m: v + 0.05 for m, v in recall.items()} | {"epoch": 2}
-    run.folder.mkdir(parents=True)
-    (run.folder / "config.json").write_text(json.dumps(config))
-    (run.folder / "log.jsonl").write_text("".join(
-        json.dumps({"epoch": e + 1, **line}) + "\n" for e in range(epochs or 3)))
-    if epochs is None:
-        (run.folder / "result.json").write_text(json.dumps(
-            {"last epoch": last, "best on test": best, "pretrained backbone": {"R@1": 0.4}}))
-    for name in ("config", "why_other", "result", "log", "figures"):
-        vars(run).pop(name, None)
-
-
-def ran(out, script, flags, *r1, dataset="glyphs"):
-    """Runs of seeds 0, 1, ..., each with its R@1 or None, that were not there yet"""
-    runs = []
-    for seed, value in enumerate(r1):
-        runs.append(experiments.training(script, dataset, flags, seed, out, True))
-        if value is not None and not runs[-1].folder.exists():
-            pretend(runs[-1], value)
-    return runs
 
 
 @pytest.fixture
@@ -88,78 +28,161 @@ def out(tmp_path):
     return str(tmp_path / "runs")
 
 
+@pytest.fixture
+def report(typed, out):
+    """report(*words): `python -m report` of the runs here -> status, stdout, stderr.  Nothing that
+    an earlier call read of them is kept."""
+    def run(*words, runs=(out,)):
+        experiments.training.cache_clear()
+        return typed("report", *words, "--runs", *runs)
+    return run
+
+
+@pytest.fixture
+def written(report, tmp_path):
+    """written(*words): a report of the runs here -> its Markdown, {cells of table, row and metric:
+    a row of tables.csv}"""
+    def run(*words):
+        folder, cells = tmp_path / "r", {}
+        report(*words, "--out", folder)
+        with open(folder / "tables.csv", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                place = row["table"], row["row"], row["metric"]
+                assert place not in cells
+                cells[place] = row
+        return (folder / "report.md").read_text(encoding="utf-8"), cells
+    return run
+
+
+def listed(report, *words):
+    return report(*words, "--list")[1].splitlines()
+
+
+def table_rows(text):
+    """The cells of all lines of tables"""
+    rows = []
+    for line in text.splitlines():
+        if line.startswith("|"):
+            rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def run_of(command):
+    """A command of the list -> its paper, its settings, its run's folder"""
+    python, script, *words = shlex.split(command)
+    paper = script.removesuffix(".py")
+    cfg = experiments.SCRIPTS[paper].parse_args(words)
+    assert python == "python"
+    return paper, cfg, run_folder(paper, cfg)
+
+
+def pretend(command, r1=0.5, finished=True, **last):
+    """Make the folder of a command's run as if it had been trained, R@1 = r1 -> the folder"""
+    paper, cfg, folder = run_of(command)
+    config = {**vars(cfg), "paper": paper, "commit": "c0ffee", "weights_sha256": "c0de",
+              "images": {}, "code": code_of(paper)}
+    best, line, tenths = {"epoch": 2}, {"epoch": 3}, {}
+    for i, k in enumerate(cfg.ks):
+        line[f"R@{k}"] = r1 + 0.01 * i
+        best[f"R@{k}"] = line[f"R@{k}"] + 0.05
+        tenths[f"R@{k}"] = line[f"R@{k}"] - 0.2, 0.01
+    line |= {"seen R@1": 0.9, "NMI": r1 + 0.1, "norm mean": 2.0, "norm cv": r1 / 5, "val R@1": r1,
+             "levels": [-2.9, 0.1, 3.2], "positive pairs by level": [0.6, 0.3, 0.1],
+             "negative pairs by level": [0.1, 0.6, 0.3]}
+    last |= line | {"MAP@R": 0.2, "R@1, l2-normalized": r1 - 0.1, "lambda": [r1, 0.01],
+                   "d_H": [0.9, 0.01], "ten parts": tenths}
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "log.jsonl").write_text(json.dumps(line))
+    if finished:
+        (folder / "result.json").write_text(json.dumps(
+            {"last epoch": last, "best on test": best, "pretrained backbone": {"R@1": 0.4}}))
+    return folder
+
+
+def ran(out, setting, *r1):
+    """Pretend the runs of seeds 0, 1, ... of a setting, each with its R@1, or None for not run ->
+    their folders"""
+    folders = []
+    for seed, value in enumerate(r1):
+        if value is not None:
+            folders.append(pretend(f"python {setting} --out {out} --seed {seed}", value))
+    return folders
+
+
+JRD, AMSOFTMAX = "jrd.py --dataset glyphs", "jrd.py --dataset glyphs --alpha 0"
+
+
 # ---------------------------------------------------------------------------- the list and the plan
 @pytest.mark.parametrize("dataset, least", [("real", 150), ("glyphs", 90), ("cub128", 90)])
-def test_a_command_stands_for_one_folder_and_one_setting(dataset, least):
+def test_a_command_stands_for_one_folder_and_one_setting(dataset, least, report):
     """Names of folders: no character that Windows forbids, room below 260, more than case apart.
-    The headlines come first."""
-    rows = rows_of("--dataset", dataset, "--seeds", 1, "--weights", "my own", "--precision", "fp32",
-                   "--list")
-    runs = experiments.all_runs(rows)
-    settings = {json.dumps([run.paper, vars(run.cfg)]) for run in runs}
-    assert len(settings) == len(runs) == len({run.folder.name.lower() for run in runs}) > least
-    for run in runs:
-        assert re.fullmatch(r"[A-Za-z0-9._-]{1,80}", run.folder.name)
-        python, script, *words = shlex.split(run.command)
-        cfg = importlib.import_module(script.removesuffix(".py")).parse_args(words)
-        assert python == "python" and run_folder(run.paper, cfg) == run.folder
+    The headlines come first.  A stand-in has every table of CUB or Cars but other backbones'."""
+    words = "--dataset", dataset, "--seeds", 1, "--weights", "my own", "--precision", "fp32"
+    commands = listed(report, *words)
+    names, settings, headlines = set(), set(), set()
+    for command in commands:
+        paper, cfg, folder = run_of(command)
+        assert re.fullmatch(r"[A-Za-z0-9._-]{1,80}", folder.name)
         assert (cfg.weights, cfg.precision) == ("my own", "fp32")
-    headlines = {run.folder for row in rows if row.key in experiments.HEADLINES
-                 for run in row.runs}
-    assert headlines == {run.folder for run in runs[:len(headlines)]}
-    stand_in = {*experiments.EXPERIMENTS} - {"mdr 1b", "mdr 2a"}        # on CUB or Cars
-    assert dataset == "real" or {row.key for row in rows} == stand_in
+        names.add(folder.name.lower())
+        settings.add(json.dumps([paper, vars(cfg)]))
+    assert len(settings) == len(names) == len(commands) > least
+    for key in experiments.EXPERIMENTS:
+        paper, table = key.split()
+        of_table = listed(report, *words, "--paper", paper, "--table", table)
+        assert bool(of_table) == (dataset == "real" or key not in ("mdr 1b", "mdr 2a"))
+        if key in experiments.HEADLINES:
+            headlines.update(of_table)
+    assert headlines == {*commands[:len(headlines)]}
 
 
-def test_the_plan_has_what_the_list_has_but_what_is_finished_or_would_be_refused(out, typed):
-    finished, begun, edited, older, *_ = runs = runs_of("--quick", "--runs", out)
-    for run in (finished, edited, older):
-        pretend(run)
-    pretend(begun, epochs=10)
-    edit_settings(edited.folder, lr=7, workers=3)
-    edit_settings(older.folder, code="older")
-    listed = typed("report", "--quick", "--list", "--runs", out)[1].splitlines()
-    status, left, plan = typed("report", "--quick", "--plan", "--runs", out)
-    assert [run.command for run in runs] == listed
-    assert left.splitlines() == [listed[1], *listed[4:]] and status == 0
+def test_the_plan_has_what_the_list_has_but_what_is_finished_or_would_be_refused(out, report):
+    commands = listed(report, "--quick")
+    finished, begun, edited, older, *_ = commands
+    pretend(finished)
+    pretend(begun, finished=False)
+    edited, older = pretend(edited), pretend(older)
+    edit_settings(edited, lr=7, workers=3, code="another")
+    edit_settings(older, code="older")
+    status, left, plan = report("--quick", "--plan")
+    assert left.splitlines() == [begun, *commands[4:]] and status == 0
     assert plan.startswith("plan: 6 runs for 3 tables and figures, 1 finished, 1 begun, 2 stale, ")
-    assert f"{edited.folder} holds a run with other lr (there 7, now " in plan
-    assert plan.count("Delete stale folders to train them anew") == 1
-    assert older.why_other.startswith("with other code (there 'older', now ")
-    assert "2 folders hold other runs" in typed("report", "--quick", "--runs", out)[2]
-    codes = {row[0]: row[-1] for row in table_rows(typed("report", "--runs", out)[1])}
-    assert codes[older.folder.name.removesuffix("-s0")] == "older"
-    status, left, plan = typed("report", "--paper", "mdr", "--table", "2c", "--plan", "--runs", out)
+    assert re.search(
+        rf"{edited} holds a run with other lr \(there 7, .*\), code \(there 'another', now ", plan)
+    assert "workers" not in plan and plan.count("Delete stale folders to train them anew") == 1
+    assert "2 folders hold other runs" in report("--quick")[2]
+    codes = {row[0]: row[-1] for row in table_rows(report()[1])}
+    assert codes[older.name.removesuffix("-s0")] == "older"
+    status, left, plan = report("--paper", "mdr", "--table", "2c", "--plan")
     assert left == "" and status == 3 and "missing: no cub under" in plan
 
 
 # ---------------------------------------------------------------------------- gains
-def test_gains_are_within_a_seed(out, tmp_path):
+def test_gains_are_within_a_seed(out, written):
     """Seeds differ by far more than the two settings do, and seed 0 has only one of them."""
-    ran(out, "jrd", "--alpha 0", 0.9, 0.3, 0.5, 0.7)
-    for n, told, half in ((2, "+1.05", 0),
-                          (3, "+1.10 [+0.85, +1.35]", 4.302653 * 0.1 / 3 ** 0.5)):
-        ran(out, "jrd", "", None, *(0.31, 0.511, 0.712)[:n])
-        text, cells = write_report(tmp_path / "r", "--dataset", "glyphs", "--table", 1, "--runs",
-                                   out)
-        assert [f"gain over AMSoftmax, n = {n}", told] in [row[1:3] for row in table_rows(text)]
+    ran(out, AMSOFTMAX, 0.9, 0.3, 0.5, 0.7)
+    ran(out, JRD, None, 0.31, 0.511)
+    for seeds, told, half in (("2", "+1.05", 0),
+                              ("3", "+1.10 [+0.85, +1.35]", 4.302653 * 0.1 / 3 ** 0.5)):
+        text, cells = written("--dataset", "glyphs", "--table", 1)
+        assert [f"gain over AMSoftmax, n = {seeds}", told] in [row[1:3] for row in table_rows(text)]
         cell = cells["1", "JRD", "R@1"]
-        assert (cell["baseline"], cell["gain's seeds"]) == ("AMSoftmax", str(n))
+        assert (cell["baseline"], cell["gain's seeds"]) == ("AMSoftmax", seeds)
         assert float(cell["gain's half-width"] or 0) == pytest.approx(half)
+        if seeds == "2":
+            ran(out, JRD, None, None, None, 0.712)
 
 
-def test_quick_ends_with_the_pairs_their_pictures_and_the_next_command(out, typed, monkeypatch):
+def test_quick_ends_with_the_pairs_their_pictures_and_the_next_command(out, report, monkeypatch):
     """One pair is not run; of a run that has its last.pt a sheet is drawn."""
-    runs = runs_of("--quick", "--runs", out)
-    for run, r1 in zip(runs[:4], (0.48, 0.50, 0.49, 0.51)):
-        pretend(run, r1)
-    (runs[1].folder / "last.pt").touch()
-    sheets = []
-    monkeypatch.setattr(figures, "draw_nearest", lambda *args: sheets.append(args))
-    status, text, _ = typed("report", "--quick", "--runs", out)
-    assert status == 0 and sheets == [
-        (Path(out, "report-quick", "sheet.png"), runs[1].folder / "last.pt")]
-    assert table_rows(text)[2:] == [
+    drawn, folders = Mock(), []
+    for command, r1 in zip(listed(report, "--quick"), (0.48, 0.50, 0.49, 0.51)):
+        folders.append(pretend(command, r1))
+    monkeypatch.setattr(figures, "draw_nearest", drawn)
+    status, text, _ = report("--quick")
+    drawn.assert_called_once_with(Path(out, "report-quick", "sheet.png"), folders[1] / "last.pt")
+    assert status == 0 and table_rows(text)[2:] == [
         ["Triplet+MDR", "50.0", "Triplet", "48.0", "+2.00"],
         ["DML-DA N-pair", "51.0", "N-pair", "49.0", "+2.00"],
         ["JRD", "not run", "AMSoftmax", "not run", "–"]]
@@ -169,66 +192,66 @@ def test_quick_ends_with_the_pairs_their_pictures_and_the_next_command(out, type
 
 
 # ---------------------------------------------------------------------------- what was run
-def test_two_settings_are_compared_within_a_seed(out, typed):
+def test_two_settings_are_compared_within_a_seed(out, report):
     """Names of settings, of runs, of folders; two seeds of three have both and no interval."""
-    runs = ran(out, "jrd", "", 0.50, 0.60, 0.9)
-    ran(out, "jrd", "--alpha 0", 0.48, 0.56)
-    for names in (("jrd-glyphs", "jrd-glyphs-alpha0"),
-                  (f"{out}/jrd-glyphs-s0", "jrd-glyphs-alpha0-s1")):
-        _, text, _ = typed("report", "--compare", *names, "--runs", out)
+    folders = ran(out, JRD, 0.50, 0.60, 0.9)
+    ran(out, AMSOFTMAX, 0.48, 0.56)
+    ran(out, "mdr.py --dataset glyphs", 0.5)
+    for names in (("jrd-glyphs", "jrd-glyphs-alpha0"), (folders[0], "jrd-glyphs-alpha0-s1")):
+        text = report("--compare", *names)[1]
         told = {row[0]: row[1:] for row in table_rows(text)}
         assert told["last epoch"][:2] == ["jrd-glyphs", "jrd-glyphs-alpha0"]
         assert told["R@1"] == told["val R@1"] == ["50.00, 60.00", "48.00, 56.00", "+3.00"]
         assert told["norm cv"][2] == "+0.0060" and told["levels, 1"][1] == "-2.9000, -2.9000"
         assert text.endswith("The settings differ in alpha (1.0 and 0.0).\n")
         assert "Seeds 0, 1, which both have; " in text
-    edit_settings(runs[1].folder, code="edited")
-    assert "code (edited and " in tables.compare(out, *names)
-    Path(out, "jrd-glyphs-s0-copy").mkdir()
-    for name in ("jrd-glyphs-alpha", "mdr-glyphs", "jrd-glyphs-s0-copy"):
-        with pytest.raises(UserError, match=f"no run {name} with a result.json "):
-            tables.compare(out, "jrd-glyphs", name)
-    ran(out, "mdr", "", 0.5)
-    text = tables.compare(out, "jrd-glyphs", "mdr-glyphs")
+    edit_settings(folders[1], code="edited")
+    assert "code (edited and " in report("--compare", *names)[1]
+    shutil.copytree(folders[0], Path(out, "jrd-glyphs-s0-copy"))
+    for name in ("jrd-glyphs-alpha", "mdr-cub", "jrd-glyphs-s0-copy"):
+        told = report("--compare", "jrd-glyphs", name)[2]
+        assert f": no run {name} with a result.json " in told
+    text = report("--compare", "jrd-glyphs", "mdr-glyphs")[1]
     assert "paper (jrd and mdr)" in text
 
 
-def test_archives_are_read_like_a_folder(out, tmp_path, typed):
+def test_archives_are_read_like_a_folder(out, tmp_path, report):
     """One archive per family of runs; the commands of a table have no trace of where it was."""
-    archives = [tmp_path / f"{seed}.tar.xz" for seed in range(2)]
-    for run, archive in zip(ran(out, "jrd", "", 0.5, 0.6), archives):
-        with tarfile.open(archive, "w:xz") as file:
-            file.add(run.folder, run.folder.name)
-    report = "--dataset", "glyphs", "--table", 1, "--out", tmp_path / "report"
-    told = [re.sub("made by `.*?`", "", typed("report", "--runs", *where, *words)[1])
-            for where in ([out], archives) for words in ((), report)]
-    assert told[:2] == told[2:] and all("55.0 ± 7.1" in text for text in told)
-    assert ",python jrd.py --dataset glyphs," in (tmp_path / "report/tables.csv").read_text()
+    folders, archives = ran(out, JRD, 0.5, 0.6), []
+    words = "--dataset", "glyphs", "--table", 1, "--out", tmp_path / "r"
+    from_folder = report(*words)[1]
+    for folder in folders:
+        archives.append(tmp_path / f"{folder.name}.tar.xz")
+        edit_settings(folder, code="older")             # which counts in a folder of runs alone
+        with tarfile.open(archives[-1], "w:xz") as file:
+            file.add(folder, folder.name)
+    text = report(*words, runs=archives)[1]
+    assert re.sub("made by `.*?`", "", text) == re.sub("made by `.*?`", "", from_folder)
+    assert "55.0 ± 7.1" in text and "55.0 ± 7.1" in report(runs=archives)[1]
+    assert ",python jrd.py --dataset glyphs," in (tmp_path / "r" / "tables.csv").read_text()
+    assert "; --runs takes one folder, or archives (.tar.xz)\n" in report(runs=[out, out])[2]
     whole = archives[0].read_bytes()
-    for wrong, message in (([out, out], "; --runs takes one folder, or archives (.tar.xz)\n"),
-                           (archives, f"cannot read the archive {archives[0]}")):
-        if wrong == archives:
-            archives[0].write_bytes(whole[:200] + bytes([whole[200] ^ 255]) + whole[201:])
-        assert message in typed("report", "--runs", *wrong)[2]
+    archives[0].write_bytes(whole[:200] + bytes([whole[200] ^ 255]) + whole[201:])
+    assert f"cannot read the archive {archives[0]}" in report(runs=archives)[2]
 
 
 # ---------------------------------------------------------------------------- the tables
-def test_every_figure_of_the_papers_methods_stands_in_a_table():
-    key, cells = itemgetter("paper", "table", "row", "dataset", "metric"), {}
-    rows = rows_of("--dataset", "real", "--runs", "none", "--seeds", 1)
-    for _, rows in itertools.groupby(rows, lambda row: (row.key, row.dataset)):
-        for cell in tables.paper_table(list(rows))[1]:
-            cells[key(cell)] = cell["paper's figure"], cell["ours"]
+def test_every_figure_of_the_papers_methods_stands_in_a_table(out, report, tmp_path):
+    ran(out, "jrd.py --dataset cub", 0.5)
+    report("--dataset", "real", "--seeds", 1, "--out", tmp_path)
+    with open(tmp_path / "tables.csv", encoding="utf-8") as file:
+        cells = {(row["paper"], row["table"], row["row"], row["dataset"], row["metric"]):
+                 row["paper's figure"] for row in csv.DictReader(file)}
     for e in tables.PAPER_NUMBERS:
         if e["reported_by"] == "this paper" and e["row"] != "HDC":
-            assert cells[key(e)] == (e["value"], "not run")
+            place = e["paper"], e["table"], e["row"], e["dataset"], e["metric"]
+            assert float(cells[place]) == e["value"]
 
 
-def test_ours_stand_beside_the_papers(out, tmp_path, typed):
-    words = "--dataset", "cub", "--runs", out
-    assert ": no run of the list is finished; " in typed("report", *words)[2]
-    ran(out, "mdr", "", 0.68, 0.69, 0.70, dataset="cub")
-    text, cells = write_report(tmp_path / "r", *words)
+def test_ours_stand_beside_the_papers(out, report, written):
+    assert ": no run of the list is finished; " in report("--dataset", "cub")[2]
+    ran(out, "mdr.py --dataset cub", 0.68, 0.69, 0.70)
+    text, cells = written("--dataset", "cub")
     assert "made at commit c0ffee, with" in text and "| 50.7 [49.6, 51.8] |" in text    # 95%
     shown = table_rows(text[text.index("| **Triplet+MDR**"):])
     assert [row[:3] for row in shown[:3]] == [
@@ -245,15 +268,13 @@ def test_ours_stand_beside_the_papers(out, tmp_path, typed):
 @pytest.mark.parametrize("dataset, wide, papers", [
     ("glyphs", 64, [["paper, CUB", "68.8 ± 0.5"], ["paper, Cars", "88.5 ± 0.3"]]),
     ("cub128", 512, [["paper, CUB", "68.8 ± 0.5"]])])
-def test_on_a_stand_in(dataset, wide, papers, out, tmp_path):
+def test_on_a_stand_in(dataset, wide, papers, report, written):
     """The paper's figures, on glyphs on each of their datasets, stand above ours; no other
     backbones nor 256 × 256; widths on glyphs are an eighth."""
-    words = "--dataset", dataset, "--paper", "mdr", "--seeds", 4, "--runs", out
-    rows, n = rows_of(*words), len(papers)
-    for row in rows:
-        for run in row.runs * (row.table in ("1a", "3")):
-            run.folder.exists() or pretend(run, 0.6 if row.name == "Triplet+MDR" else 0.5)
-    text, cells = write_report(tmp_path / "r", *words)
+    words, n = ("--dataset", dataset, "--paper", "mdr", "--seeds", 4), len(papers)
+    for command in listed(report, *words, "--table", "1a"):
+        pretend(command, 0.5 if "--lambda 0" in command else 0.6)
+    text, cells = written(*words)
     assert ("> **Not the papers' protocol.**" in text) == (dataset == "cub128")
     assert "256x256" not in text and "R50" not in text
     shown = table_rows(text[text.index("| **Triplet+MDR**"):])
@@ -262,67 +283,82 @@ def test_on_a_stand_in(dataset, wide, papers, out, tmp_path):
         f"**{mean}.0 ± 0.0**" for mean in (60, 61, 62, 63, 20, 70, 90)]
     assert shown[n + 1][1] == "gain over Triplet, n = 4"
     assert cells["3", "Triplet+MDR (L2 norm at inference)", "R@1"]["ours"] == "50.0"
-    baselines = {row.name: row.baseline for row in rows if row.table == "fig3a"}
+    widths = {row: cell["baseline"] for (table, row, _), cell in cells.items() if table == "fig3a"}
     for d in (wide // 8, wide // 4, wide // 2, wide):
-        assert baselines.pop(f"Triplet, d = {d}") is None
+        assert widths.pop(f"Triplet, d = {d}") == ""
         for name in ("Triplet+L2Norm", "Triplet+MDR"):
-            assert baselines.pop(f"{name}, d = {d}") == f"Triplet, d = {d}"
-    assert not baselines
+            assert widths.pop(f"{name}, d = {d}") == f"Triplet, d = {d}"
+    assert not widths
 
 
-def test_where_a_figure_is_read(out):
+def test_where_a_figure_is_read(out, written):
     """Table 2's in ten parts, Table 3's as fractions.  What a run does not measure (α without
     DML-DA) is not called not run."""
-    ran(out, "jrd", "", 0.5)
-    for table, name, metric, value in (
-            ("1", "JRD", "R@1", 50), ("2", "JRD", "R@1", 30),
-            ("3", "JRD (alpha=1)", "lambda_NN", 0.5), ("3", "JRD (alpha=1)", "R@1 (fraction)", 0.3)):
-        rows = rows_of("--paper", "jrd", "--table", table, "--dataset", "glyphs", "--runs", out)
-        for cell in tables.paper_table(rows)[1]:
-            if (cell["row"], cell["metric"]) == (name, metric):
-                assert cell["ours"] == pytest.approx(value)
-                assert (cell["before training"] == 40) == (table == "1")
-    rows = rows_of("--dataset", "glyphs", "--table", "fig3", "--runs", out)
-    pretend(rows[0].runs[0])
-    cells = {cell["metric"]: cell["ours"] for cell in tables.paper_table(rows[:1])[1]}
-    assert (cells["R@1"], cells["alpha mean"]) == (50, None)
+    ran(out, JRD, 0.5)
+    _, cells = written("--dataset", "glyphs", "--paper", "jrd")
+    for place, ours, before in ((("1", "JRD", "R@1"), 50, "40.0"), (("2", "JRD", "R@1"), 30, ""),
+                                (("3", "JRD (alpha=1)", "lambda_NN"), 0.5, ""),
+                                (("3", "JRD (alpha=1)", "R@1 (fraction)"), 0.3, "")):
+        assert float(cells[place]["ours"]) == pytest.approx(ours)
+        assert cells[place]["before training"] == before
+    ran(out, "dml_da.py --dataset glyphs", 0.5)
+    _, cells = written("--dataset", "glyphs", "--table", "fig3")
+    assert [cells["fig3", "DML-DA contrastive", metric]["ours"] for metric in ("R@1", "alpha mean")
+            ] == ["50.0", ""]
 
 
 # ---------------------------------------------------------------------------- the figures
-def test_figures_from_logs_and_results(out, tmp_path, monkeypatch, capsys):
-    """A sweep without one of its values is skipped, and what was drawn before goes; without
-    matplotlib, or with one that does not import, a line says so."""
-    pytest.importorskip("matplotlib")
-    rows = [row for row in rows_of("--dataset", "glyphs", "--seeds", 2, "--runs", out)
-            if row.key in ("jrd fig2", "mdr fig4", "mdr fig6")]
-    first, *runs = experiments.all_runs(rows)
+@pytest.fixture
+def pictures(monkeypatch):
+    """{file: {(title of a panel, its y label, a curve's name): [[x, mean over seeds], ...]}} of what
+    is drawn from here on"""
+    figure, drawn = pytest.importorskip("matplotlib.figure").Figure, {}
+
+    def savefig(self, path, real=figure.savefig, **how):
+        real(self, path, **how)
+        curves = drawn[path.name] = {}
+        for axis in self.axes:
+            for handle, name in zip(*axis.get_legend_handles_labels()):
+                line = getattr(handle, "lines", [handle])[0]            # one of an errorbar's
+                points = line.get_xydata().round(6).tolist()
+                curves[axis.get_title(), axis.get_ylabel(), name] = points
+    monkeypatch.setattr(figure, "savefig", savefig)
+    return drawn
+
+
+def test_figures_from_logs_and_results(report, tmp_path, pictures, monkeypatch):
+    """A sweep without one of its values is skipped, and what was drawn before goes; it shows the
+    seeds that all have; without matplotlib, or with one that does not import, a line says so."""
+    sweep = "--dataset", "glyphs", "--seeds", 2, "--paper", "jrd", "--table", "fig2"
+    first, *commands, last = listed(report, *sweep)
     pretend(first, 0.4)
     (tmp_path / "jrd-fig2.png").write_bytes(b"from before")
-    text = command.write_report(rows, "glyphs", tmp_path)
-    elsewhere = rows[0]._replace(dataset="cub", runs=[first])
-    assert list(figures.sweep([elsewhere, *rows[:2]], ["R@1"])) == [
-        (("JRD on CUB, backbone small", "α", figures.AXES["R@1"]), rows[0].point[0], [(0, {0: 40})])]
-    assert capsys.readouterr().err == (
+    assert report(*sweep, "--out", tmp_path)[2] == (
         "skipped jrd-fig2.png: nothing to draw: not every value has run, or no epoch\n")
-    assert not [*tmp_path.glob("*.png")] and ".png" not in text
-    for i, run in enumerate(runs):
-        pretend(run, 0.4 + 0.001 * i)
-    one_seed = rows[0]._replace(runs=rows[0].runs[:1])
-    for _, _, points in figures.sweep([one_seed, rows[1]], ["R@1"]):
-        assert points[0][1].keys() == {0}
-    curves = list(figures.levels([row for row in rows if row.table == "fig6"], ()))
-    assert [(name, round(x, 6), shares) for _, name, ((x, shares),) in curves[:2]] == [
-        ("positive pairs", -2.9, {0: 60, 1: 60}), ("positive pairs", 0.1, {0: 30, 1: 30})]
-    text = command.write_report(rows, "glyphs", tmp_path)
-    drawn = ["jrd-fig2.png", "mdr-fig4.png", "mdr-fig6.png"]
-    assert all((tmp_path / name).stat().st_size > 10_000 and f"({name})" in text for name in drawn)
-
-    def broken(name):
-        raise ValueError("matplotlib is broken\nhere")
-    monkeypatch.setattr(figures.importlib, "import_module", broken)
-    command.write_report(rows, "glyphs", tmp_path)
-    for line, name in zip(capsys.readouterr().err.splitlines(), drawn, strict=True):
-        assert line.startswith(f"skipped {name}: ") and "matplotlib" in line and "pip" in line
+    assert not [*tmp_path.glob("*.png")]
+    assert ".png" not in (tmp_path / "report.md").read_text()
+    for i, command in enumerate(commands):
+        pretend(command, 0.4 + 0.001 * i)
+    report(*sweep, "--out", tmp_path)
+    curve = figures.AXES["R@1"], "AMSoftmax + intra-class penalty"
+    points = pictures["jrd-fig2.png"]["JRD on glyphs, backbone small", *curve]
+    assert points[:2] == [[0, 40], [0.05, 40]]
+    words = "--dataset", "glyphs", "--seeds", 2, "--paper", "mdr", "--table"
+    for command in listed(report, *words, "fig4"):
+        pretend(command)
+    for table, curve, points in (
+            ("fig4", (figures.AXES["norm mean"], "Triplet+MDR"), [[3, 2]]),
+            ("fig6", ("share of the pairs (%)", "positive pairs"),
+             [[-2.9, 60], [0.1, 30], [3.2, 10]])):
+        name = f"mdr-{table}.png"
+        report(*words, table, "--out", tmp_path)
+        assert pictures[name]["MDR on glyphs, backbone small", *curve] == points
+        assert (tmp_path / name).stat().st_size > 10_000
+        assert f"({name})" in (tmp_path / "report.md").read_text()
+    monkeypatch.setattr(figures.importlib, "import_module",
+                        Mock(side_effect=ValueError("matplotlib is broken\nhere")))
+    assert re.fullmatch("skipped mdr-fig6.png: .*matplotlib.* pip .*\n",
+                        report(*words, "fig6", "--out", tmp_path)[2])
 
 
 def test_a_notebooks_backend_does_no_harm():
@@ -331,10 +367,9 @@ def test_a_notebooks_backend_does_no_harm():
                    check=True, cwd=ROOT, env=os.environ | {"MPLBACKEND": "module://not.there"})
 
 
-def test_curves_of_any_runs(out, monkeypatch, typed):
+def test_curves_of_any_runs(out, report, pictures, tmp_path):
     """A setting is the mean of its seeds, a folder itself, finished or not; epochs without R@1 are
     left out of its panel alone; seeds that stand at different epochs share what both have."""
-    drawn, loss = {}, "training loss, of each its own objective"
     for name, log in {
             "mdr-glyphs-s0": """{"epoch": 1, "loss": 4}
                                 {"epoch": 2, "loss": 2, "R@1": 0.5, "seen R@1": 0.75}""",
@@ -345,37 +380,32 @@ def test_curves_of_any_runs(out, monkeypatch, typed):
             "jrd-glyphs-s0": ""}.items():
         Path(out, name).mkdir(parents=True)
         Path(out, name, "log.jsonl").write_text(log)
-        Path(out, name, "config.json").touch()
+        Path(out, name, "config.json").write_text(f'{{"seed": {name[-1]}}}')
     for name, message in (
             ("jrd-glyphs-s0", "nothing to draw: not every value has run, or no epoch"),
             ("mdr-cub", f"no run mdr-cub with a log.jsonl under {out}: there are jrd-glyphs, mdr")):
-        assert message in typed("report", "--curves", name, "--runs", out)[2]
-    monkeypatch.setattr(figures, "draw_curves", lambda path, curves, title: drawn.update(
-        {(y_label, name): points for (*_, y_label), name, points in curves}))
+        assert message in report("--curves", name)[2]
     one, two, three = names = "mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"
-    typed("report", "--curves", *names, "--runs", out)
-    r1, seen = figures.AXES["R@1"], figures.AXES["seen R@1"]
-    assert drawn == {
-        (loss, one): [(1, {0: 4, 1: 6}), (2, {0: 2, 1: 4}), (3, {1: 1})],
-        (loss, two): [(1, {1: 6}), (2, {1: 4}), (3, {1: 1})],
-        (r1, one): [(2, {0: 50, 1: 25}), (3, {1: 50})], (r1, two): [(2, {1: 25}), (3, {1: 50})],
-        (r1, three): [(1, {0: 12.5})], (seen, one): [(2, {0: 75})]}
+    report("--curves", *names, "--out", tmp_path / "a.png")
+    loss, r1 = "training loss, of each its own objective", figures.AXES["R@1"]
+    assert pictures["a.png"] == {
+        ("", loss, one): [[1, 5], [2, 3], [3, 1]], ("", loss, two): [[1, 6], [2, 4], [3, 1]],
+        ("", r1, one): [[2, 37.5], [3, 50]], ("", r1, two): [[2, 25], [3, 50]],
+        ("", r1, three): [[1, 12.5]], ("", figures.AXES["seen R@1"], one): [[2, 75]]}
 
 
 @pytest.mark.parametrize("file, content", [
     ("config.json", '{"lr": '), ("result.json", "{}"), ("log.jsonl", '{"epoch": 1, "lo'),
     ("log.jsonl", None)])                                               # deleted
-def test_a_damaged_run_folder_is_named(file, content, out):
-    run = runs_of("--quick", "--runs", out)[0]
-    pretend(run)
-    (run.folder / file).unlink()
+def test_a_damaged_run_folder_is_named(file, content, out, report):
+    (folder,) = ran(out, JRD, 0.5)
+    (folder / file).unlink()
     if content:
-        (run.folder / file).write_text(content)
-    with pytest.raises(UserError, match=f"{run.folder.name}.*{file}"):
-        assert run.result and run.log
-    (run.folder / "config.json").unlink()
-    with pytest.raises(UserError, match=f"{run.folder.name} has no config.json"):
-        tables.table(out)
+        (folder / file).write_text(content)
+    status, _, err = report("--dataset", "glyphs", "--paper", "jrd", "--table", "1")
+    assert status == 2 and err.count("\n") == 1 and re.search(f"{folder.name}.*{file}", err)
+    (folder / "config.json").unlink()
+    assert f"{folder.name} has no config.json" in report()[2]
 
 
 # ---------------------------------------------------------------------------- run_all.sh

@@ -14,6 +14,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import LONG, ROOT, points
+from report import experiments
 from report.records import pivot
 from studies import composed, decided, rate_search
 from studies.jrs_bandwidths import KS, penalty
@@ -75,37 +76,35 @@ def test_what_detaching_adds_is_radial():
 
 
 # ---------------------------------------------------------------------------- composed.py
-@pytest.mark.parametrize("arm", composed.ARMS)
-def test_each_arm_is_the_sum_of_its_parts(arm, monkeypatch):
-    """... in value and gradient, and each part reaches the backbone."""
+@pytest.mark.parametrize("arm, density, jrs, tau", [
+    ("contrastive", 0, 0, 0), ("density", 10, 0, 0), ("JRS", 0, 3, 0), ("both", 10, 3, 0),
+    ("tau", 0, 0, 3), ("dtau", 10, 0, 3)])
+def test_each_arm_is_the_sum_of_its_parts(arm, density, jrs, tau, monkeypatch):
+    """dml_da.py's objective and what the arm adds, which reaches the backbone; value, gradient."""
+    alone = dml_da.objective
     for name in ("Network", "objective"):               # which compose replaces
         monkeypatch.setattr(dml_da, name, getattr(dml_da, name))
     torch.manual_seed(0)
     λ, variant = composed.ARMS[arm]
     composed.compose(variant, 3.0)
-    cfg, labels = dml_da.parse_args(["--lambda", λ]), torch.tensor([1, 0, 1, 2, 0, 2])
-    network = dml_da.Network(cfg, classes=4)
+    network = dml_da.Network(dml_da.parse_args([]), classes=4)
     network.D0 += torch.tensor([0.5, 1.5, 1.2, 0.8])
-    images = torch.randint(256, (6, 3, 32, 32), dtype=torch.uint8)
-    loss, terms = dml_da.objective(network, cfg, images, labels, None)
+    images, labels = torch.randint(256, (6, 3, 32, 32)).byte(), torch.tensor([1, 0, 1, 2, 0, 2])
+
+    def objective(function, λ):
+        return function(network, dml_da.parse_args(["--lambda", str(λ)]), images, labels, None)
+    loss, terms = objective(dml_da.objective, λ)
     x_minus, x = layers = network.pool(images), network.embed(images)
-    classes, D_avg = dml_da.class_density(x, labels)
-    alpha = torch.stack([network.alpha[c] for c in classes])
     gram = jrd.gaussian_kernel(x_minus, 3) * jrd.gaussian_kernel(x, 3)
-    density = 10 * dml_da.density_regularizer(D_avg, alpha, network.D0[classes], 0.5)
-    jrs = 3 * jrd.jrs(gram, labels)
-    tau = 3 * penalty("only τ", layers, labels, (3, 3), None)
-    parts = {"contrastive": [], "density": [density], "JRS": [jrs], "tau": [tau],
-             "both": [density, jrs], "dtau": [density, tau]}[arm]
-    parts.append(dml_da.contrastive_loss(x, labels, 1.0))
+    added = jrs * jrd.jrs(gram, labels) + tau * penalty("only τ", layers, labels, (3, 3), None)
+    want = objective(alone, density)[0] + added
+    torch.testing.assert_close(loss, want)
     weights = [*network.backbone.parameters(), network.embedding.weight]
-    torch.testing.assert_close(loss, sum(parts))
     slopes = []
-    for value in (loss, sum(parts), *parts):
+    for value in (loss, want, added):
         slopes.append(torch.autograd.grad(value, weights, retain_graph=True))
     torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-4, atol=1e-5)
-    for slope in slopes[2:]:
-        assert slope[0].norm() > 1e-6
+    assert (slopes[2][0].norm() > 1e-6) == (variant is not None)
     for name, layer in (("τ of x⁻", x_minus), ("τ of x", x)):
         torch.testing.assert_close(terms[name], torch.pdist(layer).square().mean())
 
@@ -150,18 +149,19 @@ def test_holm():
 def test_a_whole_family_against_scipy_and_a_mixed_one(out):
     """Hits of six classes of different sizes; the regularized arm has all of one class.  The
     optional difference belongs to the family once it has all its seeds."""
-    draw, hits, told, methods = np.random.RandomState(1), {}, [], [
-        "JRD", "AMSoftmax", "DML-DA contrastive", "contrastive", "MDR", "Triplet", "L2Norm"]
-    for method in methods:
+    draw, hits, told = np.random.RandomState(1), {}, []
+    kind = np.repeat(range(6), range(9, 15))                            # the class of each query
+    for method in ("JRD", "AMSoftmax", "DML-DA contrastive", "contrastive", "MDR", "Triplet",
+                   "L2Norm"):
+        hits[method] = []
         for run in decided.runs_of("networks", method, out):
             if method in ("Triplet", "L2Norm") and run.cfg.seed == 5:
                 told.append({row["Holm-adjusted"] for row in decided.decided("networks", out)})
-            of_run, text = [], {}
-            for c in range(6):
-                of_run.append(draw.randint(0, 2, 9 + c) | (c == 5 and method == "JRD"))
-                text[c] = "".join(map(str, of_run[c]))
-            pretend(run, np.concatenate(of_run).mean(), hits=text)
-            hits.setdefault(method, []).append(np.concatenate(of_run))
+            of_run = draw.randint(0, 2, len(kind)) | ((kind == 5) & (method == "JRD"))
+            text = {c: "".join(map(str, of_run[kind == c])) for c in range(6)}
+            pretend(run.command, of_run.mean(), hits=text)
+            experiments.training.cache_clear()
+            hits[method].append(of_run)
     assert told[0] == {"not before all seeds"} and not told[0] & told[1]
     *_, jrd, optional = rows = decided.decided("networks", out)
     assert len(rows) == 4 and optional["must be above 0"] == "MDR - L2Norm"
@@ -174,10 +174,9 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
     assert f" [{low:+.2f}, {high:+.2f}] (" in jrd["paired"]
     gain, _, _ = jrd["paired"].partition(" (")
     assert jrd["each arm's best epoch"] == f"{gain} at 2, 2"            # both are 0.05 higher
-    by_class = np.split((a - b).mean(0), np.cumsum(range(9, 14)))
-    draw, shares = np.random.RandomState(0), []
+    draw, gains, shares = np.random.RandomState(0), (a - b).mean(0), []
     for classes in draw.randint(0, 6, (10_000, 6)):
-        shares.append(np.concatenate([by_class[c] for c in classes]).mean())
+        shares.append(np.concatenate([gains[kind == c] for c in classes]).mean())
     low, high = 100 * np.percentile(shares, (2.5, 97.5))
     assert jrd["over classes"] == f"[{low:+.2f}, {high:+.2f}]"
 
