@@ -218,12 +218,12 @@ def cells(text):
 def lines_of(experiment, dataset):
     """The name, the flags, the baseline and the point of each row of an experiment on a dataset"""
     symbol, values = experiment.symbol, experiment.values
-    if dataset == "glyphs" and symbol == "d":
-        values = [width // 8 for width in values]
     for series, flags, baseline in cells(experiment.rows):
         if not values:
             yield series, flags, baseline or None, None
         for value in values:
+            if dataset == "glyphs" and symbol == "d":
+                value //= 8
             at, with_value, over = f", {symbol} = {value:g}", flags.format(value), None
             if baseline:
                 over = baseline + at
@@ -323,10 +323,9 @@ def plan(rows):
     """The plan on stderr; on stdout the commands that are left and can start -> the exit status,
     3 if a dataset is missing"""
     runs, missing = all_runs(rows), {}
-    for dataset, run in {run.cfg.dataset: run for run in runs}.items():
+    for dataset in sorted({run.cfg.dataset for run in runs} - {"glyphs"}):
         try:
-            if dataset != "glyphs":
-                read_dataset(dataset, run.cfg.data_root)
+            read_dataset(dataset, runs[0].cfg.data_root)
         except UserError as error:
             missing[dataset] = f"missing: {error}"
     counts = ", ".join(f"{n} {state}" for state, n in Counter(run.state for run in runs).items())

@@ -151,11 +151,10 @@ def draw_runs(path, runs, names):
     seeds, a run's a curve of its own."""
     points = []
     for name in names:
-        _, folders = seeds_of(runs, name, "log.jsonl")
-        alone = [run for run in folders.values() if run.folder.name == Path(name).name]
-        for run, metric in itertools.product(alone or folders.values(),
-                                             ("loss", "R@1", "seen R@1")):
-            points += by_epoch(("", "epoch", metric), name, run, metric)
+        folders = seeds_of(runs, name, "log.jsonl")[1].values()
+        alone = [run for run in folders if run.folder.name == Path(name).name]
+        for run, metric in itertools.product(alone or folders, ("loss", "R@1", "seen R@1")):
+            points += by_epoch(("", "epoch", AXES[metric]), name, run, metric)
     draw_curves(path, points, "")
 
 

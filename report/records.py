@@ -75,7 +75,7 @@ def in_paper_units(row):
         if isinstance(value, list):
             for i, entry in enumerate(value, 1):
                 figures[f"{metric}, {i}"] = entry
-        elif isinstance(value, float):
+        elif isinstance(value, float) and metric not in ("lr", "images/s", "seconds"):
             figures[metric] = 100 * value if PERCENT.fullmatch(metric) else value
     return figures
 
