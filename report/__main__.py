@@ -205,12 +205,15 @@ def parse_args(argv=None):
     flags, args = read_flags(parser, argv, FLAGS)
     idle_alone = "out seeds weights precision"
     args.everything = not vars(flags).keys() - {"runs", *idle_alone.split()}
-    rules = [("without --dataset, --paper, --table or --quick", args.everything, idle_alone),
-             ("with an archive", args.runs[0].endswith(".xz"), "list plan")]
-    for mode, idle in MODES.items():
-        others = " ".join(MODES.keys() - {mode})
-        rules.append((f"with --{mode}", mode in flags, f"{idle} {others}"))
-    refuse_idle(parser, flags, rules)
+    refuse_idle(parser, flags, [
+        ("with an archive", args.runs[0].endswith(".xz"), "list plan"),
+        ("with --list", args.list, "plan compare curves sheet annotate out"),
+        ("with --plan", args.plan, "compare curves sheet annotate out"),
+        ("with --compare", args.compare, f"curves sheet annotate out {LISTED}"),
+        ("with --curves", args.curves, f"sheet annotate {LISTED}"),
+        ("with --sheet", args.sheet, f"annotate runs {LISTED}"),
+        ("with --annotate", args.annotate, f"runs {LISTED}"),
+        ("without --dataset, --paper, --table or --quick", args.everything, idle_alone)])
     if len(args.compare) not in (0, 2):
         parser.error("--compare takes two")
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")
