@@ -114,10 +114,10 @@ def sweep(rows, metrics):
     for row, metric in itertools.product(rows, metrics):
         series, symbol, x = row.point
         panel = title_of(row), symbol, metric
-        beside = [other.runs for other in rows if other.dataset == row.dataset]
-        for run, of_seed in zip(row.runs, zip(*beside)):
-            if all(other.result for other in of_seed):
-                yield panel, series, x, run.cfg.seed, reading(run, metric)
+        beside = [other for other in rows if other.dataset == row.dataset]
+        for seed, run in enumerate(row.runs):
+            if all(other.runs[seed].result for other in beside):
+                yield panel, series, x, seed, reading(run, metric)
 
 
 def epochs(rows, metrics):
