@@ -11,15 +11,15 @@
 """
 # ruff: noqa: F401  what is not used here is for the scripts
 import argparse
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from support.backbones import (BACKBONE, BACKBONES, Preprocess, backbone, backbone_name, features,
+from support.backbones import (BACKBONE, Preprocess, backbone, backbone_name, features,
                                freeze_batch_norm, load_weights, to_device)
-from support.command_line import (SHARED, Parser, cores, main, number, refuse_idle, settings,
-                                  settle)
+from support.command_line import Parser, cores, main, number, refuse_idle, settings, settle
 from support.datasets import Data, Split, iterations_for, load_dataset, need_pairs, split_of
 from support.files import NonFiniteLoss, UserError, reason
 from support.glyphs import SMALL_TRANSFORMS
@@ -38,11 +38,12 @@ def random_seed(*key):
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
 
 
-class _Augmented(torch.utils.data.Dataset):
-    """(epoch, index) -> the image as that epoch draws it, its label"""
-
-    def __init__(self, split, augment, seed):
-        self.split, self.augment, self.seed = split, augment, seed
+@dataclass
+class _Augmented:
+    """A data set: (epoch, index) -> the image as that epoch draws it, its label"""
+    split: Split
+    augment: object
+    seed: int
 
     def __getitem__(self, key):
         epoch, index = key
@@ -68,26 +69,20 @@ def train_loader(split, augment, batches, cfg):
 
     def of_epoch(epoch):
         indices = batches(split.labels, cfg, epoch)
-        if not epoch_batches:
-            drawn = sum(map(len, indices))
-            print(f"batches per epoch: {len(indices)}, of about {drawn / len(indices):.0f} images, "
-                  f"so {drawn / len(split):.1f} passes over the training images")
         epoch_batches[:] = [[(epoch, i) for i in batch] for batch in indices]
         return loader
     return of_epoch
 
 
 @torch.inference_mode()
-def embed(function, split, cfg):
-    """function(uint8 images on the device) for every image of a split, or of images without labels
+def embed(function, images, cfg):
+    """function(uint8 images on the device) for every one of a split's images, or of an ImageFiles
     -> (n, d) float32.  UserError: no image, or none that can be read."""
-    images = getattr(split, "images", split)
     size = 200 if cfg.device.startswith("cuda") else 25             # 25 fit into a CPU's cache
     if hasattr(images, "split"):                        # a tensor, or a cache of one
         parts = images.split(size)
     else:                                               # 8 photos of 50 megapixels take 1.2 GB
-        threads = cores() if cfg.workers is None else cfg.workers
-        parts = read_ahead(images, size, min(8, threads))
+        parts = read_ahead(images, size, min(8, cores()))
     bar = tqdm(parts, "embedding", -(-len(images) // size), unit="batch", leave=False, disable=None)
     x = [function(part.to(cfg.device, non_blocking=True)).float() for part in bar]
     if not x:
@@ -106,43 +101,8 @@ def embed_splits(function, data, cfg, *names):
     for name in names or ("test", "gallery", "train_plain", "val"):
         split = getattr(data, name)
         if split is not None:
-            embedded[name] = embed(function, split, cfg), split.labels
+            embedded[name] = embed(function, split.images, cfg), split.labels
     return embedded
-
-
-# ---------------------------------------------------------------------------- many scalars
-def save_as_one(network, name):
-    """Let the scalars of a ParameterList be one tensor in network.state_dict(), because a file of
-    11,318 takes seconds.  One by one, as older checkpoints have them, they load too."""
-    def pack(network, state, *_):
-        scalars = [state.pop(key) for key in [*state] if key.startswith(f"{name}.")]
-        state[name] = torch.stack(scalars)
-
-    def unpack(network, state, *_):
-        for i, value in enumerate(state.pop(name, ())):
-            state[f"{name}.{i}"] = value
-    network.register_state_dict_post_hook(pack)
-    network.register_load_state_dict_pre_hook(unpack)
-
-
-def save_adam_as_one(optimizer, group):
-    """The same for Adam's state of the scalars of one of its groups: one row each."""
-    names = "step", "exp_avg", "exp_avg_sq"
-
-    def pack(optimizer, saved):
-        state = saved["state"]
-        which = [i for i in saved["param_groups"][group]["params"] if i in state]
-        rows = [[state[i][name] for name in names] for i in which]
-        for i in which:
-            del state[i]
-        saved["scalars"] = which, torch.tensor(rows)
-
-    def unpack(optimizer, saved):
-        saved["state"] = dict(saved["state"])
-        for i, row in zip(*saved["scalars"]):
-            saved["state"][i] = dict(zip(names, row))
-    optimizer.register_state_dict_post_hook(pack)
-    optimizer.register_load_state_dict_pre_hook(unpack)
 
 
 # ---------------------------------------------------------------------------- a trained network
@@ -154,8 +114,8 @@ def load(checkpoint, Network, device="auto"):
     checkpoint, or one that does not fit this code.
     """
     saved = read_checkpoint(checkpoint)
-    old = {"images": None, "commit": None}              # what old checkpoints lack
-    cfg = argparse.Namespace(**old | saved["config"])
+    cfg = argparse.Namespace(images=None, commit=None)  # which old checkpoints lack
+    vars(cfg).update(saved["config"])
     cfg.device, cfg.classes = device, saved.get("classes")
     settle(cfg)
     try:

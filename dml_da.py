@@ -89,7 +89,6 @@ class Network(nn.Module):
         # U4: they start at 0.5 (the paper).  It names no optimizer for them: here the network's
         # Adam learns them at the network's rate.  They may fall below 0; log.jsonl has the least.
         self.alpha = nn.ParameterList(nn.Parameter(torch.tensor(0.5)) for _ in range(classes))
-        common.save_as_one(self, "alpha")                   # quick checkpoints
         self.register_buffer("D0", torch.zeros(classes))    # D⁰_c of Eq. 7
 
     def train(self, mode=True):
@@ -346,7 +345,6 @@ def train(cfg):
         {"params": network.backbone.parameters()},
         {"params": network.embedding.parameters(), "lr": cfg.lr * cfg.head_lr_mult},
         {"params": network.alpha.parameters()}], lr=cfg.lr, fused=device.type == "cuda")
-    common.save_adam_as_one(optimizer, group=2)
     loader = common.train_loader(data.train, augment, batches, cfg)
 
     with common.Run("dml_da", cfg, data, weights) as run:

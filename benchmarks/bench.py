@@ -23,7 +23,7 @@ from support.machine import processor, versions
 def header(title, *packages, threads, device="cpu"):
     """Set torch's threads, print what is measured, on what and with what."""
     torch.set_num_threads(threads)
-    where = ", ".join(processor(torch.device(name)) for name in sorted({"cpu", device}))
+    where = ", ".join(processor(name) for name in sorted({"cpu", device}))
     print(f"{title}\n{where}, {os.cpu_count()} cores, {threads} threads, "
           f"load average {os.getloadavg()[0]:.1f} at the start · {datetime.date.today()}")
     used = versions() | {package: importlib.metadata.version(package) for package in packages}

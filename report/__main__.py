@@ -27,22 +27,20 @@ from pathlib import Path
 from report import experiments, figures, tables
 from report.experiments import EXPERIMENTS, NAMES, NOTES, SCRIPTS, all_runs
 from report.records import unpacked
-from support.command_line import Parser, number, read_flags, refuse_idle
+from support.command_line import SHARED, Parser, number, read_flags, refuse_idle
 from support.command_line import main as run_script
 from support.files import UserError, atomic
 
 NOT_THE_PAPERS = """\
 > **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
 schedules of our own and SqueezeNet 1.1: results/cub128/README.md.  Compare differences between \
-rows, not absolute scores.
-
-"""
+rows, not absolute scores."""
 GAIN = ("Gains are differences within a seed: their mean and, from three seeds on, its 95% "
         "Student-t interval, not corrected for the number of gains.")
 
 
 # ---------------------------------------------------------------------------- reports
-def header(dataset, runs):
+def header(runs):
     """From which runs the report was made and by which code, and how to read it."""
     commits, weights, done = set(), set(), [run for run in runs if run.result]
     for run in done:
@@ -50,9 +48,8 @@ def header(dataset, runs):
         commits.add(commit[:12] + commit[40:])
         weights.add(run.config["weights_sha256"][:12])
     command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
-    note = NOT_THE_PAPERS if dataset == "cub128" else ""
     return f"""\
-{note}{len(done)} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, with \
+{len(done)} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, with \
 pretrained weights of SHA-256 {", ".join(sorted(weights))}.  Report made by `{command}`.  \
 tables.csv has its numbers and, with --seed 0, 1, ..., the command of each row.
 
@@ -64,26 +61,26 @@ and by level mean ± standard deviation."""
 
 def write_report(rows, dataset, folder):
     """Write report.md, tables.csv and the figures -> the Markdown"""
-    texts, csv_rows = [f"# Report on {NAMES[dataset]}", header(dataset, all_runs(rows))], []
+    texts, csv_rows = [f"# Report on {NAMES[dataset]}"], []
+    if dataset == "cub128":
+        texts.append(NOT_THE_PAPERS)
+    texts.append(header(all_runs(rows)))
     if (folder / "README.md").exists():                         # by a person
         texts.append("What was seen: [README.md](README.md).")
     for key, of_key in itertools.groupby(rows, attrgetter("key")):
         (paper, name), experiment, of_key = key.split(), EXPERIMENTS[key], list(of_key)
         number = f"{NAMES[paper]}, Table {name}".replace("Table fig", "Fig. ")
         heading, picture = f"{number}: {experiment.title}", f"{paper}-{name}.png"
+        note, *lines = NOTES.get((dataset, paper), [""])
         texts.append(f"## {heading}")
         if experiment.picture and any(row.finished for row in of_key):
-            note, _ = NOTES.get((dataset, paper), ("", ""))
             points = getattr(figures, experiment.picture)(of_key, experiment.columns)
             bars = experiment.picture != "epochs"
-            if figures.drawn(folder / picture, figures.draw_curves, points, number + note, bars):
+            if figures.redraw(folder / picture, figures.draw_curves, points, number + note, bars):
                 texts.append(f"![{heading}]({picture})")
         for on, on_dataset in itertools.groupby(of_key, attrgetter("dataset")):
             text, of_table = tables.paper_table(list(on_dataset))
-            texts.append(f"**{NAMES[on]}**")
-            if (on, paper) in NOTES:
-                texts.append(NOTES[on, paper][1])
-            texts.append(text)
+            texts += [f"**{NAMES[on]}**", *lines, text]
             csv_rows += of_table
     with atomic(folder / "tables.csv") as file:
         writer = csv.DictWriter(file, csv_rows[0], lineterminator="\n")
@@ -97,14 +94,14 @@ def write_report(rows, dataset, folder):
 
 def write_quick(rows, folder, seeds):
     """The end of --quick: a table of the pairs, their curves and a sheet, the next command."""
-    print(tables.pair_table(rows), "", "R@1 in % on classes that never trained, last epoch.  "
-          + GAIN, sep="\n")
+    print(f"{tables.pair_table(rows)}\n\nR@1 in % on classes that never trained, last epoch.  "
+          f"{GAIN}")
     points = figures.epochs(rows, ["R@1"])
-    figures.drawn(folder / "curves.png", figures.draw_curves, points, "R@1 by epoch")
+    figures.redraw(folder / "curves.png", figures.draw_curves, points, "R@1 by epoch")
     for row in rows:
         if row.baseline and row.finished:
             checkpoint = row.finished[0].folder / "last.pt"
-            figures.drawn(folder / "sheet.png", figures.draw_nearest, checkpoint)
+            figures.redraw(folder / "sheet.png", figures.draw_nearest, checkpoint)
             break
     if not seeds:
         print("next, more seeds, so that gains have intervals:",
@@ -114,55 +111,55 @@ def write_quick(rows, folder, seeds):
 # ---------------------------------------------------------------------------- what to do
 def main(args):
     """Do what a flag of its own says, or list, plan or report the runs that the others select."""
-    runs, out = Path(args.runs[0]), args.out and Path(args.out)
-    archive = runs.suffix == ".xz"
-    if archive and (args.list or args.plan):
-        raise UserError(f"--runs {runs}: an archive is read; runs are trained in a folder")
     with unpacked(args.runs) as folder:
         if args.compare:
             print(tables.compare(folder, *args.compare))
         elif args.everything:
             print(tables.table(folder))
         elif args.curves:
-            draw(out or Path("curves.png"), ".svg", figures.draw_runs, folder, args.curves)
+            draw_picture(args.out or "curves.png", ".svg", figures.draw_runs, folder, args.curves)
         elif args.sheet:
-            out = out or Path(args.sheet).with_name("sheet.png")
-            draw(out, ".jpg", figures.draw_nearest, args.sheet)
+            out = args.out or Path(args.sheet).with_name("sheet.png")
+            draw_picture(out, ".jpg", figures.draw_nearest, args.sheet)
         elif args.annotate:
-            figures.needed("report.annotate").annotate(out or Path("annotated"))
+            figures.needed("report.annotate").annotate(Path(args.out or "annotated"))
         else:
-            words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
-            out = out or (runs.parent if archive else runs) / "-".join(filter(None, words))
-            of_list(args, folder, not archive, out)
+            of_list(args, folder)
 
 
-def draw(out, other, function, *args):
+def draw_picture(path, other, function, *args):
     """Draw a picture, a PNG or of another kind."""
-    if out.suffix not in (".png", other):
-        raise UserError(f"--out {out} must end in .png or {other}")
-    function(out, *args)
-    print(f"wrote {out}")
+    path = Path(path)
+    if path.suffix not in (".png", other):
+        raise UserError(f"--out {path} must end in .png or {other}")
+    function(path, *args)
+    print(f"wrote {path}")
 
 
-def of_list(args, folder, code, out):
-    """List the runs of some rows, plan them, or report on them.  code: as experiments.Training has
-    it"""
-    more = ""
+def of_list(args, folder):
+    """List, plan or report the runs that the flags select.  folder: --runs, or unpacked from it"""
+    runs, more, archived = Path(args.runs[0]), "", folder != args.runs[0]
     if args.weights:
         more += f" --weights {shlex.quote(args.weights)}"
     if args.precision:
         more += f" --precision {args.precision}"
-    rows = experiments.selected(folder, code, args.dataset, args.paper, args.table, args.quick,
-                                args.seeds, more)
-    runs = all_runs(rows)
+    rows = experiments.selected(folder, not archived, args.dataset, args.paper, args.table,
+                                args.quick, args.seeds, more)
     if args.list:
-        for run in runs:
+        for run in all_runs(rows):
             print(run.command)
-        return
-    if args.plan:
+    elif args.plan:
         if args.weights not in (None, "random") and not Path(args.weights).is_file():
             raise UserError(f"--weights {args.weights}: no such file")
         sys.exit(experiments.plan(rows))
+    else:
+        words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
+        beside = runs.parent if archived else runs
+        report(args, rows, Path(args.out or beside / "-".join(filter(None, words))))
+
+
+def report(args, rows, out):
+    runs = all_runs(rows)
     stale = sum(run.state == "stale" for run in runs)
     if stale:
         print(f"{stale} folders hold other runs: see --plan", file=sys.stderr)
@@ -187,7 +184,7 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "seeds": (None, number(int, 1), "runs per row (5; on glyphs 10, 5 or 3 by table; on cub128 3; "
               "with --quick 1)"),
     "quick": (False, bool, "a method of each paper and its baseline"),
-    "weights": (None, "FILE", "pretrained weights of every command"),
+    "weights": SHARED["weights"],
     "precision": (None, ("fp32", "tf32", "bf16"), "of every command (default: its preset's)"),
     "runs": (["runs"], "PATH", "folder that holds the runs, or archives of such folders: "
              "results/cub128/runs.tar.xz ..."),
@@ -201,9 +198,6 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "out": (None, "PATH", "what to write (default: a report-... in --runs; the sheet beside the "
             "run; curves.png; the folder annotated)")}
 LISTED = "dataset paper table quick seeds weights precision"    # the flags of a list of runs
-MODES = {  # what else there is to do, and the flags that are idle then
-    "list": "out", "plan": "out", "compare": f"out {LISTED}", "curves": LISTED,
-    "sheet": f"runs {LISTED}", "annotate": f"runs {LISTED}"}
 
 
 def parse_args(argv=None):
@@ -211,11 +205,15 @@ def parse_args(argv=None):
     flags, args = read_flags(parser, argv, FLAGS)
     idle_alone = "out seeds weights precision"
     args.everything = not vars(flags).keys() - {"runs", *idle_alone.split()}
-    rules = [("without --dataset, --paper, --table or --quick", args.everything, idle_alone)]
-    for mode, idle in MODES.items():
-        others = " ".join(MODES.keys() - {mode})
-        rules.append((f"with --{mode}", mode in flags, f"{idle} {others}"))
-    refuse_idle(parser, flags, rules)
+    refuse_idle(parser, flags, [
+        ("with an archive", args.runs[0].endswith(".xz"), "list plan"),
+        ("with --list", args.list, "plan compare curves sheet annotate out"),
+        ("with --plan", args.plan, "compare curves sheet annotate out"),
+        ("with --compare", args.compare, f"curves sheet annotate out {LISTED}"),
+        ("with --curves", args.curves, f"sheet annotate {LISTED}"),
+        ("with --sheet", args.sheet, f"annotate runs {LISTED}"),
+        ("with --annotate", args.annotate, f"runs {LISTED}"),
+        ("without --dataset, --paper, --table or --quick", args.everything, idle_alone)])
     if len(args.compare) not in (0, 2):
         parser.error("--compare takes two")
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")

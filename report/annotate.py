@@ -7,7 +7,9 @@ import re
 from collections import defaultdict
 
 from latex2mathml.converter import convert
-from pygments import formatters, highlight, lexers
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
 
 from report.experiments import NAMES, SCRIPTS
 from support.files import ROOT, atomic
@@ -68,11 +70,11 @@ def paper_side(paper, text):
         told, tested, tests = part.partition(", tested by")
         if tested:
             heading, _, body = told.partition("\n")
-            function, path = place.search(body).groups()
-            left[function, path] += f"<h3>{heading}</h3>{paragraphs(body, function)}"
-            for test in place.findall(tests):
-                left[function, path] += (f"<details><summary><code>{test[0]}</code></summary>"
-                                         f"{source_of(*test)}</details>")
+            code = place.search(body).groups()
+            left[code] += f"<h3>{heading}</h3>{paragraphs(body, code[0])}"
+            for test, path in place.findall(tests):
+                left[code] += (f"<details><summary><code>{test}</code></summary>"
+                               f"{source_of(test, path)}</details>")
     for point, choice, where in re.findall(r"^\| ([UE]\d+) \| (.*?) \| (.*?) \|", text, re.M):
         left[place.search(where).groups()] += (
             f'<p class="note" id="{point}"><b>{point}</b> {inline(choice)}</p>')
@@ -84,7 +86,7 @@ def paper_side(paper, text):
 def highlighted(path):
     """A Python file -> its text, its lines as HTML, each with its number"""
     text = (ROOT / path).read_text(encoding="utf-8")
-    page = highlight(text, lexers.PythonLexer(), formatters.HtmlFormatter(nowrap=True))
+    page = highlight(text, PythonLexer(), HtmlFormatter(nowrap=True))
     return text, [f'<i data-n="{n}">{line}</i>' for n, line in enumerate(page.split("\n"), 1)]
 
 
@@ -133,7 +135,7 @@ def page(paper):
 def write(path, title, body):
     """A whole HTML file that needs nothing else"""
     style = (ROOT / "report" / "annotate.css").read_text(encoding="utf-8")
-    light, dark = (formatters.HtmlFormatter(style=name).get_style_defs("pre")
+    light, dark = (HtmlFormatter(style=name).get_style_defs("pre")
                    for name in ("default", "github-dark"))
     with atomic(path) as file:
         file.write(

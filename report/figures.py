@@ -11,16 +11,16 @@ import numpy as np
 from report.experiments import NAMES
 from report.judge import (draw_sheet, embed_entries, images_to_judge, nearest_entries,
                           open_checkpoint)
-from report.records import PERCENT, reading, seeds_of
+from report.records import in_paper_units, reading, seeds_of
 from report.tables import mean_and_half, mean_and_std
 from support.files import UserError, reason
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
 MARKS = "os^Dv*PX<>hpd8"
 LINES = "-", "--", "-.", ":", (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3))
 AXES = {"loss": "training loss, of each its own objective", "R@1": "R@1 on test classes (%)",
-        "seen R@1": "R@1 on training classes (%)", "NMI": "NMI (%)", "lambda": "λ", "d_H": "d_H",
+        "seen R@1": "R@1 on training classes (%)", "NMI": "NMI (%)", "lambda": "λ",
         "norm mean": "mean of ‖e‖", "norm cv": "coefficient of variation of ‖e‖"}
 
 
@@ -57,7 +57,8 @@ def draw_curves(path, points, title, bars=False):
     """A panel each with the means over seeds and, as bands, their 95% intervals; with bars the
     seeds' standard deviations.  The title names the seeds.
 
-    points: (panel, series, x, seed, value) of all curves; panel: (title, x label, y label)
+    points: (panel, series, x, seed, value) of all curves; panel: (title, x label, y label or
+    metric)
     """
     curves, numbers, seeds = {}, {}, set()
     for panel, series, x, seed, value in points:
@@ -72,7 +73,7 @@ def draw_curves(path, points, title, bars=False):
         spread, shown = mean_and_std, "bars: standard deviations"
     figure, axes = panels(len(curves))
     for axis, ((name, x_label, y_label), of_panel) in zip(axes, curves.items()):
-        axis.set(title=name, xlabel=x_label, ylabel=y_label)
+        axis.set(title=name, xlabel=x_label, ylabel=AXES.get(y_label, y_label))
         for series, curve in of_panel.items():
             x, i = sorted(curve), numbers[series]
             pairs = [spread(curve[at]) for at in x]
@@ -90,7 +91,7 @@ def draw_curves(path, points, title, bars=False):
     save(figure, path)
 
 
-def drawn(path, draw, *args):
+def redraw(path, draw, *args):
     """Draw a picture anew -> whether it can be drawn; a line says so, or why it cannot."""
     path.unlink(missing_ok=True)
     try:
@@ -112,19 +113,18 @@ def sweep(rows, metrics):
     """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
     for row, metric in itertools.product(rows, metrics):
         series, symbol, x = row.point
-        panel = title_of(row), symbol, AXES[metric]
-        beside = [other.runs for other in rows if other.dataset == row.dataset]
-        for run, of_seed in zip(row.runs, zip(*beside)):
-            if all(other.result for other in of_seed):
-                yield panel, series, x, run.cfg.seed, reading(run, metric)
+        panel = title_of(row), symbol, metric
+        beside = [other for other in rows if other.dataset == row.dataset]
+        for seed, run in enumerate(row.runs):
+            if all(other.runs[seed].result for other in beside):
+                yield panel, series, x, seed, reading(run, metric)
 
 
 def epochs(rows, metrics):
     """A panel per paper, dataset and metric, a curve per row over the epochs of its logs."""
     for row in rows:
         for run, metric in itertools.product(row.finished, metrics):
-            panel = title_of(row), "epoch", AXES[metric]
-            yield from by_epoch(panel, row.name, run, metric)
+            yield from by_epoch((title_of(row), "epoch", metric), row.name, run, metric)
 
 
 def levels(rows, metrics):
@@ -140,10 +140,10 @@ def levels(rows, metrics):
 # ---------------------------------------------------------------------------- of any runs
 def by_epoch(panel, series, run, metric):
     """A run's points of a curve, in the epochs that were evaluated"""
-    unit = 100 if PERCENT.fullmatch(metric) else 1
     for line in run.log:
-        if metric in line:
-            yield panel, series, line["epoch"], run.config["seed"], unit * line[metric]
+        figures = in_paper_units(line)
+        if metric in figures:
+            yield panel, series, line["epoch"], run.config["seed"], figures[metric]
 
 
 def draw_runs(path, runs, names):
@@ -154,7 +154,7 @@ def draw_runs(path, runs, names):
         folders = seeds_of(runs, name, "log.jsonl")[1].values()
         alone = [run for run in folders if run.folder.name == Path(name).name]
         for run, metric in itertools.product(alone or folders, ("loss", "R@1", "seen R@1")):
-            points += by_epoch(("", "epoch", AXES[metric]), name, run, metric)
+            points += by_epoch(("", "epoch", metric), name, run, metric)
     draw_curves(path, points, "")
 
 

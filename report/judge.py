@@ -1,13 +1,12 @@
 """`python eval.py`: a checkpoint or an .npz judged, images searched for those nearest to a photo.
 
-An entry (name, class, source) is an image: source is its path or, without a file, uint8 (3, h, w).
+An entry (name, class, source) is an image: source is its path or, without a file, a PIL image.
 """
 import textwrap
 from pathlib import Path
 from unicodedata import normalize
 
 import numpy as np
-import PIL.Image
 import torch
 import torch.nn.functional as F
 from PIL import ImageDraw, ImageFont, ImageOps
@@ -29,7 +28,7 @@ from support.runs import read_checkpoint, show
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 UNKNOWN = "–"                                           # shown for an image in no sub-folder
-SIDE, GAP, LINES = 128, 10, 34              # pixels of a sheet's image, around it, of its text
+SIDE, GAP, LINES = 128, 7, 41               # pixels of a sheet's image, around it, of its text
 RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
 OTHER_IMAGES = ("note: these are not the images of the run; figures of classes that trained say "
                 "nothing about new ones")
@@ -37,15 +36,19 @@ OTHER_IMAGES = ("note: these are not the images of the run; figures of classes t
 
 # ---------------------------------------------------------------------------- judging
 def evaluate(args):
-    """Judge a checkpoint's embeddings of its images or of other ones, or those of an .npz."""
-    if args.query:
-        return search(args)
+    """Judge the embeddings of an .npz or of a checkpoint's images, or search among the latter."""
     if args.arrays:
         embedded, ks = load_npz(args.file, device(args)), [1, 2, 4, 8]
     else:
         network, cfg, transform = open_checkpoint(args.file, args.device, args.data_root)
-        data, ks = images_to_judge(cfg, transform, args.dataset, not args.no_cache), cfg.ks
+        if args.gallery:
+            data = images_to_search(args.gallery, transform)
+        else:
+            data = images_to_judge(cfg, transform, args.dataset, not args.no_cache)
+        if args.query:
+            return search(args, network, cfg, transform, data)
         embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery", "train_plain")
+        ks = cfg.ks
     ks = args.ks or ks
     if args.l2norm:
         embedded = protocol.l2_normalized(embedded)
@@ -87,11 +90,19 @@ def images_to_judge(cfg, transform, dataset=None, cache=True):
     return data
 
 
+def images_to_search(path, transform):
+    """All images of a folder, in sub-folders or not -> Data"""
+    folder = Folder(path)
+    rows = {path: kind or UNKNOWN for path, kind in folder.images.items()}
+    folder.say_left_out({"test": rows})
+    return photos_of({"test": rows}, folder, transform)
+
+
 def photos_of(splits, folder, transform):
-    """{part: [(path, class)]} of a Folder, test among them -> Data without training images"""
+    """{part: {path: class}} of a Folder, test among them -> Data without training images"""
     data = {}
     for part, rows in splits.items():
-        images = ImageFiles([path for path, _ in rows], transform, decode)
+        images = ImageFiles(list(rows), transform, decode)
         data[part] = common.split_of(splits, part, images, folder.path)
     return common.Data(None, None, folder=folder.path, **data)
 
@@ -105,10 +116,10 @@ def has_images_of(folder, cfg):
 
 
 def that_did_not_train(rows, trained):
-    """[(path, class)] -> those of classes that a network did not train on, or all if it did on all;
+    """{path: class} -> those of classes that a network did not train on, or all if it did on all;
     a line says which.  trained: names of classes, None if they are not known."""
-    known = {kind for _, kind in rows}.intersection(trained or ())
-    new = [row for row in rows if row[1] not in known]
+    known = {*rows.values()}.intersection(trained or ())
+    new = {path: kind for path, kind in rows.items() if kind not in known}
     if trained is None or not new:
         print(OTHER_IMAGES)
         return rows
@@ -156,19 +167,11 @@ def save_npz(path, embedded, data):
 
 
 # ---------------------------------------------------------------------------- --query
-def search(args):
-    """--query: the images nearest to each photo among the run's test images and its gallery, or in
-    --gallery, printed and with --to drawn.  A photo that is itself among them is found."""
-    network, cfg, transform = open_checkpoint(args.file, args.device, args.data_root)
+def search(args, network, cfg, transform, data):
+    """Print and, with --to, draw the images nearest to each photo of --query, among the test images
+    and the gallery of data.  A photo that is itself among them is found."""
     photos = common.Split(ImageFiles(args.query, transform, decode),
                           torch.zeros(len(args.query), dtype=int), [UNKNOWN], args.query)
-    if args.gallery:
-        folder = Folder(args.gallery)
-        rows = [(path, kind or UNKNOWN) for path, (_, kind) in folder.images.items()]
-        folder.say_left_out({"test": rows})
-        data = photos_of({"test": rows}, folder, transform)
-    else:
-        data = images_to_judge(cfg, transform, args.dataset, not args.no_cache)
     x, queries = embed_entries(network, cfg, Path(), photos)
     y, entries = embed_entries(network, cfg, data.folder, data.test, data.gallery)
     if args.l2norm:
@@ -191,7 +194,7 @@ def embed_entries(network, cfg, folder, *splits):
     points, entries = [], []
     for split in filter(None, splits):
         split.images.faults = faults = set()            # stays empty if they are no ImageFiles
-        points.append(common.embed(network.embed, split, cfg))
+        points.append(common.embed(network.embed, split.images, cfg))
         for i, label in enumerate(split.labels.tolist()):
             if i in faults:
                 continue
@@ -232,11 +235,10 @@ def draw_sheet(path, answers):
             line, *more = textwrap.wrap(kind, 16)
             if more:
                 line += "…"
-            image = ImageOps.contain(decode(source), (SIDE, SIDE))
-            tile = PIL.Image.new("RGB", (SIDE + 2 * GAP, SIDE + 2 * GAP + LINES), "white")
-            tile.paste(ImageOps.expand(image, 3, colour), (GAP, GAP))
-            text = f"{line}\n{below}"
-            ImageDraw.Draw(tile).text((GAP, SIDE + GAP + 8), text, colour, font)
+            tile = ImageOps.pad(decode(source), (SIDE, SIDE), color="white")
+            tile = ImageOps.expand(tile, 3, colour)
+            tile = ImageOps.expand(tile, (GAP, GAP, GAP, LINES), "white")
+            ImageDraw.Draw(tile).text((GAP, SIDE + 15), f"{line}\n{below}", colour, font)
             tiles.append(pil_to_tensor(tile))
     to_pil_image(make_grid(tiles, 1 + len(nearest), padding=0)).save(path)
 

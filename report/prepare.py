@@ -28,14 +28,14 @@ def download(dataset, root):
     name = of_papers(dataset)
     if name not in ARCHIVES:
         return
-    folder, (url, _, md5) = Path(root, FOLDERS[name][0]), ARCHIVES[name]
+    folder, (url, md5) = Path(root, FOLDERS[name]), ARCHIVES[name]
     if folder.is_dir():
         return
     try:
         Path(root).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as place:
-            archive = Path(place, url.rpartition("/")[2])
-            torch.hub.download_url_to_file(url, str(archive))           # torchvision's has no ftp
+            archive = Path(place, Path(url).name)
+            torch.hub.download_url_to_file(url, archive)                # torchvision's has no ftp
             if not check_md5(archive, md5):
                 raise UserError(f"{archive.stat().st_size:,} bytes came, whose md5 is not {md5}")
             extract_archive(archive, place)
@@ -49,24 +49,25 @@ def run(args):
     for dataset in args.dataset:
         if args.command == "check":
             check(dataset, args.data_root)
+        else:
+            prepare(dataset, args)
+
+
+def prepare(dataset, args):
+    """Fetch a dataset and the weights and build the caches, as the presets see them."""
+    download(dataset, args.data_root)
+    for paper, script in SCRIPTS.items():
+        if args.paper not in (None, paper):
             continue
-        download(dataset, args.data_root)
-        for paper, script in SCRIPTS.items():
-            if args.paper in (None, paper):
-                prepare(script, dataset, args)
-
-
-def prepare(script, dataset, args):
-    """Build the caches of a dataset and fetch the weights, as the preset sees them."""
-    cfg = script.parse_args(["--dataset", dataset])
-    for name in ("backbone", "size", "weights"):
-        setattr(cfg, name, getattr(args, name) or getattr(cfg, name))
-    train, _, test = script.transforms(cfg)
-    data = common.load_dataset(dataset, args.data_root, train, test)
-    network, _ = common.backbone(cfg.backbone, cfg.size)
-    sha = common.load_weights(network, cfg.backbone, cfg.weights)
-    print(f"ready: {dataset} as {script.__name__}.py sees it, {data.train} to train, {data.test} "
-          f"to test, weights of {cfg.backbone} {sha[:12]}", flush=True)
+        cfg = script.parse_args(["--dataset", dataset])
+        for name in ("backbone", "size", "weights"):
+            setattr(cfg, name, getattr(args, name) or getattr(cfg, name))
+        train, _, test = script.transforms(cfg)
+        data = common.load_dataset(dataset, args.data_root, train, test)
+        network, _ = common.backbone(cfg.backbone, cfg.size)
+        sha = common.load_weights(network, cfg.backbone, cfg.weights)
+        print(f"ready: {dataset} as {paper}.py sees it, {data.train} to train, {data.test} to "
+              f"test, weights of {cfg.backbone} {sha[:12]}", flush=True)
 
 
 def check(name, root):
@@ -74,7 +75,7 @@ def check(name, root):
     why it cannot be trained on, and which images are there twice."""
     if of_papers(name):
         folder, splits = read_dataset(name, root)
-        paths = [path for rows in splits.values() for path, _ in rows]
+        paths = sorted(set().union(*splits.values()))
         return read_all(folder, paths, decode_as_stored)
     folder = Folder(name)
     read_all(folder.path, [*folder.images], decode)
@@ -82,10 +83,10 @@ def check(name, root):
     folder.say_left_out(splits)
     first, copies = {}, []
     for part, rows in splits.items():
-        count = collections.Counter(kind for _, kind in rows)
+        count = collections.Counter(rows.values())
         print(f"{part}: {len(rows):,} images of {len(count):,} classes, of "
               f"{min(count.values())} to {max(count.values())} images: {listed([*count])}")
-        for path, _ in rows:
+        for path in rows:
             other = first.setdefault(sha256(path), path)
             if other != path:
                 copies.append(f"{path} is {other}")
@@ -109,7 +110,7 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "paper": (None, tuple(SCRIPTS), "prepare for this one alone"),
     "backbone": (None, "NAME", "instead of the preset's"),
     "size": (None, number(int, 1), "instead of the preset's"),
-    "weights": (None, "FILE", "instead of the published ones")}
+    "weights": SHARED["weights"]}
 
 
 def parse_args(argv=None):

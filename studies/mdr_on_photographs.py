@@ -85,7 +85,7 @@ def unit_start():
     def scaled_before(function, data, cfg, *names):
         if function.__name__ == "pool":     # the pretrained backbone is judged first
             network = function.__self__
-            pooled = common.embed(network.pool, data.train_plain, cfg)
+            pooled = common.embed(network.pool, data.train_plain.images, cfg)
             mean = torch.pdist(network.embedding(pooled[::4])).mean()
             for parameter in network.embedding.parameters():
                 parameter /= mean

@@ -23,7 +23,7 @@ def main(words):
         torch.manual_seed(cfg.seed)
         network = mdr.Network(cfg, len(data.train.classes)).eval()
         common.load_weights(network.backbone, name, file)
-        e = common.embed(network.embed, data.train_plain, cfg)                  # (n, D)
+        e = common.embed(network.embed, data.train_plain.images, cfg)           # (n, D)
         norm, d = e.norm(dim=1), mdr.pairwise_distances(e)
         positive, pairs = d[mdr.positive_pairs(data.train_plain.labels)], mdr.off_diagonal(d)
         rows.append([name, f"{norm.std() / norm.mean():.2f}",

@@ -1,5 +1,4 @@
 """Pretrained networks: their input, their weights from a file or downloaded, their precision."""
-import argparse
 import re
 from collections.abc import Callable
 from functools import partial
@@ -18,21 +17,20 @@ from support.networks import BNInception, GoogLeNet
 class Backbone(NamedTuple):
     """A row of BACKBONES: a network and what its weights were trained on."""
     build: Callable             # () -> the module, without classifier: (B, 3, h, w) -> (B, width)
-    mean: tuple                 # of the input, per channel, in 0 to 255
-    std: tuple = (1.0, 1.0, 1.0)
+    mean: tuple                 # of the input, per channel or of all, in 0 to 255
+    std: tuple = (1.0,)
     bgr: bool = False           # whether the input's channels are blue, green, red
-    file: str = None            # published weights: a path, or a name in the folder of torch's hub
+    file: str = ""              # published weights: a path or a URL
     sha256: str = None          # of this file, or the first digits
-    url: str = None             # the folder on the web that has it
 
 
 BACKBONES = {
-    "small": Backbone(glyphs.SmallNet, mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5),
-                      file=str(glyphs.WEIGHTS), sha256=glyphs.SHA256),
+    "small": Backbone(glyphs.SmallNet, mean=(127.5,), std=(127.5,), file=str(glyphs.WEIGHTS),
+                      sha256=glyphs.SHA256),
     "bn_inception": Backbone(
-        BNInception, mean=(104.0, 117.0, 128.0), bgr=True, file="bn_inception-52deb4733.pth",
-        sha256="52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353",
-        url="http://data.lip6.fr/cadene/pretrainedmodels/"),
+        BNInception, mean=(104.0, 117.0, 128.0), bgr=True,
+        file="http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth",
+        sha256="52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353"),
     # No file: Caffe's has to be converted.
     "googlenet_bvlc": Backbone(GoogLeNet, mean=(104.0, 117.0, 123.0), bgr=True),
 }
@@ -42,17 +40,19 @@ BACKBONE = ("the paper's own, small, or a classification model of torchvision: r
 
 def find_backbone(name):
     """The row of BACKBONES, or one made of torchvision's classification model -> Backbone.
-    ValueError: there is none; KeyError: torchvision has no IMAGENET1K_V1 weights for it."""
+    UserError: there is none."""
     if name in BACKBONES:
         return BACKBONES[name]
-    # V1, as in the papers' time (V2 is stronger); its name has its hash's first digits.
-    weights = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"]
-    url, file = weights.url.rsplit("/", 1)
-    normalize = weights.transforms()
-    return Backbone(partial(torchvision_backbone, name),
-                    mean=tuple(255 * value for value in normalize.mean),
-                    std=tuple(255 * value for value in normalize.std),
-                    file=file, sha256=Path(file).stem.rpartition("-")[2], url=f"{url}/")
+    try:        # V1, as in the papers' time (V2 is stronger)
+        weights = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"]
+    except (KeyError, ValueError):
+        raise UserError(f"--backbone {name} is none of {', '.join(BACKBONES)} and no "
+                        "classification model of torchvision with IMAGENET1K_V1")
+    inputs = weights.transforms()
+    return Backbone(partial(torchvision_backbone, name), file=weights.url,
+                    sha256=Path(weights.url).stem.rpartition("-")[2],
+                    mean=[255 * value for value in inputs.mean],
+                    std=[255 * value for value in inputs.std])
 
 
 def torchvision_backbone(name):
@@ -73,12 +73,7 @@ def torchvision_backbone(name):
 
 def backbone_name(text):
     """An argparse type: a name that find_backbone knows."""
-    try:
-        find_backbone(text)
-    except (KeyError, ValueError):
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is none of {', '.join(BACKBONES)} and no classification model of "
-            "torchvision with IMAGENET1K_V1")
+    find_backbone(text)
     return text
 
 
@@ -87,8 +82,7 @@ def backbone(name, size=224):
     take images of size × size, or whose output is not (B, width)."""
     network = find_backbone(name).build()
     try:
-        with torch.no_grad():
-            _, width = network.eval()(torch.zeros(1, 3, size, size)).shape
+        _, width = network.eval()(torch.zeros(1, 3, size, size)).shape
     except (RuntimeError, AssertionError, ValueError) as error:
         raise UserError(f"{name} cannot take images of {size} × {size} (--size), or does not give "
                         f"(B, width) for them: {reason(error)}")
@@ -117,20 +111,14 @@ def to_device(network, cfg):
     alone: the losses have none."""
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
     torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
-    layout = memory_format(torch.device(cfg.device), cfg.precision)
+    layout = torch.channels_last                    # faster; the convolutions bring images to it
+    if cfg.precision == "fp32" and cfg.device != "cpu":
+        layout = torch.contiguous_format            # a GPU has no such kernels for float32
     return network.to(cfg.device, memory_format=layout)
-
-
-def memory_format(device, precision):
-    """channels_last, which is faster; a GPU has no such kernels for float32."""
-    if device.type == "cuda" and precision == "fp32":
-        return torch.contiguous_format
-    return torch.channels_last
 
 
 def features(backbone, images, precision):
     """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> images' own dtype"""
-    images = images.contiguous(memory_format=memory_format(images.device, precision))
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
         return backbone(images).to(images.dtype)
 
@@ -160,26 +148,27 @@ def load_weights(network, name, source=None):
     row = find_backbone(name)
     path = weights_file(name, row, source)
     sha = sha256(path)
-    published = row.file and path.name == Path(row.file).name
-    if published and not sha.startswith(row.sha256):
+    if path.name != Path(row.file).name:
+        print(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
+    elif not sha.startswith(row.sha256):
         raise UserError(f"{path} is not the published file: SHA-256 {sha}, expected {row.sha256}")
     wanted = network.state_dict()                       # it has its layers' versions too
     state = unwrapped(load_torch(path), next(iter(wanted)))
     wrong = []
-    for key, value in state.items():
-        if key in wanted and getattr(value, "shape", None) == wanted[key].shape:
-            wanted[key] = value
-        elif key in wanted or not key.startswith(CLASSIFIERS):
-            wrong.append(key)
-    for key in sorted(wanted.keys() - state.keys()):
-        if not key.endswith("num_batches_tracked"):     # which old files lack
+    for key in sorted(wanted.keys() | state.keys()):
+        if key not in wanted:
+            fits = key.startswith(CLASSIFIERS)
+        elif key not in state:
+            fits = key.endswith("num_batches_tracked")  # which old files lack
+        else:
+            fits = getattr(state[key], "shape", None) == wanted[key].shape
+        if not fits:
             wrong.append(key)
     if wrong:
         raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ: "
                         f"{listed(wrong)}; --backbone NAME says whose weights they are")
-    network.load_state_dict(wanted)
-    if not published:
-        print(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
+    wanted.update(state)
+    network.load_state_dict(wanted, strict=False)
     return sha
 
 
@@ -190,14 +179,15 @@ def weights_file(name, row, source):
     if not row.file:
         raise UserError(f"{name} needs --weights FILE (docs/running.md), or --weights random to "
                         "train from scratch")
-    path = Path(torch.hub.get_dir(), "checkpoints", row.file)
+    path = Path(row.file)
     if not path.exists():
-        url = row.url + row.file
+        path = Path(torch.hub.get_dir(), "checkpoints", path.name)
+    if not path.exists():
         try:
-            torch.hub.load_state_dict_from_url(url, check_hash=True, weights_only=True)
+            torch.hub.load_state_dict_from_url(row.file, check_hash=True, weights_only=True)
         except Exception as error:          # a server fails in a dozen ways
-            raise UserError(f"cannot download {url}: {error}; fetch it some other way and put it "
-                            f"at {path}, or pass --weights FILE or --weights random")
+            raise UserError(f"cannot download {row.file}: {error}; fetch it some other way and put "
+                            f"it at {path}, or pass --weights FILE or --weights random")
     return path
 
 
@@ -208,12 +198,11 @@ def unwrapped(state, name):
             state = state.get(key, state)
     if not isinstance(state, dict):
         return {}
-    renamed, prefixes = {}, []
+    first = next((key for key in state if f".{key}".endswith(f".{name}")), name)
+    prefix, renamed = first.removesuffix(name), {}
     for key, value in state.items():
-        key = re.sub(r"(denselayer\d+\.\w+)\.([12]\.)", r"\1\2", str(key))      # old names
-        renamed[key] = value
-        if f".{key}".endswith(f".{name}"):
-            prefixes.append(key.removesuffix(name))
-    prefix = min(prefixes, key=len, default="")
-    return {key.removeprefix(prefix): value for key, value in renamed.items()
-            if key.startswith(prefix)}
+        key = str(key)
+        if key.startswith(prefix):
+            key = re.sub(r"(denselayer\d+\.\w+)\.([12]\.)", r"\1\2", key)   # names of old files
+            renamed[key.removeprefix(prefix)] = value
+    return renamed

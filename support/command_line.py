@@ -81,8 +81,8 @@ def data_root():
     return path(os.environ.get("DML_DATA", "data"))
 
 
-# Where and how a run is computed: not part of what it is.  One row per flag: default, kind (see
-# read_flags), help.
+# One row per flag: default, kind, help (read_flags).
+# Where and how a run is computed: not part of what it is.
 RUNTIME_ONLY = {
     "again": (False, bool, "train anew in place of the run that the folder holds"),
     "data_root": (None, "DIR", "folder that holds the datasets (default: $DML_DATA, else ./data)"),
@@ -92,7 +92,7 @@ RUNTIME_ONLY = {
                 "16; none for glyphs, nor to evaluate cached images)"),
     "no_cache": (False, bool, "decode and resize the images anew in every epoch: the same "
                  "tensors, slower")}
-# The settings of every script.
+# The flags of every script.
 SHARED = {
     "name": (None, label, "of an experiment of your own, put into the run folder's name"),
     "val": (None, number(float, above=0, below=1), "share of the training classes, the last by "
@@ -143,15 +143,15 @@ def settings(parser, argv, rows, presets):
     the flags that were given, and all settings, with `changed`: {setting: value} of the flags that
     change what a run is."""
     parser.epilog += f"\n\nIn place of these defaults, by dataset:\n{pprint.pformat(presets)}"
-    flags, _ = read_flags(parser, argv, rows | SHARED)
+    flags, cfg = read_flags(parser, argv, rows | SHARED)
     preset = {name: row[0] for name, row in (SHARED | rows).items()}
     preset["data_root"] = data_root()
-    preset |= presets.get(getattr(flags, "dataset", preset["dataset"]), presets["folder"])
+    preset |= presets.get(cfg.dataset, presets["folder"])
     cfg = argparse.Namespace(**preset | vars(flags))
     if cfg.size > cfg.resize:
         raise UserError(f"--size {cfg.size} is larger than --resize {cfg.resize}")
-    small = cfg.backbone == "small"                     # it sees 32 × 32, whatever the dataset
-    refuse_idle(parser, flags, [("with --backbone small", small, "resize size")])
+    refuse_idle(parser, flags, [            # small sees 32 × 32, whatever the dataset
+        ("with --backbone small", cfg.backbone == "small", "resize size")])
     cfg.changed = {}
     for name, usual in preset.items():
         if getattr(cfg, name) != usual and name not in (*RUNTIME_ONLY, "seed", "dataset", "name"):

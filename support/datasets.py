@@ -3,7 +3,7 @@
 Images are uint8 RGB (3, h, w) until `backbones.Preprocess` turns a batch into what its backbone
 knows.
 """
-import argparse
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from support import glyphs
 from support.command_line import data_root
 from support.files import UserError, digest
 from support.images import ImageFiles, cache_images
-from support.layouts import COUNTS, of_papers, read_dataset
-from support.photos import Folder, decode, decode_as_stored, identity
+from support.layouts import of_papers, read_dataset
+from support.photos import Folder, decode, decode_as_stored, divided, identity
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Data:
         counts = {}
         for part in ("train", "test", "gallery", "val"):
             split = getattr(self, part)
-            if split is not None:
+            if split:
                 counts[part] = [len(split), len(split.present())]
         return counts
 
@@ -84,60 +84,54 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         _hold_out(splits, val)
 
     def split(part, prefix):
-        sources = [source for source, _ in splits[part]]
+        sources = list(splits[part])
         if folder is None:
             images = torch.stack(sources)
             if prefix:
                 images = prefix(images)
-            return split_of(splits, part, images)
-        images = ImageFiles(sources, prefix, read)
-        if cache and prefix:
-            name, whole = f"{label}-{part}", part
-            if val and part in ("train", "val"):
-                name, whole = f"{name}-{val:g}", "train"
-            images = cache_images(images, root / ".cache" / name, ids[whole])
+        else:
+            images = ImageFiles(sources, prefix, read)
+            if cache and prefix:
+                place, whole = f"{label}-{part}", part
+                if val and part in ("train", "val"):
+                    place, whole = f"{place}-{val:g}", "train"
+                images = cache_images(images, root / ".cache" / place, ids[whole])
         return split_of(splits, part, images, folder)
-    data = Data(split("train", train), split("train", test), split("test", test), identity=ids,
-                folder=folder)
-    for part in splits.keys() - {"train", "test"}:
-        setattr(data, part, split(part, test))
-    return data
+    as_test = {part: split(part, test) for part in splits}
+    return Data(split("train", train), as_test.pop("train"), **as_test, identity=ids, folder=folder)
 
 
 def _glyphs():
-    splits = {"train": [], "test": []}
+    """The same of glyphs, with images in place of paths."""
+    splits = {"train": {}, "test": {}}
     for part, rows in splits.items():
-        for image, label in zip(*glyphs.glyphs(part)):
-            rows.append((image, f"glyph {glyphs.GLYPHS[part][0][label]}"))
+        for image, number in zip(*glyphs.glyphs(part)):
+            rows[image] = f"glyph {number}"
     return splits
 
 
 def _hold_out(splits, share):
     """Move the last classes of splits["train"], by name, to splits["val"]."""
-    rows = splits["train"]
-    classes = sorted({kind for _, kind in rows})
-    first = round(len(classes) * (1 - share))
-    if not 2 <= first <= len(classes) - 2:
-        raise UserError(f"--val {share:g} of {len(classes)} training classes leaves {first} to "
-                        f"train and {len(classes) - first} to hold out: each needs two")
-    splits["train"] = [row for row in rows if row[1] < classes[first]]
-    splits["val"] = [row for row in rows if row[1] >= classes[first]]
+    classes = len({*splits["train"].values()})
+    first = round(classes * (1 - share))
+    if not 2 <= first <= classes - 2:
+        raise UserError(f"--val {share:g} of {classes} training classes leaves {first} to train "
+                        f"and {classes - first} to hold out: each needs two")
+    splits["train"], splits["val"] = divided(splits["train"], first)
 
 
 def split_of(splits, part, images, folder=None):
-    """One of {split: [(path, class)]} with its images -> Split.  test and gallery number the
-    classes of both.  folder: of the paths, None where there are none."""
-    paths, kinds = zip(*splits[part])
-    classes = {*kinds}
+    """One of {split: {path: class}} with its images -> Split.  test and gallery number the classes
+    of both.  folder: of the paths, None where there are none."""
+    rows = numbered = splits[part]
     if part in ("test", "gallery"):
-        for _, kind in splits["test"] + splits.get("gallery", []):
-            classes.add(kind)
-    classes = sorted(classes)
-    labels = torch.from_numpy(np.searchsorted(classes, kinds))
+        numbered = splits["test"] | splits.get("gallery", {})
+    classes = np.unique(list(numbered.values()))
+    labels = torch.from_numpy(classes.searchsorted(list(rows.values())))
     files = None
     if folder is not None:
-        files = [path.relative_to(folder).as_posix() for path in paths]
-    return Split(images, labels, [str(kind) for kind in classes], files)
+        files = [path.relative_to(folder).as_posix() for path in rows]
+    return Split(images, labels, classes.astype(str).tolist(), files)
 
 
 def need_pairs(split, cfg):
@@ -154,7 +148,8 @@ def iterations_for(split, batches, cfg, settings):
     """Batches per epoch for a folder: about as many passes as the paper over CUB, at most as long.
     batches, settings: the script's; with few classes its batches stay below --batch."""
     papers, papers_batch = settings["iterations"][0], settings["batch"][0]
-    trial = argparse.Namespace(**vars(cfg) | {"iterations": 50, "seed": 0})
-    size = sum(map(len, batches(split.labels, trial, 0))) / trial.iterations
-    passes = papers * papers_batch / COUNTS["cub"]["train"][0]
+    trial = copy.copy(cfg)
+    trial.iterations, trial.seed = 50, 0
+    size = sum(map(len, batches(split.labels, trial, 0))) / 50
+    passes = papers * papers_batch / 5864                   # CUB's training images
     return min(papers, max(1, round(passes * len(split) / size)))

@@ -1,10 +1,11 @@
 """Files that appear whole or not at all, their hashes, and what goes wrong with them."""
 import contextlib
+import copy
 import hashlib
+import io
 import json
 import os
 import re
-import time
 import uuid
 from pathlib import Path
 
@@ -40,14 +41,10 @@ def listed(names, most=4):
 @contextlib.contextmanager
 def atomic(path, mode="w"):
     """Open a file that appears under its name only when it is whole; until then it has a random
-    name, which no other process has, on this machine or another.  What a killed process was writing
-    here goes after a day.  UserError: it cannot be written."""
+    name, which no other process has, on this machine or another.  UserError: it cannot be
+    written."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    for old in path.parent.glob(".*." + "[0-9a-f]" * 32 + ".part"):
-        with contextlib.suppress(OSError):                  # another process was faster
-            if time.time() - old.stat().st_mtime > 86400:
-                old.unlink()
     try:
         with open(part, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
@@ -60,23 +57,18 @@ def atomic(path, mode="w"):
         part.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
 def lock(path, timeout=-1):
-    """Hold the lock of a file, whose folder exists; where there are no locks (NFS, Lustre and CIFS
-    as some mount them, FUSE), say so.  A killed process leaves no lock.  UserError: another process
-    holds it for more than so many seconds (-1: wait)."""
-    held = filelock.FileLock(path, timeout=timeout, fallback_to_soft=False)
+    """Lock a file, whose folder exists -> a context manager, whose exit unlocks it.  Where there
+    are no locks (NFS, Lustre and CIFS as some mount them, FUSE), say so.  A killed process leaves
+    no lock.  UserError: another process holds it for more than so many seconds (-1: wait)."""
     try:
-        held.acquire()
+        return filelock.FileLock(path, timeout=timeout, fallback_to_soft=False).acquire()
     except filelock.Timeout:
         raise UserError(f"another process is writing in {path.parent}")
     except (OSError, NotImplementedError) as error:         # the latter: filelock before 4
         print(f"note: {path.parent} has no locks ({reason(error)}), so nothing keeps a second "
               "process from writing in it at the same time")
-    try:
-        yield
-    finally:
-        held.release()
+        return contextlib.nullcontext()
 
 
 def write_json(path, value):
@@ -94,11 +86,42 @@ def sha256(path):
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
+# ---------------------------------------------------------------------------- checkpoints
+def save_torch(path, state):
+    """torch.save of nested dicts.  Thousands of scalars, as DML-DA's α and Adam's moments of them,
+    would take seconds: they become one tensor, which load_torch takes apart."""
+    scalars = {}                                        # {where in the nested dicts: scalar}
+
+    def without_scalars(state, *where):
+        rest = copy.copy(state)                         # a module's has its layers' versions too
+        for name, value in state.items():
+            if isinstance(value, dict):
+                rest[name] = without_scalars(value, *where, name)
+            elif torch.is_tensor(value) and value.dim() == 0 and value.is_floating_point():
+                scalars[(*where, name)] = rest.pop(name)
+        return rest
+    rest = without_scalars(state)
+    if len(scalars) > 1000:
+        rest["all scalars"] = list(scalars), torch.tensor(list(scalars.values()))
+        state = rest
+    content = io.BytesIO()                      # torch.save to a full disk hides that it is full
+    torch.save(state, content)
+    with atomic(path, "wb") as file:
+        file.write(content.getbuffer())
+
+
 def load_torch(path):
     """torch.load of tensors and plain values, never of code.  UserError if the file is no such."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot load {path} ({reason(error).partition('. ')[0]}): it must be a "
                         "file of tensors and plain values, as last.pt (.safetensors: is its "
                         "package installed?)")
+    if isinstance(state, dict):
+        for (*where, name), scalar in zip(*state.pop("all scalars", ((), ()))):
+            place = state
+            for key in where:
+                place = place[key]
+            place[name] = scalar
+    return state

@@ -1,6 +1,7 @@
 """Images from files, uint8 RGB (3, h, w): one by one, in batches, from the cache."""
 import glob
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import PIL.Image
@@ -12,15 +13,13 @@ from support.command_line import cores
 from support.files import UserError, atomic, digest, lock
 
 
+@dataclass
 class ImageFiles:
-    """Indexable images from files, through the deterministic part of a transform.
-
-    decode: photos.decode, or decode_as_stored.  faults: None, or a set of the indices of images
-    that cannot be read: a line says why, and the image is None.
-    """
-
-    def __init__(self, paths, prefix, decode, faults=None):
-        self.paths, self.prefix, self.decode, self.faults = paths, prefix, decode, faults
+    """Indexable images from files."""
+    paths: list
+    prefix: object              # the deterministic part of a transform, applied by PIL; or None
+    decode: object              # photos.decode, or decode_as_stored
+    faults: set = None          # where given, indices of images that cannot be read: None, a line
 
     def __len__(self):
         return len(self.paths)
@@ -34,7 +33,7 @@ class ImageFiles:
             print(error)
             self.faults.add(i)
             return None
-        if self.prefix:                                 # applied by PIL
+        if self.prefix:
             image = self.prefix(image)
         return pil_to_tensor(image)
 
@@ -42,10 +41,10 @@ class ImageFiles:
 def read_ahead(images, size, threads):
     """Tensors of up to `size` of the images in order, without those that are None.  Threads decode
     a batch ahead: unlike processes, they may start anywhere."""
-    n, batch = len(images), []
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        for start in range(0, n + size, size):          # one more, which has none
-            coming = pool.map(images.__getitem__, range(start, min(start + size, n)))
+    batch = []
+    with ThreadPoolExecutor(threads or 1) as pool:
+        for start in range(0, len(images) + size, size):          # one more, which has none
+            coming = pool.map(images.__getitem__, range(len(images))[start:start + size])
             tensors = [tensor for tensor in batch if tensor is not None]
             if tensors:
                 yield torch.stack(tensors)
@@ -60,8 +59,8 @@ class CachedImages:
     """Indexable images from a cache file; whole: all as one tensor (n, 3, h, w)."""
 
     def __init__(self, path):
-        images = np.lib.format.open_memmap(path, "c")               # (n, h, w, 3), as PIL has them
-        self.path, self.whole = path, torch.from_numpy(images).permute(0, 3, 1, 2)
+        images = np.load(path, mmap_mode="c")        # (n, h, w, 3), as PIL has them
+        self.path, self.whole = path, torch.from_numpy(images).movedim(3, 1)
         self.split = self.whole.split
 
     def __reduce__(self):                          # a worker gets the path, not the file's content
@@ -80,7 +79,7 @@ def cache_images(files, place, sources):
     digest of the image files; a cache of other sources is deleted.  Where a file system has no
     locks, two processes may both build it, each under a name of its own."""
     name = f"{place.name}-{digest(CACHE_FORMAT, files.prefix, PIL.__version__)[:12]}"
-    path = place.with_name(f"{name}-{sources[:12]}.npy")
+    path = place.with_name(f"{name}-{sources}.npy")
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,11 +94,11 @@ def cache_images(files, place, sources):
 
 
 def _build_cache(files, path):
-    n, (channels, *sides) = len(files), files[0].shape
+    n, (_, height, width) = len(files), files[0].shape
     print(f"building the cache {path}: {n:,} images", flush=True)
     with atomic(path, "wb") as file:
         np.lib.format.write_array_header_1_0(
-            file, {"descr": "|u1", "fortran_order": False, "shape": (n, *sides, channels)})
+            file, {"descr": "|u1", "fortran_order": False, "shape": (n, height, width, 3)})
         batches = read_ahead(files, 16, cores())
         for images in tqdm(batches, "decoding", n // 16, unit="batch", leave=False, disable=None):
-            file.write(images.permute(0, 2, 3, 1).numpy().tobytes())
+            file.write(images.movedim(1, 3).numpy().tobytes())

@@ -2,13 +2,14 @@
 
 Nothing is read of the images themselves.
 """
-import os
 import shlex
 from pathlib import Path
 
+import numpy as np
 import scipy.io
 
 from support.files import UserError, reason
+from support.photos import PARTS, counts_of, files_below
 
 SMALLER = {"cub128": "cub"}         # presets of a dataset in which its images are smaller
 COUNTS = {  # images and classes of each split; with other counts nothing trains
@@ -16,22 +17,22 @@ COUNTS = {  # images and classes of each split; with other counts nothing trains
     "cars": {"train": (8054, 98), "test": (8131, 98)},
     "sop": {"train": (59551, 11318), "test": (60502, 11316)},
     "inshop": {"train": (25882, 3997), "test": (14218, 3985), "gallery": (12612, 3985)}}
-FOLDERS = {  # under the data root; the first one is advised
-    "cub": ["CUB_200_2011"], "sop": ["Stanford_Online_Products"],
-    "cars": ["cars", "cars196", "stanford_cars"],
-    "inshop": ["inshop", "In-shop Clothes Retrieval Benchmark"]}
-ARCHIVES = {  # of that folder: address, size, md5
-    "cub": ("https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz", "1.2 GB",
+FOLDERS = {  # under the data root
+    "cub": "CUB_200_2011", "cars": "cars", "sop": "Stanford_Online_Products", "inshop": "inshop"}
+ARCHIVES = {  # of that folder: address, md5
+    "cub": ("https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
             "97eceeb196236b17998738112f37df78"),
-    "sop": ("ftp://cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip", "3.1 GB",
+    "sop": ("ftp://cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
             "7f73d41a2f44250d4779881525aea32e")}
-BY_HAND = {  # where there is no archive to download
-    "cars": "{0}/car_ims (of car_ims.tgz, md5 d5c8f0aa497503f355e17dc7886c3f14) and "
+SOURCES = {  # {0}: the folder, {1}: the data root
+    "cub": "python common.py prepare cub --data-root {1} downloads it (1.2 GB)",
+    "sop": "python common.py prepare sop --data-root {1} downloads it (3.1 GB)",
+    "cars": "wanted are {0}/car_ims (of car_ims.tgz, md5 d5c8f0aa497503f355e17dc7886c3f14) and "
             "{0}/cars_annos.mat (md5 b407c6086d669747186bd1d764ff9dbc); or {0}/cars_train, "
             "{0}/cars_test, {0}/devkit/cars_train_annos.mat and {0}/devkit/cars_test_annos_with"
             "labels.mat, as copies have them: ai.stanford.edu/~jkrause/cars is gone since 2023",
-    "inshop": "{0}/list_eval_partition.txt and {0}/img (not img_highres), 52,712 images of the "
-              "In-shop Clothes Retrieval Benchmark, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html"}
+    "inshop": "wanted are {0}/list_eval_partition.txt and {0}/img (not img_highres): 52,712 images "
+              "of the In-shop benchmark, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html"}
 
 
 def of_papers(name):
@@ -42,64 +43,46 @@ def of_papers(name):
 
 
 def read_dataset(name, root):
-    """One of the papers' datasets -> its folder, {"train", "test" and of In-Shop "gallery": [(path,
-    class)]}.  UserError: missing or not whole."""
+    """One of the papers' datasets -> its folder, {"train", "test" and of In-Shop "gallery": {path:
+    class}}.  UserError: missing or not whole."""
     name = of_papers(name)
     readers = {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}
-    folders = [Path(root, other) for other in FOLDERS[name]]
-    folder = next(filter(Path.is_dir, folders), folders[0])
-    if name in ARCHIVES:
-        url, size, md5 = ARCHIVES[name]
-        source = (f"python common.py prepare {name} --data-root {shlex.quote(str(root))} downloads "
-                  f"it ({size}); or unpack {url} (md5 {md5}) to {folder}")
-    else:
-        source = f"wanted are {BY_HAND[name]}".format(folder)
+    folder = Path(root, FOLDERS[name])
+    source = SOURCES[name].format(folder, shlex.quote(str(root)))
     if not folder.is_dir():
         raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): "
                         + source)
-    splits = {"train": [], "test": []}
+    splits = {}
     try:
         for part, path, kind in readers[name](folder):
-            splits.setdefault(part, []).append((path, kind))
+            splits.setdefault(part, {})[path] = kind
     except Exception as error:          # damaged lists fail in a dozen ways
         raise UserError(f"cannot read the lists in {folder} ({type(error).__name__}: "
                         f"{reason(error)}), a half-extracted archive?  {source}")
-    counts = {}
-    for part, rows in splits.items():
-        counts[part] = len(rows), len({kind for _, kind in rows})
+    counts = counts_of(splits)
     if counts != COUNTS[name]:
         raise UserError(f"{folder} has {counts} images and classes; the whole dataset, split by "
                         f"class as in the papers, has {COUNTS[name]}")
-    missing, here = [], {}      # each folder is listed once: on a network disk looks take minutes
-    for rows in splits.values():
-        for path, _ in rows:
-            place = path.parent
-            if place not in here:
-                here[place] = set(os.listdir(place)) if place.is_dir() else ()
-            if path.name not in here[place]:
-                missing.append(path)
+    images, _ = files_below(folder)             # one look into each folder, none at each image
+    missing = sorted(set().union(*splits.values()).difference(images))
     if missing:
         raise UserError(f"{len(missing):,} images of {name} are missing, {missing[0]} first: a "
                         f"half-extracted archive?  {source}")
     return folder, splits
 
 
-def _rows(path, *kinds, header=0):
-    """The rows of a list file, each field as its kind."""
-    lines = path.read_text(encoding="utf-8").splitlines()[header:]
-    for number, line in enumerate(lines, header + 1):
-        try:
-            yield [kind(field) for kind, field in zip(kinds, line.split(), strict=True)]
-        except ValueError:
-            raise ValueError(f"{path.name}, line {number}: '{line[:80]}'")
+def _rows(path, header=0):
+    """The rows of a list file, as texts."""
+    return np.loadtxt(path, str, skiprows=header).tolist()
 
 
 def _cub(folder):
     """CUB-200-2011: classes 1-100 train, 101-200 test."""
-    class_of = dict(_rows(folder / "image_class_labels.txt", int, int))
-    for i, path in _rows(folder / "images.txt", int, str):
-        part = "train" if class_of[i] <= 100 else "test"
-        yield part, folder / "images" / path, Path(path).parent.name
+    class_of = dict(_rows(folder / "image_class_labels.txt"))
+    for i, path in _rows(folder / "images.txt"):
+        part = "train" if int(class_of[i]) <= 100 else "test"
+        image = folder / "images" / path
+        yield part, image, image.parent.name
 
 
 def _below(folder, name):
@@ -125,12 +108,12 @@ def _cars(folder):
 def _sop(folder):
     """Stanford Online Products: its own split by class."""
     for part in ("train", "test"):
-        for _, kind, _, path in _rows(folder / f"Ebay_{part}.txt", int, int, int, str, header=1):
-            yield part, folder / path, kind
+        for _, kind, _, path in _rows(folder / f"Ebay_{part}.txt", header=1):
+            yield part, folder / path, int(kind)
 
 
 def _inshop(folder):
     """In-Shop: its own split; queries (test) are searched in the gallery."""
     lists, images = _below(folder, "list_eval_partition.txt"), _below(folder, "img").parent
-    for path, kind, part in _rows(lists, str, str, str, header=2):
-        yield {"query": "test"}.get(part, part), images / path, kind
+    for path, kind, part in _rows(lists, header=2):
+        yield PARTS[part], images / path, kind

@@ -15,16 +15,16 @@ from support.files import ROOT
 
 def versions():
     return {"python": platform.python_version(), "torch": str(torch.__version__),
-            "torchvision": str(torchvision.__version__), "numpy": np.__version__}
+            "torchvision": torchvision.__version__, "numpy": np.__version__}
 
 
 @functools.cache
 def commit():
     """The commit of these files, '+' where they were changed since; None: no checkout, no git."""
     command = ["git", "-c", "safe.directory=*",         # a checkout that another user owns
-               "-C", str(ROOT), "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
+               "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
     try:
-        git = subprocess.run(command, capture_output=True, text=True)
+        git = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         return git.stdout.strip() or None
     except OSError:
         return None
@@ -32,12 +32,12 @@ def commit():
 
 def processor(device):
     """The name of what computes: last digits repeat on one kind of processor alone."""
-    if device.type == "cuda":
+    if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     name = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):                  # Linux; a virtual machine may hide the name
-        info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        info = Path("/proc/cpuinfo").read_text(errors="replace")
         found = re.search(r"cpu family\s*: (.*)\nmodel\s*: (.*)\nmodel name\s*: (.*)", info)
         if found:
-            name = "{2}, cpu family {0}, model {1}".format(*found.groups())
+            name = found.expand(r"\3, cpu family \1, model \2")
     return f"{name}, {torch.backends.cpu.get_cpu_capability()}"

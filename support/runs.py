@@ -1,7 +1,6 @@
 """The run folder: settings, log, checkpoint, result of one training; its resumption, its tables."""
 import ast
 import functools
-import io
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from tqdm import tqdm
 from support import machine
 from support.command_line import RUNTIME_ONLY, plain
 from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, load_torch, lock, reason,
-                           write_json)
+                           save_torch, write_json)
 
 PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
@@ -29,31 +28,25 @@ NOT_COMPARED = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "im
 def code_of(paper):
     """The code of a run: a digest of the syntax trees of its script and of what every training runs
     through, the same on every Python.  What command_line.py and machine.py decide is settings."""
-    files = [ROOT / f"{paper}.py", ROOT / "common.py", ROOT / "eval.py"]
-    for file in sorted(ROOT.glob("support/*.py")):
-        if file.name not in ("command_line.py", "machine.py"):
-            files.append(file)
-
     def syntax(node):
         """A tree as nested lists.  All texts with a blank are alike, because they are docstrings
-        and messages; empty fields are left out, because newer Pythons have more of them."""
+        and messages.  Left out are fields that differ between Pythons."""
         if isinstance(node, list):
             return [syntax(item) for item in node]
-        if isinstance(node, ast.Constant):
-            return "a text" if " " in str(node.value) else node.value
-        if isinstance(node, ast.JoinedStr):
-            parts = [syntax(part) for part in node.values]
-            if "a text" in parts:
-                return "a text"
-            return [part for part in parts if part != ""]   # 3.12 adds "" to f"{x:{width}}"
         if not isinstance(node, ast.AST):
-            return node
+            return "a text" if " " in str(node) else node
         fields = [type(node).__name__]
-        for name, value in sorted(ast.iter_fields(node)):
-            if value is not None and value != []:
+        for name, value in ast.iter_fields(node):
+            if value not in (None, []) and name not in ("format_spec", "kind"):
                 fields += [name, syntax(value)]
+        if isinstance(node, (ast.Constant, ast.JoinedStr)) and "a text" in str(fields):
+            return "a text"
         return fields
-    trees = [syntax(ast.parse(file.read_text(encoding="utf-8"))) for file in files]
+    trees = []
+    for pattern in (f"{paper}.py", "common.py", "eval.py", "support/*.py"):
+        for file in sorted(ROOT.glob(pattern)):
+            if file.name not in ("command_line.py", "machine.py"):
+                trees.append(syntax(ast.parse(file.read_text(encoding="utf-8"))))
     return digest(ascii(trees))[:12]                    # what repr escapes depends on the Python
 
 
@@ -83,15 +76,14 @@ def differences(old, new):
     and "images of test" of a split.
 
     Where a run was computed does not count, and a weights file counts by its hash, not its path.
-    Who does not know a run's code, images or weights leaves them out of its config.
+    Who does not know a run's code, images or weights leaves them out of its config; "auto" in the
+    new one may be anything in the old.
     """
     old, new = _with_splits(old), _with_splits(new)
     differ = {}
     for what, value in new.items():
-        if what in old and what not in NOT_COMPARED and old[what] != value:
+        if what in old and what not in NOT_COMPARED and value not in ("auto", old[what]):
             differ[what] = old[what], value
-    if "auto" in differ.get("precision", ()):           # whichever the other run has
-        del differ["precision"]
     return differ
 
 
@@ -139,6 +131,10 @@ def read_json(path):
     return values
 
 
+# Epochs that are reported beside the last one, and by what they were chosen.
+CHOSEN = {"best on held-out classes": "val R@1", "best on test": "R@1"}
+
+
 class Run:
     """One training, a context manager around it: its run_folder with config.json, log.jsonl (a
     line per epoch), last.pt (after every epoch), result.json, and with --val best.pt.  A killed run
@@ -153,37 +149,34 @@ class Run:
         self.config = {
             "paper": paper, **vars(cfg), "weights_sha256": weights, "splits": data.counts(),
             "images": data.identity, "code": code_of(paper), "versions": machine.versions(),
-            "commit": machine.commit(), "processor": machine.processor(torch.device(cfg.device))}
+            "commit": machine.commit(), "processor": machine.processor(cfg.device)}
         if not cfg.again:
             why = why_other(self.folder, self.config)
             if why:
                 raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run "
                                 "beside it, --again in its place")
-        self._print_header(data, weights)
-
-    def _print_header(self, data, weights):
-        cfg, config = self.cfg, self.config
-        print(f"{self.paper} on {dataset_name(cfg)} · {cfg.device} ({config['processor']}, "
+        print(f"{paper} on {dataset_name(cfg)} · {cfg.device} ({self.config['processor']}, "
               f"{torch.get_num_threads()} threads) · torch {torch.__version__}")
-        for split, (images, classes) in config["splits"].items():
+        for split, (images, classes) in data.counts().items():
             print(f"{split} {images:,} images of {classes:,} classes", end=" · ")
         print(f"{data.shared() or 'none'} of the test classes in train")
-        print(f"backbone {cfg.backbone}, weights {weights[:12]}")
-        changed = [f"{name} {plain(value)}" for name, value in cfg.changed.items()]
-        print(f"changed in the preset: {', '.join(changed) or 'nothing'} · {cfg.epochs} epochs, "
+        print(f"backbone {cfg.backbone}, weights {weights[:12]} · {cfg.epochs} epochs, "
               f"batch {cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
-        if config["commit"] is None:
+        print(f"into {self.folder}, named by what differs from the preset")
+        if self.config["commit"] is None:
             print("note: the commit of this code is unknown: no git, or no checkout of git")
 
     def __enter__(self):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = lock(self.folder / ".lock", LOCK_WAIT)
-        self.lock.__enter__()
+        for part in self.folder.glob(".*.part"):        # what a killed process was writing
+            part.unlink()
         if self.cfg.again:
             for name in ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json"):
                 (self.folder / name).unlink(missing_ok=True)
-        if not (self.folder / "config.json").exists():
-            write_json(self.folder / "config.json", self.config)
+        path = self.folder / "config.json"
+        if not path.exists():
+            write_json(path, self.config)
         return self
 
     def __exit__(self, kind, error, traceback):
@@ -201,22 +194,18 @@ class Run:
         """Load last.pt, if there is one, into states (anything with load_state_dict) -> how many
         epochs need no training: those of the checkpoint, all of a finished run."""
         self.states, self.result = states, read_json(self.folder / "result.json")
-        path = self.folder / "last.pt"
-        if path.exists():
-            saved = read_checkpoint(path)
-            try:
-                for name, state in states.items():
-                    if saved[name] is not None:                         # dropped by finish
-                        state.load_state_dict(saved[name])
-                self.history, self.pretrained = saved["history"], saved["pretrained"]
-            except (KeyError, RuntimeError, ValueError) as error:
-                raise UserError(f"{path} does not fit this {self.paper}.py: {reason(error)}; "
-                                f"delete {self.folder} to train anew")
         if self.result:
             print(f"{self.folder} is finished; --again trains it anew")
             return self.cfg.epochs
-        if self.history:
+        path = self.folder / "last.pt"
+        if path.exists():
+            saved = read_checkpoint(path)
+            for name, state in states.items():
+                if saved[name]:                                         # None: dropped by finish
+                    state.load_state_dict(saved[name])
+            self.history, self.pretrained = saved["history"], saved["pretrained"]
             print(f"continuing {self.folder} after epoch {len(self.history)}")
+        self.started = time.perf_counter(), len(self.history)
         return len(self.history)
 
     def best(self, metric):
@@ -227,18 +216,18 @@ class Run:
     def progress(self, loader):
         """The batches of an epoch behind a progress bar, then the means of what its steps recorded.
         NonFiniteLoss: one is nan or infinite."""
-        self.steps, self.images, start, done = [], 0, time.perf_counter(), len(self.history)
-        self.started = self.started or (start, done)
-        epoch = f"epoch {done + 1}/{self.cfg.epochs}"
+        self.steps, self.means, drawn, start = [], {}, 0, time.perf_counter()
+        epoch = f"epoch {len(self.history) + 1}/{self.cfg.epochs}"
         for images, labels in tqdm(loader, epoch, unit="batch", leave=False, disable=None):
             yield images, labels
-            self.images += len(labels)
-        self.seconds, self.means = time.perf_counter() - start, {}
+            drawn += len(labels)
+        seconds = time.perf_counter() - start
+        self.speed = {"images/s": drawn / seconds, "seconds": seconds}
         for name in self.steps[0]:
             values = torch.stack([step[name] for step in self.steps]).cpu()
             if not values.isfinite().all():
                 raise NonFiniteLoss(f"the {name} of {epoch} is not finite; {self.folder} has the "
-                                    f"{done} epochs before")
+                                    "epochs before")
             self.means[name] = values.double().mean(0).tolist()
 
     def record(self, **values):
@@ -247,8 +236,7 @@ class Run:
 
     def end_epoch(self, epoch, **metrics):
         """Log, checkpoint and print an epoch."""
-        row = {"epoch": epoch + 1, **self.means, **metrics,
-               "images/s": self.images / self.seconds, "seconds": self.seconds}
+        row = {"epoch": epoch + 1, **self.means, **metrics, **self.speed}
         self.history.append(row)
         with atomic(self.folder / "log.jsonl") as file:     # first: never shorter than last.pt's
             for old in self.history:
@@ -281,45 +269,39 @@ class Run:
                  "history": self.history, "pretrained": self.pretrained}
         for key, state in self.states.items():
             saved[key] = state.state_dict()
-        saved |= changes
-        content = io.BytesIO()                  # torch.save to a full disk hides that it is full
-        torch.save(saved, content)
-        with atomic(self.folder / name, "wb") as file:
-            file.write(content.getbuffer())
+        save_torch(self.folder / name, saved | changes)
 
     def finish(self, last):
-        """Write result.json: last epoch, best on test labelled as such, pretrained backbone."""
-        best, chosen = self.best(self.ks[0]), self.best("val R@1")
+        """Write result.json: last epoch, the chosen ones, labelled as such, pretrained backbone."""
         self.result = {"last epoch": {"epoch": len(self.history), **last},
-                       "best on test": {name: best[name] for name in ("epoch", *self.ks)},
                        "pretrained backbone": self.pretrained,
                        "seconds": sum(row["seconds"] for row in self.history)}
-        if chosen:
-            names = ("epoch", "val R@1", *self.ks)
-            self.result["best on held-out classes"] = {name: chosen[name] for name in names}
+        for name, metric in CHOSEN.items():
+            best = self.best(metric)
+            if best:
+                self.result[name] = {key: best[key] for key in ("epoch", metric, *self.ks)}
         self._save("last.pt", optimizer=None)                           # two thirds of the file
         write_json(self.folder / "result.json", self.result)            # last: with it all is done
 
     def final_table(self):
-        """Print pretrained backbone, last epoch, best epoch on test."""
-        before, last = self.result["pretrained backbone"], self.result["last epoch"]
-        best, chosen = self.result["best on test"], self.result.get("best on held-out classes")
+        """Print pretrained backbone, last epoch and the epochs that were chosen."""
         start = "untrained" if self.cfg.weights == "random" else "pretrained"
-        rows = {f"{start} backbone": before, f"last epoch ({last['epoch']})": last}
-        if chosen:
-            rows[f"best.pt (epoch {chosen['epoch']}, chosen on held-out training classes)"] = chosen
-        rows[f"best on test (epoch {best['epoch']}, chosen on the test set)"] = best
+        rows = {f"{start} backbone": self.result["pretrained backbone"]}
+        for name in ("last epoch", *CHOSEN):
+            if name in self.result:
+                row = self.result[name]
+                rows[f"{name} ({row['epoch']})"] = row
         print()
         show(rows, self.cfg.ks)
-        if chosen and chosen["val R@1"] <= before["val R@1"]:
-            print("by the held-out classes (val R@1) no epoch is better than not training at all")
 
 
 def show(rows, ks):
     """Print {name: what eval.judge returns} in % as a table."""
-    metrics, width = [], max(map(len, rows))
+    measured, metrics, width = {}, [], max(map(len, rows))
+    for row in rows.values():
+        measured |= row
     for metric in [*(f"R@{k}" for k in ks), "MAP@R", "NMI", "seen R@1", "val R@1"]:
-        if any(metric in row for row in rows.values()):
+        if metric in measured:
             metrics.append(metric)
     print_row(" " * width, metrics, metrics)
     for name, row in rows.items():
@@ -327,9 +309,8 @@ def show(rows, ks):
     for trap, effect in (("queries without a positive", "count as misses"),
                          ("queries with positives alone", "cannot miss"),
                          ("queries in the gallery", "find themselves")):
-        caught = max(row.get(trap, 0) for row in rows.values())
-        if caught:
-            print(f"{trap}, which {effect}: {caught}")
+        if measured.get(trap):
+            print(f"{trap}, which {effect}: {measured[trap]}")
 
 
 def percent(row, metric):

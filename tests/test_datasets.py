@@ -94,7 +94,7 @@ def make_cars_devkit(root, devkit="devkit", images="{0}"):
         names[f"{images.format(side)}/{i:05}.jpg"] = c, n
         rows[side].append({"bbox_x1": 1, "class": np.uint8(CLASSES["cars"][c]),
                            "fname": f"{i:05}.jpg"})
-    return build(root / "stanford_cars", names, {
+    return build(root / "cars", names, {
         f"{devkit}/cars_train_annos.mat": rows["cars_train"],
         f"{devkit}/cars_test_annos_withlabels.mat": rows["cars_test"],
         f"{devkit}/cars_test_annos.mat": [{"bbox_x1": 1, "fname": "00001.jpg"}]})
@@ -162,7 +162,7 @@ def test_the_papers_photos_are_as_their_authors_code_reads_them(mini, tmp_path):
 
 # ---------------------------------------------------------------------------- what can be wrong
 @pytest.mark.parametrize("name, way_out", [
-    ("cub", r"prepare cub --data-root .*\(1.2 GB\); or .*md5 97eceeb1962.*/none/CUB_200_2011"),
+    ("cub", r"prepare cub --data-root .*/none downloads it \(1.2 GB\)"),
     ("inshop", "/inshop/list_eval_partition.txt .*DeepFashion")])
 def test_a_missing_dataset_is_named_with_where_to_get_it(name, way_out, tmp_path):
     with pytest.raises(common.UserError, match=f"^no {name} under .*/none .--data-.*{way_out}.*$"):
@@ -186,8 +186,8 @@ def move(path, name):
 
 @pytest.mark.parametrize("layout, damage, file, words, message", [
     ("cub", Path.unlink, "images.txt", [], "images.txt.*half-extracted"),
-    ("cub", replace, "images.txt", ["6 100", "6 x 100"], "images.txt, line 2: '6 x 100.Bird_1/"),
-    ("cub", replace, "image_class_labels.txt", ["6 100\n", ""], "KeyError: 6.*half-extracted"),
+    ("cub", replace, "images.txt", ["6 100", "6 x 100"], "columns changed from 2 to 3 at row 2"),
+    ("cub", replace, "image_class_labels.txt", ["6 100\n", ""], "KeyError: '6'.*half-extracted"),
     ("cub", shutil.rmtree, "images/101.Bird_2", [],
      "2 images of cub are missing, .*Bird_2_0000.jpg first: a half-ex"),
     ("cub", replace, "images.txt", ["3 003.Bird_0/Bird_0_0000.jpg\n", ""],
@@ -212,7 +212,7 @@ def archive(tmp_path, monkeypatch):
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(make_cub(tmp_path / "made"), "CUB_200_2011")
     md5 = hashlib.md5(archive.read_bytes()).hexdigest()
-    monkeypatch.setitem(layouts.ARCHIVES, "cub", (f"file://{archive}", 0, md5))
+    monkeypatch.setitem(layouts.ARCHIVES, "cub", (f"file://{archive}", md5))
     return archive
 
 
@@ -245,7 +245,7 @@ def test_check_finds_a_corrupt_image_of_the_papers(mini, tmp_path, typed):
     cut(bad)
     status, out, err = typed("common.py", "check", name, "--data-root", tmp_path)
     assert status == 2 and out.startswith(f"cannot read the image {bad}: ")
-    assert err == f"common.py: 1 of 7 images in {folder} cannot be read: unpack it again\n"
+    assert err.startswith(f"common.py: 1 of 7 images in {folder} cannot be read: ")
 
 
 # ---------------------------------------------------------------------------- the cache

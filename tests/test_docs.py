@@ -16,6 +16,7 @@ import mdr
 from conftest import ROOT
 from report import __main__ as report
 from report import judge, prepare
+from support import command_line
 
 PAGES = [path for folder in ("", "docs/**/", "results/**/", "benchmarks/", "studies/")
          for path in sorted(ROOT.glob(f"{folder}*.md"))]
@@ -122,7 +123,7 @@ def accepted(words):
         for flag in flags:                              # some hand flags on to a paper's script
             setting = flag.removeprefix("--").replace("-", "_")
             assert (not flag.startswith("--") or f'"{flag}"' in source
-                    or setting in common.SHARED | jrd.SETTINGS), flag
+                    or setting in command_line.SHARED | jrd.SETTINGS), flag
 
 
 @each_page

@@ -22,7 +22,7 @@ from conftest import (B, INDICES, LABELS, LONG, POSITIVE, ROOT, TRIPLETS, agrees
 NEW, OWN = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").split(
     "## In your own training")
 BLOCKS = re.findall(r"```python\n(.*?)```", OWN, re.DOTALL)
-LOOPS = dict(zip(("jrd", "mdr", "dml_da"), (block for block in BLOCKS if "\nfor " in block),
+LOOPS = dict(zip(("jrd", "mdr", "dml_da"), [block for block in BLOCKS if "\nfor " in block],
                  strict=True))
 (JRD_C,) = [block for block in BLOCKS if block.startswith("    ")]
 SAVE, RESTORE = BLOCKS[-2:]

@@ -1,6 +1,7 @@
 """A trained network in use: eval.py --query, the sheet, docs/running.md's examples, export."""
 import contextlib
 import multiprocessing
+import os
 import re
 import shutil
 import weakref
@@ -9,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import PIL.Image
+import PIL.ImageDraw
 import pytest
 import torch
 
@@ -49,38 +51,37 @@ def table(text):
 def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, typed):
     """Against plain loops over the same images, in order of distance; a photo finds itself at 0."""
     folder = make_folder(tmp_path / "g", [2, 3, 2])
-    PIL.Image.open(folder / "class01" / "1.png").save(folder / "lone.png")
+    shutil.copy(folder / "class01" / "1.png", folder / "lone.png")
     asked = [str(folder / "class00" / "0.png"), str(folder / "class02" / "1.png")]
     _, text, _ = typed("eval.py", checkpoint, "--query", *asked, "--gallery", folder, "--top", 3)
-    answers = table(text)
+    answers, x = table(text), {}
     assert [*answers] == asked and f"{checkpoint} searches 8 images of 4 classes: " in text
     network, cfg = common.load(checkpoint, jrd.Network, "cpu")
-    transform, x = jrd.transforms(cfg)[2], {}
     for path in folder.rglob("*.png"):                                  # each alone in its batch
-        with torch.inference_mode():
-            image = ImageFiles([path], transform, decode)[0]
-            x[str(path)] = network.embed(image[None])[0].double()
+        image = ImageFiles([path], jrd.transforms(cfg)[2], decode)
+        x[str(path)] = common.embed(network.embed, image, cfg)[0].double()
     for path in asked:
-        distances = {other: (x[path] - x[other]).square().sum().sqrt().item() for other in x}
-        got, kinds, found = zip(*answers[path])
-        assert [*found] == sorted(distances, key=distances.get)[:3]
-        assert got == pytest.approx([distances[p] for p in found], abs=2e-4)
+        distances = {other: (x[path] - x[other]).norm().item() for other in x}
+        nearest = sorted(distances, key=distances.get)[:3]
         assert answers[path][0] == (0.0, Path(path).parent.name, path)
+        for (distance, _, found), want in zip(answers[path], nearest, strict=True):
+            assert found == want and distance == pytest.approx(distances[want], abs=2e-4)
 
 
 def test_photos_that_cannot_be_read_are_named_and_the_others_searched(checkpoint, tmp_path, typed):
     folder = make_folder(tmp_path / "g", [4, 30])
-    broken = [str(folder / "class00" / "2.png"), str(folder / "class01" / "7.png")]
-    for path in broken:
-        Path(path).write_bytes(Path(path).read_bytes()[:700])
-    asked = [str(folder / "class01" / "6.png"), broken[0], str(folder / "class01" / "29.png")]
-    status, text, _ = typed("eval.py", checkpoint, "--query", *asked, "--gallery", folder)
+    broken, other = folder / "class00" / "2.png", folder / "class01" / "7.png"
+    for path in (broken, other):
+        os.truncate(path, 700)
+    asked = [str(folder / "class01" / name) for name in ("6.png", "29.png")]
+    words = "eval.py", checkpoint, "--gallery", folder, "--query", broken
+    status, text, _ = typed(*words, *asked)
     answers = table(text)
-    assert status == 0 and [*answers] == [asked[0], asked[2]] and "searches 32 images" in text
-    assert all(rows[0] == (0.0, "class01", query) for query, rows in answers.items())
+    assert status == 0 and [*answers] == asked and "searches 32 images" in text
+    for query, rows in answers.items():
+        assert rows[0] == (0.0, "class01", query)
     assert text.count("cannot read the image ") == 3
-    status, _, error = typed("eval.py", checkpoint, "--query", broken[0], "--gallery", folder)
-    assert (status, error) == (2, "eval.py: no images to embed that can be read\n")
+    assert typed(*words)[::2] == (2, "eval.py: no images to embed that can be read\n")
 
 
 def test_queries_are_kept_small(checkpoint, tmp_path, typed, monkeypatch):
@@ -120,11 +121,12 @@ def test_embedding_starts_no_process(checkpoint, tmp_path, monkeypatch):
 def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
     """Test images and gallery of --dataset FOLDER, by their paths, cached or not; --top of more
     than there are shows all; --l2norm changes nothing for a network on the unit sphere."""
+    folder, searched = tmp_path / "f", []
     for part, sizes in {"train": [2, 2], "test": [2, 2], "gallery": [3, 3]}.items():
-        make_folder(tmp_path / "f" / part, sizes, seed=len(part))
-    photo = str(tmp_path / "f" / "gallery" / "class01" / "2.png")
-    searched = [str(p) for part in ("test", "gallery") for p in tmp_path.glob(f"f/{part}/*/*.png")]
-    words = "--dataset", tmp_path / "f", "--data-root", tmp_path, "--top", 50, "--query", photo
+        make_folder(folder / part, sizes, seed=len(part))
+        searched += [str(path) for path in folder.glob(f"{part}/*/*.png") if part != "train"]
+    photo = str(folder / "gallery" / "class01" / "2.png")
+    words = "--dataset", folder, "--data-root", tmp_path, "--top", 50, "--query", photo
     for more in ([], ["--no-cache"], ["--l2norm"], ["--to", tmp_path / "sheet.JPG"]):
         told = typed("eval.py", checkpoint, *words, *more)[1]
         rows = table(told.partition("\n\nwrote")[0])[photo]
@@ -136,10 +138,11 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
 
 def test_a_sheet_of_the_nearest(checkpoint, typed, monkeypatch):
     """Six queries of different classes, none among the five nearest to it, which are in order."""
-    rows = []
-    monkeypatch.setattr(figures, "draw_sheet", lambda path, answers: rows.extend(answers))
+    drawn = mock.Mock()
+    monkeypatch.setattr(figures, "draw_sheet", drawn)
     told = typed("report", "--sheet", checkpoint)[1]
     assert told.endswith(f"wrote {checkpoint.with_name('sheet.png')}\n")
+    rows = drawn.call_args.args[1]
     assert len({kind for (_, kind, _), _ in rows}) == len(rows) == 6
     for query, nearest in rows:
         distances, entries = zip(*nearest)
@@ -155,23 +158,31 @@ def test_a_class_is_the_first_sub_folder(tmp_path):
     for name in ("lone.JPG", "train/steam.png"):
         PIL.Image.new("RGB", (4, 4)).save(tmp_path / name)
     folder = Folder(tmp_path)
-    assert {path.relative_to(tmp_path).as_posix(): place for path, place in folder.images.items()
-            } == {"class00/0.png": ("", "class00"), "deep/under/class00/0.png": ("", "deep"),
-                  "lone.JPG": ("", None), "test/class00/0.png": ("test", "class00"),
-                  "train/steam.png": ("", "train")}
+    assert {path.relative_to(tmp_path).as_posix(): kind for path, kind in folder.images.items()
+            } == {"class00/0.png": "class00", "deep/under/class00/0.png": "deep", "lone.JPG": None,
+                  "test/class00/0.png": "class00", "train/steam.png": "train"}
+    assert [*folder.parts["test"]] == [tmp_path / "test" / "class00" / "0.png"]
+    assert [*folder.parts[""].values()] == ["class00", "deep", "train"]
     (tmp_path / "empty").mkdir()
-    for name, message in (("nowhere", "no folder of images"), ("empty", "empty has no images")):
-        with pytest.raises(common.UserError, match=message):
-            Folder(tmp_path / name)
+    with pytest.raises(common.UserError, match="no folder of images"):
+        Folder(tmp_path / "nowhere")
+    for read in (Folder.splits, Folder.judged):
+        with pytest.raises(common.UserError, match="/empty has .* sub-folders"):
+            read(Folder(tmp_path / "empty"))
 
 
-def test_the_sheet_shows_framed_images_with_their_lines(tmp_path):
+def test_the_sheet_shows_framed_images_with_their_lines(tmp_path, monkeypatch):
     """A wide image as wide as the space, a tall one as tall, framed; a long name is cut."""
+    pen = mock.Mock(side_effect=PIL.ImageDraw.ImageDraw.text)
+    monkeypatch.setattr(PIL.ImageDraw.ImageDraw, "text", lambda *args: pen(*args))
     PIL.Image.new("RGB", (256, 128), "blue").save(tmp_path / "wide.png")
     tall = PIL.Image.new("RGB", (30, 60))
     wide = "wide", "a name by far\ntoo long to stand below it", tmp_path / "wide.png"
-    row = wide, [(0.5, ("tall", wide[1], tall)), (0.7, ("tall", "another class", tall))]
+    row = wide, [(0.5, ("tall", wide[1], tall)), (0.7, ("tall", "short\nname", tall))]
     judge.draw_sheet(tmp_path / "sheet.png", [row, row])
+    texts = [call.args[2] for call in pen.call_args_list]
+    assert texts[3:] == texts[:3] and texts[2] == "short name\n0.7000"
+    assert re.fullmatch("a name by far.{,3}…\nquery", texts[0])
     sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png").convert("RGB")).astype(int)
 
     def place(colour):
