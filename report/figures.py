@@ -186,14 +186,12 @@ def draw_nearest(path, checkpoint):
         raise UserError(f"--out {path} must end in .png or .jpg")
     network, cfg, transform = open_checkpoint(checkpoint)
     data = images_to_judge(cfg, transform)
-    x, entries = y, searched = embed_entries(network, cfg, data.folder, data.test)
-    if data.gallery is not None:
-        y, searched = embed_entries(network, cfg, data.folder, data.gallery)
-    kinds = np.array([kind for _, kind, _ in entries])
+    x, entries = embed_entries(network, cfg, data.folder, data.test, data.gallery)
+    kinds = np.array([kind for _, kind, _ in entries[:len(data.test)]])
     draw, rows = np.random.RandomState(0), []
     for kind in draw.permutation(np.unique(kinds))[:6]:
         i = draw.choice(np.flatnonzero(kinds == kind))
-        (nearest,) = nearest_entries(x[[i]], y, searched, 6)
+        (nearest,) = nearest_entries(x[[i]], x, entries, 6)
         rows.append((entries[i], [pair for pair in nearest if pair[1] is not entries[i]][:5]))
     draw_sheet(path, rows)
     print(f"wrote {path}")
