@@ -37,19 +37,15 @@ def plain(value):
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
-    """An argparse type: a finite int or float, low <= value <= high and above < value < below."""
-    wanted = "a whole number" if kind is int else "a number"
-    for sign, limit in ((">=", low), (">", above), ("<=", high), ("<", below)):
-        if math.isfinite(limit):
-            wanted += f" {sign} {limit}"
-
+def number(kind, low=-math.inf, high=math.inf):
+    """An argparse type: a finite int or float from low to high."""
     def parse(text):
         with contextlib.suppress(ValueError):
             value = kind(text)
-            if low <= value <= high and above < value < below:
+            if math.isfinite(value) and low <= value <= high:
                 return value
-        raise argparse.ArgumentTypeError(f"'{text}' must be {wanted}")
+        wanted = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"'{text}' must be {wanted} from {low} to {high}")
     return parse
 
 
@@ -95,7 +91,7 @@ RUNTIME_ONLY = {
 # The flags of every script.
 SHARED = {
     "name": (None, label, "of an experiment of your own, put into the run folder's name"),
-    "val": (None, number(float, above=0, below=1), "share of the training classes, the last by "
+    "val": (None, number(float, 0.01, 0.99), "share of the training classes, the last by "
             "name, that are held out: R@1 on them picks best.pt (the papers have none)"),
     "weights": (None, "FILE", "pretrained weights of the backbone, or 'random' (default: the "
                 "published file, checked by SHA-256)"),
