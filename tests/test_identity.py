@@ -47,7 +47,8 @@ COUNTS = [      # a place in some file, what stands there instead
 COUNTS_NOT = [
     (r"lerp_\(d.mean", "add_(d.mean"),                                         # another script
     (r'"--compare"', '"--versus"'), (r'"--export"', '"--save"'),               # command lines
-    (r'FORMATS = \("auto"', 'FORMATS = ("fp8"'), (r"listed\(across \+ here, 2\)", "listed(across + here, 3)"),
+    (r'FORMATS = \("auto"', 'FORMATS = ("fp8"'),
+    (r"listed\(across \+ here, 2\)", "listed(across + here, 3)"),
     (r"SIDE, GAP, LINES = 128", "SIDE, GAP, LINES = 256"),
     (r'"""Eq. 10-11: L_JRS', '"""Equations 10 and 11: L_JRS'),                 # a docstring
     (r"    # U1: eps and", "    # U1, eps and"),                               # a comment
@@ -116,7 +117,8 @@ def test_what_a_training_runs_through_is_its_code():
     """code_of takes all of support/, less two files of command lines (FORMATS, above)."""
     program = "import sys, jrd; print(*(name for name in sys.modules if name[:8] == 'support.'))"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert {*run.stdout.split()} == {f"support.{path.stem}" for path in ROOT.glob("support/[!_]*.py")}
+    files = {f"support.{path.stem}" for path in ROOT.glob("support/[!_]*.py")}
+    assert {*run.stdout.split()} == files
 
 
 def test_a_run_of_other_code_is_neither_shown_nor_continued(train, refused, monkeypatch, capfd):
