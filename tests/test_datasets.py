@@ -128,7 +128,7 @@ LAYOUTS = {
 
 @pytest.fixture
 def mini(monkeypatch, tmp_path):
-    """mini(layout) -> (the dataset's name, its folder, here) of a small copy that counts as whole."""
+    """mini(layout) -> (the dataset's name, its folder, here) of a copy that counts as whole."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(layouts, "COUNTS", MINI)
     return lambda layout: (layout.split()[0], LAYOUTS[layout](tmp_path))

@@ -206,7 +206,7 @@ def test_a_cluster_that_loses_all_its_points_keeps_its_centre():
 
 
 def test_kmeans_goes_on_until_the_error_stops_falling():
-    """Lloyd's rounds as a loop; these points need more than 40 of them.  Equal points are none's."""
+    """Lloyd's rounds as a loop; these points need more than 40 of them; equal ones end too."""
     x = np.random.RandomState(5).rand(3000, 1)
     start = torch.randperm(3000, generator=torch.Generator().manual_seed(0))[:20].numpy()
     distances, last, rounds = (x - x[start, 0]) ** 2, np.inf, 0

@@ -50,9 +50,11 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkey
 
 
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
-    ({"train": [2, 2, 2], "val": [2, 2, 2]}, "few sub-.*'train': .6, 3., 'test': .0, 0.* train/ with two and test/"),
+    ({"train": [2, 2, 2], "val": [2, 2, 2]},
+     "few sub-.*'train': .6, 3., 'test': .0, 0.* train/ with two and test/"),
     ({"train": [2, 2], "test": [2], "Query": [2]}, "photos has Query, test, train, of which two"),
-    ({".": [2, 2, 2]}, "'train': .2, 1., 'test': .4, 2.}.: it needs four, of which half train, .* and test/.$"),
+    ({".": [2, 2, 2]},
+     "'train': .2, 1., 'test': .4, 2.}.: it needs four, of which half train, .* and test/.$"),
     ({"train": [2], "test": [2, 2, 2]}, "'train': .2, 1., 'test': .6, 3."),
     ({"train": [2, 2], "test": []}, "'train': .4, 2., 'test': .0, 0."),
     ({"train": [2, 2], "test": [2, 1, 1]},
@@ -251,7 +253,7 @@ def test_a_photo_is_what_a_viewer_shows(file, tmp_path):
 @pytest.mark.parametrize("file, stored", [
     ("phone.png", COLOURS[..., :3]), ("grey.tif", GREY), ("phone.tif", COLOURS[..., :3])])
 def test_a_photo_is_upright(file, stored, tmp_path):
-    """A .tif is turned by Pillow as it loads; from a mapped file, as it would map grey ones, wrong."""
+    """Pillow turns a .tif as it loads; from a mapped file, as it would map grey ones, wrong."""
     image, exif, wanted = Image.fromarray(np.ascontiguousarray(stored)), Image.Exif(), []
     seen = np.asarray(image.convert("RGB"))
     for side in (seen, seen.transpose(1, 0, 2)):

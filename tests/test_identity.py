@@ -46,7 +46,7 @@ COUNTS = [      # a place in some file, what stands there instead
     (r'best\("val R@1"\) is', 'best("R@1") is')]                               # which is best.pt
 COUNTS_NOT = [
     (r"lerp_\(d.mean", "add_(d.mean"),                                         # another script
-    (r'"compare"', '"versus"'), (r'"export"', '"save"'),               # command lines
+    (r'"compare"', '"versus"'), (r'"export"', '"save"'),                       # command lines
     (r'\("auto", "fp32"', '("fp8", "fp32"'), (r"CenterCrop\(1\)", "CenterCrop(2)"),
     (r"SIDE, GAP, LINES = 128", "SIDE, GAP, LINES = 256"),
     (r'"""Eq. 10-11: L_JRS', '"""Equations 10 and 11: L_JRS'),                 # a docstring
@@ -116,7 +116,8 @@ def test_what_a_training_runs_through_is_its_code():
     """code_of takes all of support/, less two files of command lines (fp8, above)."""
     program = "import sys, jrd; print(*(name for name in sys.modules if name[:8] == 'support.'))"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert {*run.stdout.split()} == {f"support.{path.stem}" for path in ROOT.glob("support/[!_]*.py")}
+    files = {f"support.{path.stem}" for path in ROOT.glob("support/[!_]*.py")}
+    assert {*run.stdout.split()} == files
 
 
 def test_a_run_of_other_code_is_neither_shown_nor_continued(train, refused, monkeypatch, capfd):

@@ -311,8 +311,8 @@ def test_where_a_figure_is_read(out, written):
 # ---------------------------------------------------------------------------- the figures
 @pytest.fixture
 def pictures(monkeypatch):
-    """{file: {(title of a panel, its y label, a curve's name): [[x, mean over seeds], ...]}} of what
-    is drawn from here on"""
+    """{file: {(title of a panel, its y label, a curve's name): [[x, mean over seeds], ...]}} of
+    what is drawn from here on"""
     figure, drawn = pytest.importorskip("matplotlib.figure").Figure, {}
 
     def savefig(self, path, real=figure.savefig, **how):
