@@ -28,7 +28,7 @@ def download(dataset, root):
     name = of_papers(dataset)
     if name not in ARCHIVES:
         return
-    folder, (url, md5) = Path(root, FOLDERS[name]), ARCHIVES[name]
+    folder, (url, md5) = Path(root, FOLDERS[name][0]), ARCHIVES[name]
     if folder.is_dir():
         return
     try:

@@ -17,16 +17,20 @@ COUNTS = {  # images and classes of each split; with other counts nothing trains
     "cars": {"train": (8054, 98), "test": (8131, 98)},
     "sop": {"train": (59551, 11318), "test": (60502, 11316)},
     "inshop": {"train": (25882, 3997), "test": (14218, 3985), "gallery": (12612, 3985)}}
-FOLDERS = {  # under the data root
-    "cub": "CUB_200_2011", "cars": "cars", "sop": "Stanford_Online_Products", "inshop": "inshop"}
+FOLDERS = {  # under the data root; the first one is advised
+    "cub": ["CUB_200_2011"], "sop": ["Stanford_Online_Products"],
+    "cars": ["cars", "cars196", "stanford_cars"],
+    "inshop": ["inshop", "In-shop Clothes Retrieval Benchmark"]}
 ARCHIVES = {  # of that folder: address, md5
     "cub": ("https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
             "97eceeb196236b17998738112f37df78"),
     "sop": ("ftp://cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
             "7f73d41a2f44250d4779881525aea32e")}
-SOURCES = {  # {0}: the folder, {1}: the data root
-    "cub": "python common.py prepare cub --data-root {1} downloads it (1.2 GB)",
-    "sop": "python common.py prepare sop --data-root {1} downloads it (3.1 GB)",
+SOURCES = {  # {0}: the folder, {1}: the data root, {2} and {3}: its archive's address and md5
+    "cub": "python common.py prepare cub --data-root {1} downloads it (1.2 GB); or unpack {2} (md5 "
+           "{3}) to {0}",
+    "sop": "python common.py prepare sop --data-root {1} downloads it (3.1 GB); or unpack {2} (md5 "
+           "{3}) to {0}",
     "cars": "wanted are {0}/car_ims (of car_ims.tgz, md5 d5c8f0aa497503f355e17dc7886c3f14) and "
             "{0}/cars_annos.mat (md5 b407c6086d669747186bd1d764ff9dbc); or {0}/cars_train, "
             "{0}/cars_test, {0}/devkit/cars_train_annos.mat and {0}/devkit/cars_test_annos_with"
@@ -47,8 +51,9 @@ def read_dataset(name, root):
     class}}.  UserError: missing or not whole."""
     name = of_papers(name)
     readers = {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}
-    folder = Path(root, FOLDERS[name])
-    source = SOURCES[name].format(folder, shlex.quote(str(root)))
+    folders = [Path(root, other) for other in FOLDERS[name]]
+    folder = next(filter(Path.is_dir, folders), folders[0])
+    source = SOURCES[name].format(folder, shlex.quote(str(root)), *ARCHIVES.get(name, ()))
     if not folder.is_dir():
         raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): "
                         + source)

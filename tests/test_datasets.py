@@ -83,7 +83,7 @@ def make_cars(root):
         names[name] = c, n
         rows.append({"relative_im_path": name, "bbox_x1": 1, "class": np.uint8(CLASSES["cars"][c]),
                      "test": np.uint8(n)})
-    return build(root / "cars", names, {"cars_annos.mat": rows})
+    return build(root / "stanford_cars", names, {"cars_annos.mat": rows})
 
 
 def make_cars_devkit(root, devkit="devkit", images="{0}"):
@@ -94,7 +94,7 @@ def make_cars_devkit(root, devkit="devkit", images="{0}"):
         names[f"{images.format(side)}/{i:05}.jpg"] = c, n
         rows[side].append({"bbox_x1": 1, "class": np.uint8(CLASSES["cars"][c]),
                            "fname": f"{i:05}.jpg"})
-    return build(root / "cars", names, {
+    return build(root / "stanford_cars", names, {
         f"{devkit}/cars_train_annos.mat": rows["cars_train"],
         f"{devkit}/cars_test_annos_withlabels.mat": rows["cars_test"],
         f"{devkit}/cars_test_annos.mat": [{"bbox_x1": 1, "fname": "00001.jpg"}]})
