@@ -30,7 +30,7 @@ class ImageFiles:
         except UserError as error:
             if self.faults is None:
                 raise
-            print(error)
+            print(f"{error}\n", end="")                 # as one text: other threads print too
             self.faults.add(i)
             return None
         if self.prefix:
