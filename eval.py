@@ -42,15 +42,16 @@ def hits_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
     for k in ks:
         if k != int(k) or k < 1:
             raise ValueError(f"K must be whole and at least 1, not {k}")
-    places = ranks.first_places(*_usable(embeddings, labels, gallery, gallery_labels))
+    sets = _usable(embeddings, labels, gallery, gallery_labels)
+    places = ranks.first_places(*sets)
     return {k: places <= k for k in ks}
 
 
 def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives,
     P(i) the precision among its i nearest, rel(i) whether the i-th nearest is a positive."""
-    precisions = []
-    for d, positive in ranks.distances(*_usable(embeddings, labels, gallery, gallery_labels)):
+    sets, precisions = _usable(embeddings, labels, gallery, gallery_labels), []
+    for d, positive in ranks.distances(*sets):
         R = positive.sum(1, keepdim=True)
         nearest = d.topk(int(R.max()), largest=False).indices
         i = torch.arange(1, nearest.shape[1] + 1, device=d.device)
