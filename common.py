@@ -82,7 +82,7 @@ def embed(function, images, cfg):
     if hasattr(images, "split"):                        # a tensor, or a cache of one
         parts = images.split(size)
     else:                                               # 8 photos of 50 megapixels take 1.2 GB
-        parts = read_ahead(images, size, min(8, cores()))
+        parts = read_ahead(images, size, min(8, cores() if cfg.workers is None else cfg.workers))
     bar = tqdm(parts, "embedding", -(-len(images) // size), unit="batch", leave=False, disable=None)
     x = [function(part.to(cfg.device, non_blocking=True)).float() for part in bar]
     if not x:

@@ -53,8 +53,8 @@ SETTINGS = {
     "images_per_class": (10, number(int, 0), "in a batch; 0: all of them"),
     "epochs": (30, number(int, 1), ""),
     "iterations": (1000, number(int, 1), "batches per epoch (a folder: by its size)"),
-    "lr": (1e-5, number(float, 0), "learning rate"),
-    "head_lr_mult": (1.0, number(float, 0), "the embedding layer's rate over lr"),
+    "lr": (1e-5, number(float, above=0), "learning rate"),
+    "head_lr_mult": (1.0, number(float, above=0), "the embedding layer's rate over lr"),
     "dim": (128, number(int, 1), "d, the embedding's width"),
     "backbone": ("googlenet", common.backbone_name, common.BACKBONE),
     "ks": ([1, 2, 4, 8, 16, 32, 64, 128], None, "")}    # Recall@K

@@ -40,7 +40,7 @@ SETTINGS = {
     "lambda_": (0.6, number(float, 0), "λ of Eq. 7; 0: no MDR"),
     "loss": ("triplet", tuple(MARGINS), "L_DML of Eq. 7 (Table 2b)"),
     "levels": ([-3.0, 0.0, 3.0], number(float), "initial levels"),
-    "momentum": (0.9, number(float, 0, 1), "γ of Eq. 2"),
+    "momentum": (0.9, number(float, 0, below=1), "γ of Eq. 2"),
     "fixed_levels": (False, bool, "do not learn them (Table 2c)"),
     "nu": (0.01, number(float, 0), "weight of Σ s² on the levels (U5)"),
     "l2norm": (False, bool, "embed on the unit sphere"),
@@ -49,7 +49,7 @@ SETTINGS = {
     "images_per_class": (4, number(int, 2), "in a batch"),
     "epochs": (100, number(int, 1), ""),
     "iterations": (100, number(int, 1), "batches per epoch (a folder: by its size)"),
-    "lr": (5e-5, number(float, 0), "learning rate"),
+    "lr": (5e-5, number(float, above=0), "learning rate"),
     "dim": (512, number(int, 1), "d, the embedding's width"),
     "backbone": ("bn_inception", common.backbone_name, common.BACKBONE),
     "ks": ([1, 2, 4, 8], None, ""),                     # Table 1: Recall@K

@@ -94,6 +94,8 @@ def images_to_search(path, transform):
     """All images of a folder, in sub-folders or not -> Data"""
     folder = Folder(path)
     rows = {path: kind or UNKNOWN for path, kind in folder.images.items()}
+    if not rows:
+        raise UserError(f"{path} has no images")
     folder.say_left_out({"test": rows})
     return photos_of({"test": rows}, folder, transform)
 
@@ -123,8 +125,8 @@ def that_did_not_train(rows, trained):
     if trained is None or not new:
         print(OTHER_IMAGES)
         return rows
-    print(f"note: other images than the run's; {len(known):,} of their classes trained, by name, "
-          f"and are left out: {listed(sorted(known))}")
+    print(f"note: other images than the run's; left out are {len(known):,} classes that trained, "
+          f"by name: {listed(sorted(known)) or 'none'}")
     return new
 
 
@@ -157,7 +159,8 @@ def save_npz(path, embedded, data):
                                 ("train_plain", "seen", "seen_")):
         if split in embedded:
             images = getattr(data, split)
-            arrays[name], arrays[f"{prefix}labels"] = embedded[split]
+            x, arrays[f"{prefix}labels"] = embedded[split]
+            arrays[name] = x.cpu()
             arrays[f"{prefix}classes"] = images.classes
             if images.files:
                 arrays[f"{prefix}paths"] = images.files
@@ -232,7 +235,7 @@ def draw_sheet(path, answers):
                     colour = RIGHT if kind == query[1] else WRONG
             if kind == UNKNOWN:
                 kind = Path(name).name
-            line, *more = textwrap.wrap(kind, 16)
+            line, *more = textwrap.wrap(kind, 16) or [""]       # a name of blanks
             if more:
                 line += "…"
             tile = ImageOps.pad(decode(source), (SIDE, SIDE), color="white")

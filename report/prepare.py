@@ -59,9 +59,11 @@ def prepare(dataset, args):
     for paper, script in SCRIPTS.items():
         if args.paper not in (None, paper):
             continue
-        cfg = script.parse_args(["--dataset", dataset])
+        flags = ["--dataset", dataset]
         for name in ("backbone", "size", "weights"):
-            setattr(cfg, name, getattr(args, name) or getattr(cfg, name))
+            if getattr(args, name):
+                flags.append(f"--{name}={getattr(args, name)}")
+        cfg = script.parse_args(flags)
         train, _, test = script.transforms(cfg)
         data = common.load_dataset(dataset, args.data_root, train, test)
         network, _ = common.backbone(cfg.backbone, cfg.size)

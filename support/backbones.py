@@ -119,6 +119,8 @@ def to_device(network, cfg):
 
 def features(backbone, images, precision):
     """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> images' own dtype"""
+    if precision == "fp32" and images.is_cuda:
+        images = images.contiguous()                # those of a cache are channels_last
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
         return backbone(images).to(images.dtype)
 

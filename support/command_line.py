@@ -25,6 +25,7 @@ class Parser(argparse.ArgumentParser):
             "--version", action="version", help="print the commit, torch's version and Python's",
             version=f"{prog} at commit {machine.commit()}, torch {torch.__version__}, "
                     f"Python {sys.version.split()[0]}")
+        self._negative_number_matcher = re.compile(r"-[\d.]")   # -1e-1 and -3,0,3 are no flags
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message}\n")
@@ -37,15 +38,21 @@ def plain(value):
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def number(kind, low=-math.inf, high=math.inf):
-    """An argparse type: a finite int or float from low to high."""
+def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
+    """An argparse type: a finite int or float, low <= value <= high and above < value < below."""
+    wanted = "a whole number" if kind is int else "a number"
+    for sign, limit in ((">=", low), (">", above), ("<=", high), ("<", below)):
+        if math.isfinite(limit):
+            wanted += f" {sign} {limit}"
+
     def parse(text):
-        with contextlib.suppress(ValueError):
+        try:
             value = kind(text)
-            if math.isfinite(value) and low <= value <= high:
-                return value
-        wanted = "a whole number" if kind is int else "a number"
-        raise argparse.ArgumentTypeError(f"'{text}' must be {wanted} from {low} to {high}")
+        except ValueError:
+            value = math.nan
+        if not (low <= value <= high and above < value < below):
+            raise argparse.ArgumentTypeError(f"'{text}' must be {wanted}")
+        return value
     return parse
 
 
@@ -91,7 +98,7 @@ RUNTIME_ONLY = {
 # The flags of every script.
 SHARED = {
     "name": (None, label, "of an experiment of your own, put into the run folder's name"),
-    "val": (None, number(float, 0.01, 0.99), "share of the training classes, the last by "
+    "val": (None, number(float, above=0, below=1), "share of the training classes, the last by "
             "name, that are held out: R@1 on them picks best.pt (the papers have none)"),
     "weights": (None, "FILE", "pretrained weights of the backbone, or 'random' (default: the "
                 "published file, checked by SHA-256)"),
@@ -184,7 +191,7 @@ def main(function, parse_args):
     except NonFiniteLoss as error:
         fail(reason(error), 1)
     except (MemoryError, RuntimeError) as error:
-        if not re.search(STARVED, repr(error)):
+        if not re.search(STARVED, f"{type(error).__name__} {error}"):
             raise
         fail(f"out of memory or of /dev/shm ({reason(error)}): --workers 0 needs less; so do "
              "--precision bf16 on a GPU, and a smaller --batch, which is no longer the paper's; "

@@ -89,7 +89,7 @@ def cache_images(files, place, sources):
                     for old in {*path.parent.glob(f"{glob.escape(name)}-*.npy")} - {path}:
                         old.unlink(missing_ok=True)
         return CachedImages(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise UserError(f"cannot use the cache {path}: {error}; delete it, or use --no-cache")
 
 

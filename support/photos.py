@@ -133,7 +133,7 @@ class Folder:
         if called != top:
             called &= with_folders
         self.parts, self.deeper, deeper = {"": {}}, "", set()
-        for name in called:
+        for name in sorted(called):
             self.parts[PARTS[name.lower()]] = {}
         if len(self.parts) <= len(called):
             raise UserError(f"{path} has {', '.join(sorted(called))}, of which two mean one part; "

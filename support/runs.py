@@ -170,7 +170,7 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = lock(self.folder / ".lock", LOCK_WAIT)
         for part in self.folder.glob(".*.part"):        # what a killed process was writing
-            part.unlink()
+            part.unlink(missing_ok=True)
         if self.cfg.again:
             for name in ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json"):
                 (self.folder / name).unlink(missing_ok=True)

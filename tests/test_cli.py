@@ -35,9 +35,9 @@ common.py check cub --paper jrd | report --out x.md | report --seeds 2 | report 
 report --compare a b --weights my.pth | report --annotate --quick"""
 MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --alp 1": "unrecognized arguments: --alp 1",
-    "jrd.py --alpha -1": "--alpha: '-1' must be a number from 0 to inf",
+    "jrd.py --alpha -1": "--alpha: '-1' must be a number >= 0",
     "dml_da.py --eta inf": "--eta: 'inf' must be a number",
-    "mdr.py --levels 3,0": "'3,0' must be a number", "mdr.py --levels -3,0": "expected at least one",
+    "mdr.py --levels 3,0": "'3,0' must be a number", "mdr.py --levels -3,0": "'-3,0' must be a number",
     "dml_da.py --images-per-class 1": "no positive pair",
     "jrd.py --name=../x": "must be letters, digits",
     "jrd.py --backbone resnet51": "no classification model of torchvision",

@@ -114,8 +114,8 @@ def test_a_folder_without_classes_has_no_figures(tmp_path, typed):
 
 
 @pytest.mark.parametrize("trained, left, told", [
-    (["a", "x"], ["b"], "1 of their classes trained, by name, and are left out: a\n"),
-    (["x"], ["a", "b"], "0 of their classes trained"),
+    (["a", "x"], ["b"], "left out are 1 classes that trained, by name: a\n"),
+    (["x"], ["a", "b"], "left out are 0 classes that trained, by name: none\n"),
     (["a", "b"], ["a", "b"], "figures of classes that trained say nothing about new ones"),
     (None, ["a", "b"], "figures of classes that trained say nothing about new ones")])
 def test_other_images_are_judged_by_the_classes_that_did_not_train(trained, left, told, capsys):

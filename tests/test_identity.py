@@ -172,7 +172,7 @@ def test_a_folder_is_judged_by_its_classes_that_did_not_train(train, photos, tmp
     assert status == 0 and "note:" not in out
     (moved / "class00").rename(moved / "zebra")
     _, out, _ = typed(*words, moved)
-    assert "2 of their classes trained, by name, and are left out: class01, class02\n" in out
+    assert "left out are 2 classes that trained, by name: class01, class02\n" in out
     assert "12 embeddings of 4 classes" in out and "seen" not in out
     for path, new in (("class03/0.png", "loose.png"), ("class05/0.png", "a.png"),
                       ("class05/1.png", "b.png"), ("class04", "../4"), ("zebra", "../5")):
