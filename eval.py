@@ -200,8 +200,8 @@ def _usable_set(name, x, labels):
         x = x.double()
     else:
         x = x.float()
-    if not x.isfinite().all():
-        raise ValueError(f"{name} contain values that are not finite")
+    if not x.double().square().sum(1).isfinite().all():     # nor may distances be infinite
+        raise ValueError(f"{name} contain values that are not finite, or too large")
     return x, labels.long()
 
 

@@ -114,6 +114,8 @@ def load_torch(path):
     """torch.load of tensors and plain values, never of code.  UserError if the file is no such."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}")
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
         raise UserError(f"cannot load {path} ({reason(error).partition('. ')[0]}): it must be a "
                         "file of tensors and plain values, as last.pt (.safetensors: is its "

@@ -95,6 +95,7 @@ X, Y = np.zeros((4, 1)), [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("function, arguments, message", [
+    (recall_at_k, (X + 1e200, Y, [1]), "too large"),
     (recall_at_k, (X * np.nan, Y, [1]), "not finite"), (recall_at_k, (X, Y[1:], [1]), "must be"),
     (recall_at_k, (X[:0], [], [1]), "must be"), (recall_at_k, (X, Y, [0]), "at least 1"),
     (recall_at_k, (X, [0.1, 0, 1, 1], [1]), "whole numbers"),
