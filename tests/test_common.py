@@ -89,6 +89,28 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
     assert 1e-4 < error < 0.1 if precision == "bf16" else error == 0
 
 
+def device_names():
+    """Every device that torch knows by name, by the error in which it lists them."""
+    with pytest.raises(RuntimeError) as refused:
+        torch.device("gpu")
+    return re.search("one of (.*) device type", str(refused.value))[1].split(", ")
+
+
+def test_a_device_is_a_cpu_or_cudas(recwarn):
+    """Whatever else torch knows by name is refused in a line, and so are names that it does not."""
+    names = device_names()
+    assert {"cpu", "cuda", "hpu", "xla", "mps", "mkldnn", "privateuseone"} <= {*names}
+    names = [name for name in names if name not in ("cpu", "cuda")]
+    names += ["cuda:-1", "cuda:99", "cuda:99999999999", "cuda:", "cpu:-1", "hpu:0", "gpu", "CUDA",
+              "tpu", "0", "", " cpu", "auto:0"]
+    for name in names:
+        with pytest.raises(common.UserError, match=f"^--device {name} is not here or not supp.*$"):
+            common.settle(argparse.Namespace(device=name, precision="fp32"))
+    for name in ("cpu", "cpu:0"):
+        assert common.settle(argparse.Namespace(device=name, precision="fp32")).type == "cpu"
+    assert not recwarn.list, "torch warned"
+
+
 @each_script
 def test_a_run_multiplies_in_float32_and_leaves_a_notebook_its_choice(script, train, monkeypatch):
     objective, seen = script.objective, set()
