@@ -143,7 +143,8 @@ def load_weights(network, name, source=None):
     source: a file, 'random' for none, None for the published file, in torch's hub folder or
     downloaded there.  A file of one's own may have the classifier too, lie in a "state_dict" or
     "model", have a prefix common to all names, or be a run's last.pt.
-    UserError: no file, no network, a published file's name with another hash, other names, shapes.
+    UserError: no file, no network or two, a published file's name with another hash, other names,
+    shapes.
     """
     if source == "random":
         return "random"
@@ -155,13 +156,14 @@ def load_weights(network, name, source=None):
     elif not sha.startswith(row.sha256):
         raise UserError(f"{path} is not the published file: SHA-256 {sha}, expected {row.sha256}")
     wanted = network.state_dict()                       # it has its layers' versions too
-    state = unwrapped(load_torch(path), next(iter(wanted)))
+    names = [key for key in wanted if not key.endswith("num_batches_tracked")]  # old files lack it
+    state = unwrapped(load_torch(path), names, path)
     wrong = []
     for key in sorted(wanted.keys() | state.keys()):
         if key not in wanted:
             fits = key.startswith(CLASSIFIERS)
         elif key not in state:
-            fits = key.endswith("num_batches_tracked")  # which old files lack
+            fits = key not in names
         else:
             fits = getattr(state[key], "shape", None) == wanted[key].shape
         if not fits:
@@ -193,18 +195,64 @@ def weights_file(name, row, source):
     return path
 
 
-def unwrapped(state, name):
-    """The tensors of a weights file by the names that a backbone gives them; name: one of those."""
-    for key in ("state_dict", "model", "network"):
-        if isinstance(state, dict):
-            state = state.get(key, state)
-    if not isinstance(state, dict):
+class Place(NamedTuple):
+    """Where in a weights file a network may lie."""
+    keys: tuple             # that lead to a dict in the dict
+    tensors: dict           # this dict
+    prefix: str             # of the network's names in it
+    count: int              # how many of the wanted names are there
+
+
+def unwrapped(state, wanted, path):
+    """The tensors of a weights file by the names that a backbone gives them, `wanted`: from the
+    place that has the most of these.  UserError: two dicts have all."""
+    places = []
+    for keys, tensors in dicts_in(state):
+        prefixes = [""]
+        for key in tensors:
+            if key.endswith(f".{wanted[0]}"):
+                prefixes.append(key.removesuffix(wanted[0]))
+        for prefix in prefixes:
+            count = sum(prefix + name in tensors for name in wanted)
+            places.append(Place(keys, tensors, prefix, count))
+    most = max([place.count for place in places], default=0)
+    if most == 0:
         return {}
-    first = next((key for key in state if f".{key}".endswith(f".{name}")), name)
-    prefix, renamed = first.removesuffix(name), {}
-    for key, value in state.items():
-        key = str(key)
+    places = [place for place in places if place.count == most]
+    usual = [place.keys for place in places if {*place.keys} <= {"state_dict", "model", "network"}]
+    if usual:                                           # others beside it are averages of it
+        places = [place for place in places if place.keys == usual[0]]
+    if most == len(wanted):
+        say_which(places, wanted[0], path)
+    renamed, prefix = {}, places[0].prefix
+    for key, value in places[0].tensors.items():
         if key.startswith(prefix):
-            key = re.sub(r"(denselayer\d+\.\w+)\.([12]\.)", r"\1\2", key)   # names of old files
             renamed[key.removeprefix(prefix)] = value
     return renamed
+
+
+def dicts_in(state, *keys):
+    """The keys that lead to it, and itself, of a dict and of every dict in it."""
+    if isinstance(state, dict):
+        tensors = {}
+        for key, value in state.items():                # DenseNet's names in old files
+            tensors[re.sub(r"(denselayer\d+\.\w+)\.([12]\.)", r"\1\2", str(key))] = value
+        yield keys, tensors
+        for key, value in state.items():
+            yield from dicts_in(value, *keys, key)
+
+
+def say_which(places, name, path):
+    """Say which of several networks is taken.  UserError: each is in a dict of its own, as student
+    and teacher, and only who made them knows which one is meant."""
+    dicts = []
+    for place in places:
+        keys = "".join(f"[{key!r}]" for key in place.keys)
+        if keys not in dicts:
+            dicts.append(keys)
+    if len(dicts) > 1:
+        raise UserError(f"{path} has {len(dicts)} networks, {listed(dicts)}: save the one to take "
+                        f"alone: torch.save(torch.load({str(path)!r}){dicts[0]}, 'one.pth')")
+    if len(places) > 1:
+        names = [place.prefix + name for place in places]
+        print(f"note: {path} has {len(names)} networks, with {listed(names)}; the first is taken")

@@ -220,10 +220,9 @@ def device(cfg):
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    with contextlib.suppress(RuntimeError, AssertionError):             # not here
-        here = torch.empty(0, device=name).device
-        if here.type in ("cpu", "cuda"):
-            return here
+    if re.fullmatch("(cpu|cuda)(:[0-9]+)?", name):      # torch warns at others, fails in many ways
+        with contextlib.suppress(RuntimeError, AssertionError):         # not here
+            return torch.empty(0, device=name).device
     raise UserError(f"--device {name} is not here or not supported: use --device cpu")
 
 

@@ -89,6 +89,28 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
     assert 1e-4 < error < 0.1 if precision == "bf16" else error == 0
 
 
+def device_names():
+    """Every device that torch knows by name, by the error in which it lists them."""
+    with pytest.raises(RuntimeError) as refused:
+        torch.device("gpu")
+    return re.search("one of (.*) device type", str(refused.value))[1].split(", ")
+
+
+def test_a_device_is_a_cpu_or_cudas(recwarn):
+    """Whatever else torch knows by name is refused in a line, and so are names that it does not."""
+    names = device_names()
+    assert {"cpu", "cuda", "hpu", "xla", "mps", "mkldnn", "privateuseone"} <= {*names}
+    names = [name for name in names if name not in ("cpu", "cuda")]
+    names += ["cuda:-1", "cuda:99", "cuda:99999999999", "cuda:", "cpu:-1", "hpu:0", "gpu", "CUDA",
+              "tpu", "0", "", " cpu", "auto:0"]
+    for name in names:
+        with pytest.raises(common.UserError, match=f"^--device {name} is not here or not supp.*$"):
+            common.settle(argparse.Namespace(device=name, precision="fp32"))
+    for name in ("cpu", "cpu:0"):
+        assert common.settle(argparse.Namespace(device=name, precision="fp32")).type == "cpu"
+    assert not recwarn.list, "torch warned"
+
+
 @each_script
 def test_a_run_multiplies_in_float32_and_leaves_a_notebook_its_choice(script, train, monkeypatch):
     objective, seen = script.objective, set()
@@ -192,6 +214,58 @@ def test_own_weights_of_any_wrapping_and_age(name, wrapped, tmp_path, capsys):
     assert common.load_weights(network, name, file) == files.sha256(file)
     assert "not a published file" in capsys.readouterr().out
     torch.testing.assert_close(network.state_dict(), want, rtol=0, atol=0)
+
+
+def side_by_side(*prefixes):
+    """A dict with a network for each prefix: what it learned is its place in the list."""
+    state = {}
+    for i, prefix in enumerate(prefixes):
+        for name, value in SMALL.items():
+            state[prefix + name] = torch.full_like(value, i)
+    return state
+
+
+@pytest.mark.parametrize("wrap, told", [
+    (lambda one, two: {"epoch": 3, "student": one, "teacher": two}, "['student'], ['teacher']"),
+    (lambda one, two: {"model": {"student": one, "teacher": two}},
+     "['model']['student'], ['model']['teacher']"),
+    (lambda one, two: {"encoder_q": one, "encoder_k": two}, "['encoder_q'], ['encoder_k']"),
+    (lambda one, two: {"online": {"state_dict": one}, "target": {"state_dict": two}},
+     "['online']['state_dict'], ['target']['state_dict']")])
+@pytest.mark.parametrize("prefix", ["", "module.backbone."])
+def test_two_networks_in_a_file_of_weights_are_named(wrap, told, prefix, tmp_path):
+    """... and the message's own line makes the file that loads."""
+    file = tmp_path / "ssl.pth"
+    head = {"head.weight": torch.ones(3), "0.weight" if prefix else "head.0.weight": torch.ones(3)}
+    one, two = head | side_by_side(prefix), head | side_by_side(f"module.{prefix}")
+    torch.save(wrap(one, two), file)
+    with pytest.raises(common.UserError) as refused:
+        common.load_weights(glyphs.SmallNet(), "small", file)
+    line = str(refused.value)
+    assert line.startswith(f"{file} has 2 networks, {told}: save the one to take alone: ")
+    code = line.rpartition("alone: ")[2].replace("one.pth", str(tmp_path / "one.pth"))
+    exec(code, {"torch": torch})
+    common.load_weights(glyphs.SmallNet(), "small", tmp_path / "one.pth")
+
+
+@pytest.mark.parametrize("wrap, told", [
+    (lambda one, _: {"state_dict": one | side_by_side("module.encoder_q.", "module.encoder_k.")},
+     "2 networks, with module.encoder_q.0.weight, module.encoder_k.0.weight; the first is taken"),
+    (lambda *_: side_by_side("backbone.", "momentum_backbone."), "momentum_backbone.0.weight; the"),
+    (lambda one, average: {"state_dict_ema": average, "state_dict": one}, ""),
+    (lambda one, average: {"ema": {"state_dict": average}, "state_dict": one}, ""),
+    (lambda one, average: {"model_ema": average, "model": one, "optimizer": {"state": {}}}, ""),
+    (lambda one, _: {"epoch": 3, "teacher": one}, ""), (lambda one, _: {"net": {"sub": one}}, "")])
+def test_one_of_several_networks_is_taken_and_named(wrap, told, tmp_path, capsys):
+    """An average beside the network is left; of two in one dict the first trains the second."""
+    one = side_by_side("net.") if not told else {"queue": torch.ones(3)}
+    average = {name: value + 5 for name, value in side_by_side("net.").items()}
+    torch.save(wrap(one, average), tmp_path / "w.pth")
+    network = glyphs.SmallNet()
+    common.load_weights(network, "small", tmp_path / "w.pth")
+    assert all((value == 0).all() for value in network.state_dict().values())
+    out = capsys.readouterr().out
+    assert told in out and out.count("note: ") == bool(told)
 
 
 SMALL = glyphs.SmallNet().state_dict()
