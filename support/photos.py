@@ -24,6 +24,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from support.files import UserError, digest, listed
 
+LONGEST = 100           # times the shorter side: jrd.py resizes that, whatever becomes of the other
 IMAGES = (*IMG_EXTENSIONS, ".jpe", ".jfif", ".gif", ".jp2", ".avif")    # names of photos end so
 LITTER = {  # of Macs, network disks and Windows, beside names that begin with a dot
     "__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "lost+found",
@@ -56,10 +57,14 @@ def decode_as_stored(photo):
 
 def decode(photo):
     """A photo -> an RGB PIL image as a viewer shows it: upright, transparent parts on white, 16-bit
-    grey scaled to 8 bits, in the colours of its profile.  A broken tag or profile is left aside."""
+    grey scaled to 8 bits, in the colours of its profile.  A broken tag or profile is left aside.
+    UserError: it cannot be read, or is a strip (LONGEST), before memory is taken for its pixels."""
     with opened(photo) as image:
         if image.mode in ("I", "F"):
             raise ValueError(f"mode {image.mode} does not say what is white; save 8 or 16 bits")
+        if max(image.size) > LONGEST * min(image.size):
+            raise ValueError(f"{image.width:,} × {image.height:,} pixels; one side may be at most "
+                             f"{LONGEST} times as long as the other")
         image.load()                                    # turns a TIFF by its tag
         profile = image.info.get("icc_profile")
         with contextlib.suppress(Exception):            # broken tags of any kind

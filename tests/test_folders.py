@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, ImageFile
 
 import common
 import dml_da
@@ -293,6 +293,39 @@ def test_what_cannot_be_shown_is_refused(tmp_path):
     message = "cannot read the image .*a.tif: mode F does not say what is white"
     with pytest.raises(common.UserError, match=message):
         decode(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("size", [(20_000, 1), (1, 20_000), (2001, 20)])
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif"])
+def test_a_strip_is_refused_before_memory_is_taken_for_it(size, suffix, tmp_path, monkeypatch):
+    """With its shorter side resized to 256 one of 20,000 × 1 would take 3.9 GB."""
+    strip = tmp_path / f"a{suffix}"
+    Image.new("RGB", size).save(strip)
+    assert decode_as_stored(strip).size == size             # the papers have none
+    monkeypatch.setattr(ImageFile.ImageFile, "load", pytest.fail)
+    message = f"a{suffix}: {size[0]:,} × {size[1]:,} pixels; one side may be at most 100 times as"
+    with pytest.raises(common.UserError, match=message):
+        decode(strip)
+    monkeypatch.undo()
+    Image.new("RGB", (2000, 20)).save(strip)
+    assert decode(strip).size == (2000, 20)
+
+
+def test_a_strip_is_a_line_wherever_photos_are_used(train, typed, tmp_path):
+    folder = make_folder(tmp_path / "photos", [3] * 4, side=20)
+    run, _ = train(jrd, "--batch", "4", dataset=folder)
+    strip, found = folder / "class03" / "0.png", folder / "class03" / "1.png"
+    Image.new("RGB", (20_000, 1)).save(strip)
+    line = f"cannot read the image {strip}: 20,000 × 1 pixels; one side may be at most 100 times "
+    status, out, err = typed("common.py", "check", folder)
+    assert status == 2 and out.startswith(line) and err.startswith("common.py: 1 of 12 images in ")
+    words = "eval.py", run / "last.pt"
+    status, out, _ = typed(*words, "--query", strip, found, "--gallery", folder)
+    assert status == 0 and out.count(line) == 2 and f"query {found}" in out
+    status, _, err = typed(*words, "--dataset", folder, "--data-root", tmp_path)
+    assert status == 2 and err.startswith(f"eval.py: {line}") and err.count("\n") == 1
+    with pytest.raises(common.UserError, match=re.escape(line)):
+        train(jrd, "--batch", "4", "--again", dataset=folder)
 
 
 def test_names_that_are_no_text(train, typed, tmp_path):
