@@ -83,6 +83,13 @@ def decode(photo):
         return image.convert("RGB")
 
 
+def pictures_in(photo):
+    """How many pictures a file holds, pages of a TIFF or frames of a GIF, WebP or PNG, of which
+    decode takes the first.  Of a JPEG 1: the others are previews or gain maps of a phone."""
+    with opened(photo) as image:
+        return 1 if image.format in ("JPEG", "MPO") else getattr(image, "n_frames", 1)
+
+
 # ---------------------------------------------------------------------------- what a folder means
 def for_people(name):
     return name[0] != "." and name.lower() not in LITTER
@@ -192,6 +199,24 @@ class Folder:
                             "PHOTO --gallery FOLDER searches it")
         return splits
 
+    def without_images(self):
+        """{(part, class): a file} of folders where a class's would be, in which no file is an image
+        that can be read here, by its name."""
+        places, lost = set(), {}
+        for part, rows in self.parts.items():
+            places.update((part, kind) for kind in rows.values())
+        for path in sorted(self.others):
+            *folders, _ = path.relative_to(self.path).parts
+            part = ""
+            if folders and PARTS.get(folders[0].lower()) in self.parts:
+                part = PARTS[folders.pop(0).lower()]
+            unused = part == "val" or len(self.parts) > 1 and not part
+            if folders and not unused and path.is_file():
+                place = part, normalize("NFC", folders[0])
+                if place not in places:
+                    lost.setdefault(place, path.relative_to(self.path))
+        return lost
+
     def say_left_out(self, splits):
         """Print what lies beside the images of these splits, folders first, and what below."""
         used = set().union(*splits.values())
@@ -209,6 +234,10 @@ class Folder:
             left_out.append(f"{len(files):,} files: {listed(files)}")
         if left_out:
             print(f"note: left out of {self.path}: {'; '.join(left_out)}")
+        lost = [*self.without_images().values()]
+        if lost:
+            print(f"note: {len(lost)} folders have no image that can be read here, but "
+                  f"{listed(lost)}: if these are classes, save their photos as JPEG or PNG")
         if self.deeper:
             print(f"note: {self.deeper}")
 

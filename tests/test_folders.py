@@ -184,12 +184,53 @@ def test_what_cannot_be_read_is_said(tmp_path, typed, capfd):
     (folder / "raw").mkdir()
     (folder / "raw" / "0.heic").touch()
     common.load_dataset(str(folder))
-    assert capfd.readouterr().out == f"note: left out of {folder}: raw/ (1 files)\n"
+    assert capfd.readouterr().out == (
+        f"note: left out of {folder}: raw/ (1 files)\nnote: 1 folders have no image that can be "
+        "read here, but raw/0.heic: if these are classes, save their photos as JPEG or PNG\n")
     (folder / "class03" / "gone.png").symlink_to("gone")
     with pytest.raises(OSError, match="No such file or directory: .*class03/gone.png"):
         common.load_dataset(str(folder))
     status, out, err = typed("common.py", "check", folder)
     assert status == 2 and "cannot read the image" in out and "1 of 9 images in" in err
+
+
+def test_a_class_of_which_no_image_can_be_read_is_said(tmp_path, typed, capfd):
+    """By training, check and a gallery, for each part that is used; by check too, if its photos
+    have the names of images but are none."""
+    folder = split_folder(tmp_path / "photos", "train", "Test", "valid")
+    for place in ("train/class01", "Test/class02", "valid/class00"):
+        for path in (folder / place).iterdir():
+            path.rename(path.with_suffix(".heic"))
+    (folder / "Test" / "class00" / "more.heic").touch()             # it has others
+    line = ("note: 2 folders have no image that can be read here, but Test/class02/0.heic, "
+            "train/class01/0.heic: if these are classes, save their photos as JPEG or PNG\n")
+    common.load_dataset(str(folder))
+    assert capfd.readouterr().out.endswith(line)
+    judge.images_to_search(folder, None)
+    assert line in capfd.readouterr().out
+    assert line in typed("common.py", "check", folder)[1]
+    for path in (folder / "train" / "class02").iterdir():
+        path.write_bytes(b"no photo")
+    assert typed("common.py", "check", folder)[2] == (
+        f"common.py: 3 of 18 images in {folder} cannot be read, and none in {folder}/train/class02 "
+        "can: mend, replace or remove them\n")
+
+
+def test_check_says_which_files_hold_several_images(tmp_path, typed):
+    """And which is taken: the first, by whatever name.  A phone's JPEG with a gain map is one."""
+    folder = make_folder(tmp_path / "photos", [3] * 4)
+    pages = [Image.new("RGB", (40, 40), colour) for colour in ("red", "green", "blue")]
+    told = []
+    for kind in ("class00/a.gif", "class00/a.webp", "class01/a.tif", "class02/a.png"):
+        name = str(folder / kind)
+        pages[0].save(name, save_all=True, append_images=pages[1:])
+        told.append(f"{name} (3)")
+        np.testing.assert_allclose(np.asarray(decode(name))[20, 20], (255, 0, 0), atol=4)
+    pages[0].save(folder / "class03" / "a.jpg", "MPO", save_all=True, append_images=pages[1:])
+    status, out, _ = typed("common.py", "check", folder)
+    assert status == 0 and out.startswith(
+        "note: 4 files hold several images, of which the first is taken: " + ", ".join(told)
+        + f"\n{folder}: 17 images, all can be read\n")
 
 
 def test_links_to_folders_are_followed_once(tmp_path, capsys):
