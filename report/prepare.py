@@ -19,7 +19,7 @@ from support.command_line import (SHARED, Parser, cores, data_root, main, number
 from support.files import UserError, listed, reason, sha256
 from support.images import ImageFiles
 from support.layouts import ARCHIVES, COUNTS, FOLDERS, of_papers, read_dataset
-from support.photos import Folder, decode, decode_as_stored
+from support.photos import Folder, decode, decode_as_stored, pictures_in
 
 
 def download(dataset, root):
@@ -73,8 +73,8 @@ def prepare(dataset, args):
 
 
 def check(name, root):
-    """List the images that cannot be read; of a folder of one's own say what its classes are, or
-    why it cannot be trained on, and which images are there twice."""
+    """List the images that cannot be read, and files of several; of a folder of one's own say what
+    its classes are, or why it cannot be trained on, and which images are there twice."""
     if of_papers(name):
         folder, splits = read_dataset(name, root)
         paths = sorted(set().union(*splits.values()))
@@ -97,13 +97,27 @@ def check(name, root):
 
 
 def read_all(folder, paths, decode):
-    """Print what is wrong with each image that cannot be read.  UserError: there are some."""
+    """Print what is wrong with each image that cannot be read, and which files hold several.
+    UserError: some cannot be read."""
+    several = {}                                        # {index of a path: what to say of it}
     images = ImageFiles(paths, CenterCrop(1), decode, faults=set())     # a pixel of each is kept
-    thread_map(images.__getitem__, range(len(paths)), max_workers=cores(), desc="checking images",
-               unit="image", leave=False, disable=None)
+
+    def read(i):
+        if images[i] is not None:
+            n = pictures_in(paths[i])
+            if n > 1:
+                several[i] = f"{paths[i]} ({n:,})"
+    thread_map(read, range(len(paths)), max_workers=cores(), desc="checking images", unit="image",
+               leave=False, disable=None)
+    if several:
+        print(f"note: {len(several):,} files hold several images, of which the first is taken: "
+              f"{listed([several[i] for i in sorted(several)])}")
     if images.faults:
+        broken = {paths[i].parent for i in images.faults}
+        lost = broken - {paths[i].parent for i in {*range(len(paths))} - images.faults} - {folder}
+        none_in = f", and none in {listed(sorted(lost))} can" if lost else ""
         raise UserError(f"{len(images.faults):,} of {len(paths):,} images in {folder} cannot be "
-                        "read: mend, replace or remove them")
+                        f"read{none_in}: mend, replace or remove them")
     print(f"{folder}: {len(paths):,} images, all can be read")
 
 

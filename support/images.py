@@ -1,4 +1,5 @@
 """Images from files, uint8 RGB (3, h, w): one by one, in batches, from the cache."""
+import contextlib
 import glob
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -76,13 +77,15 @@ class CachedImages:
 def cache_images(files, place, sources):
     """ImageFiles -> CachedImages of a file that is built first where need be.  place: its path
     but for the end of its name, which tells the transform, the version of PIL and `sources`, a
-    digest of the image files; a cache of other sources is deleted.  Where a file system has no
-    locks, two processes may both build it, each under a name of its own."""
+    digest of the image files; a cache of other sources is deleted, and so is what killed builds
+    left.  Where a file system has no locks, two processes may both build it, each under a name of
+    its own."""
     name = f"{place.name}-{digest(CACHE_FORMAT, files.prefix, PIL.__version__)[:12]}"
     path = place.with_name(f"{name}-{sources}.npy")
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(path.parent)
             with lock(path.with_name(f"{name}.lock")):      # one builds, others wait
                 if not path.exists():
                     _build_cache(files, path)
@@ -91,6 +94,21 @@ def cache_images(files, place, sources):
         return CachedImages(path)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"cannot use the cache {path}: {error}; delete it, or use --no-cache")
+
+
+def _remove_leftovers(folder):
+    """Delete what killed builds left in the folder of the caches, gigabytes each.  Who builds holds
+    the lock of that cache, so what lies under a free lock is nobody's.  Without locks all stays."""
+    for part in sorted(folder.glob(".*.npy.*.part")):       # .NAME-SOURCES.npy.RANDOM.part
+        name = part.name[1:].rpartition(".npy.")[0].rpartition("-")[0]
+        try:
+            held = lock(folder / f"{name}.lock", timeout=0)
+        except UserError:                                   # another process is building it
+            continue
+        with held:
+            if isinstance(held, contextlib.nullcontext):
+                return
+            part.unlink(missing_ok=True)
 
 
 def _build_cache(files, path):

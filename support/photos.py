@@ -24,6 +24,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from support.files import UserError, digest, listed
 
+LONGEST = 100           # times the shorter side: jrd.py resizes that, whatever becomes of the other
 IMAGES = (*IMG_EXTENSIONS, ".jpe", ".jfif", ".gif", ".jp2", ".avif")    # names of photos end so
 LITTER = {  # of Macs, network disks and Windows, beside names that begin with a dot
     "__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "lost+found",
@@ -56,10 +57,14 @@ def decode_as_stored(photo):
 
 def decode(photo):
     """A photo -> an RGB PIL image as a viewer shows it: upright, transparent parts on white, 16-bit
-    grey scaled to 8 bits, in the colours of its profile.  A broken tag or profile is left aside."""
+    grey scaled to 8 bits, in the colours of its profile.  A broken tag or profile is left aside.
+    UserError: it cannot be read, or is a strip (LONGEST), before memory is taken for its pixels."""
     with opened(photo) as image:
         if image.mode in ("I", "F"):
             raise ValueError(f"mode {image.mode} does not say what is white; save 8 or 16 bits")
+        if max(image.size) > LONGEST * min(image.size):
+            raise ValueError(f"{image.width:,} × {image.height:,} pixels; one side may be at most "
+                             f"{LONGEST} times as long as the other")
         image.load()                                    # turns a TIFF by its tag
         profile = image.info.get("icc_profile")
         with contextlib.suppress(Exception):            # broken tags of any kind
@@ -76,6 +81,13 @@ def decode(photo):
                 return ImageCms.profileToProfile(image.convert(mode), own,
                                                  ImageCms.createProfile("sRGB"), outputMode="RGB")
         return image.convert("RGB")
+
+
+def pictures_in(photo):
+    """How many pictures a file holds, pages of a TIFF or frames of a GIF, WebP or PNG, of which
+    decode takes the first.  Of a JPEG 1: the others are previews or gain maps of a phone."""
+    with opened(photo) as image:
+        return 1 if image.format in ("JPEG", "MPO") else getattr(image, "n_frames", 1)
 
 
 # ---------------------------------------------------------------------------- what a folder means
@@ -187,6 +199,24 @@ class Folder:
                             "PHOTO --gallery FOLDER searches it")
         return splits
 
+    def without_images(self):
+        """{(part, class): a file} of folders where a class's would be, in which no file is an image
+        that can be read here, by its name."""
+        places, lost = set(), {}
+        for part, rows in self.parts.items():
+            places.update((part, kind) for kind in rows.values())
+        for path in sorted(self.others):
+            *folders, _ = path.relative_to(self.path).parts
+            part = ""
+            if folders and PARTS.get(folders[0].lower()) in self.parts:
+                part = PARTS[folders.pop(0).lower()]
+            unused = part == "val" or len(self.parts) > 1 and not part
+            if folders and not unused and path.is_file():
+                place = part, normalize("NFC", folders[0])
+                if place not in places:
+                    lost.setdefault(place, path.relative_to(self.path))
+        return lost
+
     def say_left_out(self, splits):
         """Print what lies beside the images of these splits, folders first, and what below."""
         used = set().union(*splits.values())
@@ -204,6 +234,10 @@ class Folder:
             left_out.append(f"{len(files):,} files: {listed(files)}")
         if left_out:
             print(f"note: left out of {self.path}: {'; '.join(left_out)}")
+        lost = [*self.without_images().values()]
+        if lost:
+            print(f"note: {len(lost)} folders have no image that can be read here, but "
+                  f"{listed(lost)}: if these are classes, save their photos as JPEG or PNG")
         if self.deeper:
             print(f"note: {self.deeper}")
 

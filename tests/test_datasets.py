@@ -25,6 +25,7 @@ import mdr
 from conftest import left_in, make_folder
 from report import prepare
 from support import images, layouts, photos, runs
+from support.files import lock
 
 
 # ---------------------------------------------------------------------------- miniature copies
@@ -302,6 +303,11 @@ def test_the_cache_of_other_images_is_replaced(tmp_path):
     assert len(now & names) == len(names) - 1 == len(now) - 1
 
 
+def without_locks(path, timeout=-1):
+    """What files.lock returns on a file system that has none."""
+    return contextlib.nullcontext()
+
+
 @pytest.mark.parametrize("locks", [True, False])
 def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, capfd):
     """Three processes: one builds and the others wait.  Or their locks do not reach each other, as
@@ -309,7 +315,7 @@ def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, ca
     real = images.pil_to_tensor
     monkeypatch.setattr(images, "pil_to_tensor", lambda image: time.sleep(0.02) or real(image))
     if not locks:
-        monkeypatch.setattr(images, "lock", contextlib.nullcontext)
+        monkeypatch.setattr(images, "lock", without_locks)
     want = [*files()]
 
     def build():
@@ -323,6 +329,45 @@ def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, ca
         assert child.exitcode == 0
     assert_same([*cached(files(), tmp_path)], want)
     assert not locks or capfd.readouterr().out.count("building the cache") == 1
+
+
+def test_what_killed_builds_left_is_removed(files, tmp_path, monkeypatch):
+    """... by the next build, of whichever cache; but not what another process writes just now."""
+    folder, random = tmp_path / ".cache", "0" * 32
+    folder.mkdir()
+    parts = [folder / f".{name}-aa12.npy.{random}.part" for name in ("toy-train-01", "[x] y-test-2")]
+    building, others = folder / f".busy-test-03-aa12.npy.{random}.part", folder / "thesis.part"
+    for path in (*parts, building, others):
+        path.touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "lock", without_locks)        # who builds is not known
+        cached(files(), tmp_path)
+    assert all(path.exists() for path in parts)
+    with lock(folder / "busy-test-03.lock"):                # as another process holds it
+        cached(files(v2.Resize((5, 6))), tmp_path)
+        assert [path.exists() for path in (*parts, building, others)] == [False, False, True, True]
+    cached(files(v2.Resize((4, 6))), tmp_path)
+    assert not building.exists() and others.exists()
+
+
+def test_a_killed_build_leaves_nothing_to_the_next(files, tmp_path, monkeypatch):
+    """SIGKILL while the file is half-written."""
+    def hang(files, path):
+        with images.atomic(path, "wb") as file:
+            file.write(bytes(100_000))
+            file.flush()
+            time.sleep(60)
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "_build_cache", hang)
+        child = multiprocessing.get_context("fork").Process(target=cached, args=(files(), tmp_path))
+        child.start()
+        while not (left := [*tmp_path.glob(".cache/.*.part")]):
+            time.sleep(0.01)
+        child.kill()
+        child.join()
+    assert left[0].exists()
+    cached(files(), tmp_path)
+    assert not [*tmp_path.glob(".cache/.*.part")]
 
 
 @pytest.mark.parametrize("damage", [

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, ImageFile
 
 import common
 import dml_da
@@ -184,12 +184,53 @@ def test_what_cannot_be_read_is_said(tmp_path, typed, capfd):
     (folder / "raw").mkdir()
     (folder / "raw" / "0.heic").touch()
     common.load_dataset(str(folder))
-    assert capfd.readouterr().out == f"note: left out of {folder}: raw/ (1 files)\n"
+    assert capfd.readouterr().out == (
+        f"note: left out of {folder}: raw/ (1 files)\nnote: 1 folders have no image that can be "
+        "read here, but raw/0.heic: if these are classes, save their photos as JPEG or PNG\n")
     (folder / "class03" / "gone.png").symlink_to("gone")
     with pytest.raises(OSError, match="No such file or directory: .*class03/gone.png"):
         common.load_dataset(str(folder))
     status, out, err = typed("common.py", "check", folder)
     assert status == 2 and "cannot read the image" in out and "1 of 9 images in" in err
+
+
+def test_a_class_of_which_no_image_can_be_read_is_said(tmp_path, typed, capfd):
+    """By training, check and a gallery, for each part that is used; by check too, if its photos
+    have the names of images but are none."""
+    folder = split_folder(tmp_path / "photos", "train", "Test", "valid")
+    for place in ("train/class01", "Test/class02", "valid/class00"):
+        for path in (folder / place).iterdir():
+            path.rename(path.with_suffix(".heic"))
+    (folder / "Test" / "class00" / "more.heic").touch()             # it has others
+    line = ("note: 2 folders have no image that can be read here, but Test/class02/0.heic, "
+            "train/class01/0.heic: if these are classes, save their photos as JPEG or PNG\n")
+    common.load_dataset(str(folder))
+    assert capfd.readouterr().out.endswith(line)
+    judge.images_to_search(folder, None)
+    assert line in capfd.readouterr().out
+    assert line in typed("common.py", "check", folder)[1]
+    for path in (folder / "train" / "class02").iterdir():
+        path.write_bytes(b"no photo")
+    assert typed("common.py", "check", folder)[2] == (
+        f"common.py: 3 of 18 images in {folder} cannot be read, and none in {folder}/train/class02 "
+        "can: mend, replace or remove them\n")
+
+
+def test_check_says_which_files_hold_several_images(tmp_path, typed):
+    """And which is taken: the first, by whatever name.  A phone's JPEG with a gain map is one."""
+    folder = make_folder(tmp_path / "photos", [3] * 4)
+    pages = [Image.new("RGB", (40, 40), colour) for colour in ("red", "green", "blue")]
+    told = []
+    for kind in ("class00/a.gif", "class00/a.webp", "class01/a.tif", "class02/a.png"):
+        name = str(folder / kind)
+        pages[0].save(name, save_all=True, append_images=pages[1:])
+        told.append(f"{name} (3)")
+        np.testing.assert_allclose(np.asarray(decode(name))[20, 20], (255, 0, 0), atol=4)
+    pages[0].save(folder / "class03" / "a.jpg", "MPO", save_all=True, append_images=pages[1:])
+    status, out, _ = typed("common.py", "check", folder)
+    assert status == 0 and out.startswith(
+        "note: 4 files hold several images, of which the first is taken: " + ", ".join(told)
+        + f"\n{folder}: 17 images, all can be read\n")
 
 
 def test_links_to_folders_are_followed_once(tmp_path, capsys):
@@ -293,6 +334,39 @@ def test_what_cannot_be_shown_is_refused(tmp_path):
     message = "cannot read the image .*a.tif: mode F does not say what is white"
     with pytest.raises(common.UserError, match=message):
         decode(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("size", [(20_000, 1), (1, 20_000), (2001, 20)])
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif"])
+def test_a_strip_is_refused_before_memory_is_taken_for_it(size, suffix, tmp_path, monkeypatch):
+    """With its shorter side resized to 256 one of 20,000 × 1 would take 3.9 GB."""
+    strip = tmp_path / f"a{suffix}"
+    Image.new("RGB", size).save(strip)
+    assert decode_as_stored(strip).size == size             # the papers have none
+    monkeypatch.setattr(ImageFile.ImageFile, "load", pytest.fail)
+    message = f"a{suffix}: {size[0]:,} × {size[1]:,} pixels; one side may be at most 100 times as"
+    with pytest.raises(common.UserError, match=message):
+        decode(strip)
+    monkeypatch.undo()
+    Image.new("RGB", (2000, 20)).save(strip)
+    assert decode(strip).size == (2000, 20)
+
+
+def test_a_strip_is_a_line_wherever_photos_are_used(train, typed, tmp_path):
+    folder = make_folder(tmp_path / "photos", [3] * 4, side=20)
+    run, _ = train(jrd, "--batch", "4", dataset=folder)
+    strip, found = folder / "class03" / "0.png", folder / "class03" / "1.png"
+    Image.new("RGB", (20_000, 1)).save(strip)
+    line = f"cannot read the image {strip}: 20,000 × 1 pixels; one side may be at most 100 times "
+    status, out, err = typed("common.py", "check", folder)
+    assert status == 2 and out.startswith(line) and err.startswith("common.py: 1 of 12 images in ")
+    words = "eval.py", run / "last.pt"
+    status, out, _ = typed(*words, "--query", strip, found, "--gallery", folder)
+    assert status == 0 and out.count(line) == 2 and f"query {found}" in out
+    status, _, err = typed(*words, "--dataset", folder, "--data-root", tmp_path)
+    assert status == 2 and err.startswith(f"eval.py: {line}") and err.count("\n") == 1
+    with pytest.raises(common.UserError, match=re.escape(line)):
+        train(jrd, "--batch", "4", "--again", dataset=folder)
 
 
 def test_names_that_are_no_text(train, typed, tmp_path):
