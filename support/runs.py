@@ -192,7 +192,8 @@ class Run:
 
     def restore(self, **states):
         """Load last.pt, if there is one, into states (anything with load_state_dict) -> how many
-        epochs need no training: those of the checkpoint, all of a finished run."""
+        epochs need no training: those of the checkpoint, all of a finished run.  UserError: it is
+        another script's, or of other shapes."""
         self.states, self.result = states, read_json(self.folder / "result.json")
         if self.result:
             print(f"{self.folder} is finished; --again trains it anew")
@@ -200,10 +201,18 @@ class Run:
         path = self.folder / "last.pt"
         if path.exists():
             saved = read_checkpoint(path)
-            for name, state in states.items():
-                if saved[name]:                                         # None: dropped by finish
-                    state.load_state_dict(saved[name])
-            self.history, self.pretrained = saved["history"], saved["pretrained"]
+            advice = f"delete {self.folder} to train anew"
+            if saved["paper"] != self.paper:
+                raise UserError(f"{path} is a checkpoint of {saved['paper']}.py, not of "
+                                f"{self.paper}.py: {advice}")
+            try:
+                for name, state in states.items():
+                    if saved[name]:                                     # None: dropped by finish
+                        state.load_state_dict(saved[name])
+                self.history, self.pretrained = saved["history"], saved["pretrained"]
+            except (KeyError, RuntimeError, TypeError, ValueError) as error:
+                raise UserError(f"{path} is not of this run ({type(error).__name__}: "
+                                f"{reason(error)}): {advice}")
             print(f"continuing {self.folder} after epoch {len(self.history)}")
         self.started = time.perf_counter(), len(self.history)
         return len(self.history)

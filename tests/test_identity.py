@@ -144,6 +144,22 @@ def test_a_run_of_other_code_is_neither_shown_nor_continued(train, refused, monk
     refused("holds a run without its config.json; --name LABEL")
 
 
+@pytest.mark.parametrize("change, says", [
+    (dict(paper="mdr"), "a checkpoint of mdr.py, not of jrd.py"),
+    (dict(network={"no": torch.ones(1)}), "not of this run .RuntimeError: "),
+    (dict(optimizer={"state": {}}), "not of this run .KeyError: "),
+    (dict(pretrained=None), "not of this run .KeyError: 'pretrained'")])
+def test_a_checkpoint_from_elsewhere_in_a_runs_folder(change, says, train, refused):
+    """... copied by hand: another script's, of other shapes, of another optimizer, without a key."""
+    path = train(jrd)[0] / "last.pt"
+    (path.parent / "result.json").unlink()
+    saved = torch.load(path, weights_only=True) | change
+    if change == dict(pretrained=None):
+        del saved["pretrained"]
+    torch.save(saved, path)
+    refused(f"^{path} is {says}.*: delete {path.parent} to train anew$")
+
+
 def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, refused, tmp_path):
     """Other bitmaps have the same sizes: in a folder of the same last name, and put in place.  A
     class that trained is renamed into the half that tests."""
