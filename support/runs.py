@@ -21,6 +21,7 @@ PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
 NOT_COMPARED = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "images", "dataset",
                 "changed"}
+LENGTH = {"epochs", "iterations"}
 
 
 # ---------------------------------------------------------------------------- what a run is
@@ -53,7 +54,7 @@ def code_of(paper):
 def run_folder(paper, cfg):
     """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`; not the path of a
     file of weights.  UserError: no file system takes a name so long."""
-    parts = [paper, dataset_name(cfg)]
+    parts = [paper, dataset_name(cfg.dataset)]
     for name, value in cfg.changed.items():
         if name != "weights" or value == "random":
             parts.append(name + plain(value).replace(" ", "_"))
@@ -67,8 +68,8 @@ def run_folder(paper, cfg):
     return folder
 
 
-def dataset_name(cfg):
-    return re.sub("[\ud800-\udfff]", "_", Path(cfg.dataset).resolve().name)     # bytes, no text
+def dataset_name(dataset):
+    return re.sub("[\ud800-\udfff]", "_", Path(dataset).resolve().name)         # bytes, no text
 
 
 def differences(old, new):
@@ -107,6 +108,22 @@ def why_other(folder, config):
     if not told:
         return ""
     return f"with other {', '.join(told)}, made at commit {old.get('commit')}"
+
+
+def of_other_length(folder, config):
+    """The run beside a folder that has a config's settings but for its length, the longest of
+    several -> its number of epochs and its folder, or None."""
+    name, found = dataset_name(config["dataset"]), []
+    for path in sorted(folder.parent.glob(f"*-s{config['seed']}/config.json")):
+        try:
+            old = read_json(path)
+        except (OSError, UserError):                    # of a damaged one nothing is known
+            continue
+        if old.get("paper") == config["paper"] and dataset_name(old["dataset"]) == name:
+            differ = differences(old, config).keys() - {"code"}
+            if differ and differ <= LENGTH:
+                found.append((old["epochs"], path.parent))
+    return max(found, default=None)
 
 
 # ---------------------------------------------------------------------------- its files
@@ -155,7 +172,7 @@ class Run:
             if why:
                 raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run "
                                 "beside it, --again in its place")
-        print(f"{paper} on {dataset_name(cfg)} · {cfg.device} ({self.config['processor']}, "
+        print(f"{paper} on {dataset_name(cfg.dataset)} · {cfg.device} ({self.config['processor']}, "
               f"{torch.get_num_threads()} threads) · torch {torch.__version__}")
         for split, (images, classes) in data.counts().items():
             print(f"{split} {images:,} images of {classes:,} classes", end=" · ")
@@ -163,6 +180,12 @@ class Run:
         print(f"backbone {cfg.backbone}, weights {weights[:12]} · {cfg.epochs} epochs, "
               f"batch {cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
         print(f"into {self.folder}, named by what differs from the preset")
+        if not (self.folder / "config.json").exists():
+            other = of_other_length(self.folder, self.config)
+            if other:
+                epochs, place = other
+                print(f"note: another length is another run, which starts anew; the one of {epochs} "
+                      f"epochs is {place}")
         if self.config["commit"] is None:
             print("note: the commit of this code is unknown: no git, or no checkout of git")
 
