@@ -316,7 +316,8 @@ class Run:
         write_json(self.folder / "result.json", self.result)            # last: with it all is done
 
     def final_table(self):
-        """Print pretrained backbone, last epoch and the epochs that were chosen."""
+        """Print pretrained backbone, last epoch and the epochs that were chosen, and what must be
+        known to read them."""
         start = "untrained" if self.cfg.weights == "random" else "pretrained"
         rows = {f"{start} backbone": self.result["pretrained backbone"]}
         for name in ("last epoch", *CHOSEN):
@@ -325,6 +326,17 @@ class Run:
                 rows[f"{name} ({row['epoch']})"] = row
         print()
         show(rows, self.cfg.ks)
+        print("best on test is chosen by the test images: never report it")
+        chosen = next(name for name in CHOSEN if name in self.result)
+        metric = CHOSEN[chosen]                         # val R@1 where there is one
+        if self.result[chosen][metric] <= self.result["pretrained backbone"][metric]:
+            print(f"no epoch beats no training by {metric}: search for another --lr with --val 0.2 "
+                  "(docs/running.md)")
+        hits = self.result["last epoch"].get("hits", {})                # older results have none
+        queries = sum(map(len, hits.values()))
+        if 0 < queries < 1000:
+            print(f"{queries} queries are few: R@1 has a standard error of up to "
+                  f"{50 / queries ** 0.5:.2g} points")
 
 
 def show(rows, ks):
