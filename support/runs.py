@@ -155,9 +155,10 @@ CHOSEN = {"best on held-out classes": "val R@1", "best on test": "R@1"}
 class Run:
     """One training, a context manager around it: its run_folder with config.json, log.jsonl (a
     line per epoch), last.pt (after every epoch), result.json, and with --val best.pt.  A killed run
-    continues from last.pt.  UserError: the folder holds a run of other settings, images or code."""
+    continues from last.pt.  steps: batches per epoch.  UserError: the folder holds a run of other
+    settings, images or code."""
 
-    def __init__(self, paper, cfg, data, weights):
+    def __init__(self, paper, cfg, data, weights, steps):
         self.cfg, self.paper, self.ks = cfg, paper, [f"R@{k}" for k in cfg.ks]
         self.classes = data.train.present()
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
@@ -177,15 +178,19 @@ class Run:
         for split, (images, classes) in data.counts().items():
             print(f"{split} {images:,} images of {classes:,} classes", end=" · ")
         print(f"{data.shared() or 'none'} of the test classes in train")
-        print(f"backbone {cfg.backbone}, weights {weights[:12]} · {cfg.epochs} epochs, "
-              f"batch {cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
+        print(f"backbone {cfg.backbone}, weights {weights[:12]} · {cfg.epochs} epochs, {steps} "
+              f"batches per epoch, batch {cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
         print(f"into {self.folder}, named by what differs from the preset")
+        if cfg.epochs * steps < 100:
+            raised = "--iterations" if hasattr(cfg, "iterations") else "a smaller --batch"
+            print(f"note: few steps to learn from, {cfg.epochs * steps} in all ({steps} per "
+                  f"epoch): more --epochs, or {raised}, make more")
         if not (self.folder / "config.json").exists():
             other = of_other_length(self.folder, self.config)
             if other:
                 epochs, place = other
-                print(f"note: another length is another run, which starts anew; the one of {epochs} "
-                      f"epochs is {place}")
+                print("note: another length is another run, which starts anew; the one of "
+                      f"{epochs} epochs is {place}")
         if self.config["commit"] is None:
             print("note: the commit of this code is unknown: no git, or no checkout of git")
 

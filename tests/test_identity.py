@@ -151,7 +151,7 @@ def test_a_run_of_other_code_is_neither_shown_nor_continued(train, refused, monk
     (dict(optimizer={"state": {}}), "not of this run .KeyError: "),
     (dict(pretrained=None), "not of this run .KeyError: 'pretrained'")])
 def test_a_checkpoint_from_elsewhere_in_a_runs_folder(change, says, train, refused):
-    """... copied by hand: another script's, of other shapes, of another optimizer, without a key."""
+    """... copied by hand: another script's, of other shapes or another optimizer, not whole."""
     path = train(jrd)[0] / "last.pt"
     (path.parent / "result.json").unlink()
     saved = torch.load(path, weights_only=True) | change
@@ -162,8 +162,8 @@ def test_a_checkpoint_from_elsewhere_in_a_runs_folder(change, says, train, refus
 
 
 def test_another_length_is_another_run_and_says_where_the_first_lies(train, photos):
-    """... shorter or longer, of batches or epochs, the longest of several; a run of another seed, α,
-    name or dataset is no first, nor is a folder of another program's, nor a damaged one."""
+    """... shorter or longer, of batches or epochs, the longest of several; a run of another seed,
+    α, name or dataset is no first, nor is a folder of another program's, nor a damaged one."""
     def note(*flags, script=jrd, **how):
         folder, told = train(script, *flags, **how)
         assert told.count("note: another length is another run, which starts anew; ") <= 1
