@@ -347,7 +347,7 @@ def train(cfg):
         {"params": network.alpha.parameters()}], lr=cfg.lr, fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, batches, cfg)
 
-    with common.Run("dml_da", cfg, data, weights) as run:
+    with common.Run("dml_da", cfg, data, weights, cfg.iterations) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         network.eval()
         if start == 0:

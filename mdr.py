@@ -351,7 +351,7 @@ def train(cfg):
                                  fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, batches, cfg)
 
-    with common.Run("mdr", cfg, data, weights) as run:
+    with common.Run("mdr", cfg, data, weights, cfg.iterations) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         network.eval()
         if start == 0:

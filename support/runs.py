@@ -21,6 +21,7 @@ PAPERS = ("jrd", "mdr", "dml_da")
 LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
 NOT_COMPARED = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "images", "dataset",
                 "changed"}
+LENGTH = {"epochs", "iterations"}
 
 
 # ---------------------------------------------------------------------------- what a run is
@@ -53,7 +54,7 @@ def code_of(paper):
 def run_folder(paper, cfg):
     """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`; not the path of a
     file of weights.  UserError: no file system takes a name so long."""
-    parts = [paper, dataset_name(cfg)]
+    parts = [paper, dataset_name(cfg.dataset)]
     for name, value in cfg.changed.items():
         if name != "weights" or value == "random":
             parts.append(name + plain(value).replace(" ", "_"))
@@ -67,8 +68,8 @@ def run_folder(paper, cfg):
     return folder
 
 
-def dataset_name(cfg):
-    return re.sub("[\ud800-\udfff]", "_", Path(cfg.dataset).resolve().name)     # bytes, no text
+def dataset_name(dataset):
+    return re.sub("[\ud800-\udfff]", "_", Path(dataset).resolve().name)         # bytes, no text
 
 
 def differences(old, new):
@@ -109,6 +110,22 @@ def why_other(folder, config):
     return f"with other {', '.join(told)}, made at commit {old.get('commit')}"
 
 
+def of_other_length(folder, config):
+    """The run beside a folder that has a config's settings but for its length, the longest of
+    several -> its number of epochs and its folder, or None."""
+    name, found = dataset_name(config["dataset"]), []
+    for path in sorted(folder.parent.glob(f"*-s{config['seed']}/config.json")):
+        try:
+            old = read_json(path)
+        except (OSError, UserError):                    # of a damaged one nothing is known
+            continue
+        if old.get("paper") == config["paper"] and dataset_name(old["dataset"]) == name:
+            differ = differences(old, config).keys() - {"code"}
+            if differ and differ <= LENGTH:
+                found.append((old["epochs"], path.parent))
+    return max(found, default=None)
+
+
 # ---------------------------------------------------------------------------- its files
 def read_checkpoint(path):
     """A last.pt -> its dict.  UserError unless one of the three scripts wrote it."""
@@ -138,9 +155,10 @@ CHOSEN = {"best on held-out classes": "val R@1", "best on test": "R@1"}
 class Run:
     """One training, a context manager around it: its run_folder with config.json, log.jsonl (a
     line per epoch), last.pt (after every epoch), result.json, and with --val best.pt.  A killed run
-    continues from last.pt.  UserError: the folder holds a run of other settings, images or code."""
+    continues from last.pt.  steps: batches per epoch.  UserError: the folder holds a run of other
+    settings, images or code."""
 
-    def __init__(self, paper, cfg, data, weights):
+    def __init__(self, paper, cfg, data, weights, steps):
         self.cfg, self.paper, self.ks = cfg, paper, [f"R@{k}" for k in cfg.ks]
         self.classes = data.train.present()
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
@@ -155,14 +173,24 @@ class Run:
             if why:
                 raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run "
                                 "beside it, --again in its place")
-        print(f"{paper} on {dataset_name(cfg)} · {cfg.device} ({self.config['processor']}, "
+        print(f"{paper} on {dataset_name(cfg.dataset)} · {cfg.device} ({self.config['processor']}, "
               f"{torch.get_num_threads()} threads) · torch {torch.__version__}")
         for split, (images, classes) in data.counts().items():
             print(f"{split} {images:,} images of {classes:,} classes", end=" · ")
         print(f"{data.shared() or 'none'} of the test classes in train")
-        print(f"backbone {cfg.backbone}, weights {weights[:12]} · {cfg.epochs} epochs, "
-              f"batch {cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
+        print(f"backbone {cfg.backbone}, weights {weights[:12]} · {cfg.epochs} epochs, {steps} "
+              f"batches per epoch, batch {cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
         print(f"into {self.folder}, named by what differs from the preset")
+        if cfg.epochs * steps < 100:
+            raised = "--iterations" if hasattr(cfg, "iterations") else "a smaller --batch"
+            print(f"note: few steps to learn from, {cfg.epochs * steps} in all ({steps} per "
+                  f"epoch): more --epochs, or {raised}, make more")
+        if not (self.folder / "config.json").exists():
+            other = of_other_length(self.folder, self.config)
+            if other:
+                epochs, place = other
+                print("note: another length is another run, which starts anew; the one of "
+                      f"{epochs} epochs is {place}")
         if self.config["commit"] is None:
             print("note: the commit of this code is unknown: no git, or no checkout of git")
 
@@ -192,7 +220,8 @@ class Run:
 
     def restore(self, **states):
         """Load last.pt, if there is one, into states (anything with load_state_dict) -> how many
-        epochs need no training: those of the checkpoint, all of a finished run."""
+        epochs need no training: those of the checkpoint, all of a finished run.  UserError: it is
+        another script's, or of other shapes."""
         self.states, self.result = states, read_json(self.folder / "result.json")
         if self.result:
             print(f"{self.folder} is finished; --again trains it anew")
@@ -200,10 +229,18 @@ class Run:
         path = self.folder / "last.pt"
         if path.exists():
             saved = read_checkpoint(path)
-            for name, state in states.items():
-                if saved[name]:                                         # None: dropped by finish
-                    state.load_state_dict(saved[name])
-            self.history, self.pretrained = saved["history"], saved["pretrained"]
+            advice = f"delete {self.folder} to train anew"
+            if saved["paper"] != self.paper:
+                raise UserError(f"{path} is a checkpoint of {saved['paper']}.py, not of "
+                                f"{self.paper}.py: {advice}")
+            try:
+                for name, state in states.items():
+                    if saved[name]:                                     # None: dropped by finish
+                        state.load_state_dict(saved[name])
+                self.history, self.pretrained = saved["history"], saved["pretrained"]
+            except (KeyError, RuntimeError, TypeError, ValueError) as error:
+                raise UserError(f"{path} is not of this run ({type(error).__name__}: "
+                                f"{reason(error)}): {advice}")
             print(f"continuing {self.folder} after epoch {len(self.history)}")
         self.started = time.perf_counter(), len(self.history)
         return len(self.history)
@@ -284,7 +321,8 @@ class Run:
         write_json(self.folder / "result.json", self.result)            # last: with it all is done
 
     def final_table(self):
-        """Print pretrained backbone, last epoch and the epochs that were chosen."""
+        """Print pretrained backbone, last epoch and the epochs that were chosen, and what must be
+        known to read them."""
         start = "untrained" if self.cfg.weights == "random" else "pretrained"
         rows = {f"{start} backbone": self.result["pretrained backbone"]}
         for name in ("last epoch", *CHOSEN):
@@ -293,6 +331,17 @@ class Run:
                 rows[f"{name} ({row['epoch']})"] = row
         print()
         show(rows, self.cfg.ks)
+        print("best on test is chosen by the test images: never report it")
+        chosen = next(name for name in CHOSEN if name in self.result)
+        metric = CHOSEN[chosen]                         # val R@1 where there is one
+        if self.result[chosen][metric] <= self.result["pretrained backbone"][metric]:
+            print(f"no epoch beats no training by {metric}: search for another --lr with --val 0.2 "
+                  "(docs/running.md)")
+        hits = self.result["last epoch"].get("hits", {})                # older results have none
+        queries = sum(map(len, hits.values()))
+        if 0 < queries < 1000:
+            print(f"{queries} queries are few: R@1 has a standard error of up to "
+                  f"{50 / queries ** 0.5:.2g} points")
 
 
 def show(rows, ks):

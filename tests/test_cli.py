@@ -131,7 +131,8 @@ def test_what_a_training_says_and_leaves(tmp_path, typed, monkeypatch):
     for part in ("jrd on glyphs · cpu", "train 50 images of 10 classes · test 200 images of 10 "
                  "classes · none of the test classes in train",
                  "backbone small, weights a2d35efeb963",
-                 f" · 2 epochs, batch 25, lr 0.0003, tf32\ninto {folder}, ", "pretrained backbone",
+                 " · 2 epochs, 2 batches per epoch, batch 25, lr 0.0003, tf32\n",
+                 f"\ninto {folder}, ", "pretrained backbone",
                  "best on test (", "  seen R@1",
                  "R@1 in ten parts, 95%: [", "d_H by 1-NN, 95%: [", f"run {folder}"):
         assert part in told and not stderr

@@ -14,6 +14,7 @@ import torch
 
 import common
 import jrd
+import mdr
 from conftest import ROOT, edit_settings, left_in, make_folder
 from report import __main__ as report
 from report import judge, prepare, tables
@@ -142,6 +143,45 @@ def test_a_run_of_other_code_is_neither_shown_nor_continued(train, refused, monk
     refused(r"with other weights_sha256 \(there ")
     (folder / "config.json").unlink()
     refused("holds a run without its config.json; --name LABEL")
+
+
+@pytest.mark.parametrize("change, says", [
+    (dict(paper="mdr"), "a checkpoint of mdr.py, not of jrd.py"),
+    (dict(network={"no": torch.ones(1)}), "not of this run .RuntimeError: "),
+    (dict(optimizer={"state": {}}), "not of this run .KeyError: "),
+    (dict(pretrained=None), "not of this run .KeyError: 'pretrained'")])
+def test_a_checkpoint_from_elsewhere_in_a_runs_folder(change, says, train, refused):
+    """... copied by hand: another script's, of other shapes or another optimizer, not whole."""
+    path = train(jrd)[0] / "last.pt"
+    (path.parent / "result.json").unlink()
+    saved = torch.load(path, weights_only=True) | change
+    if change == dict(pretrained=None):
+        del saved["pretrained"]
+    torch.save(saved, path)
+    refused(f"^{path} is {says}.*: delete {path.parent} to train anew$")
+
+
+def test_another_length_is_another_run_and_says_where_the_first_lies(train, photos):
+    """... shorter or longer, of batches or epochs, the longest of several; a run of another seed,
+    α, name or dataset is no first, nor is a folder of another program's, nor a damaged one."""
+    def note(*flags, script=jrd, **how):
+        folder, told = train(script, *flags, **how)
+        assert told.count("note: another length is another run, which starts anew; ") <= 1
+        return folder, re.findall("starts anew; the one of (.*)", told)
+    first, told = note()
+    assert not told and not note()[1]                   # the same again
+    third, told = note("--epochs", "3")
+    assert told == [f"1 epochs is {first}"] and not note("--epochs", "3")[1]
+    for flags in ("--seed 1", "--alpha 0", "--name other"):
+        assert not note("--epochs", "2", *flags.split())[1]
+    assert not note("--epochs", "2", dataset=photos)[1] and not note("--again")[1]
+    mine, broken = first.with_name("mine-s0"), first.with_name("broken-s0")
+    for folder, text in ((mine, '{"epochs": 9}'), (broken, "{")):
+        folder.mkdir()
+        (folder / "config.json").write_text(text)
+    assert note("--epochs", "2")[1] == [f"3 epochs is {third}"]
+    one, told = note("--iterations", "1", script=mdr)
+    assert not told and note("--iterations", "2", script=mdr)[1] == [f"1 epochs is {one}"]
 
 
 def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, refused, tmp_path):

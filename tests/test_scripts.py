@@ -298,6 +298,47 @@ def test_the_figures_of_a_run(script, train):
         assert D0.std() > 0.01 * D0.mean()                                              # U3
 
 
+@pytest.mark.parametrize("script, flags, steps, few", [
+    (jrd, "--epochs 1", 1, "1 in all (1 per epoch): more --epochs, or a smaller --batch, make"),
+    (jrd, "--epochs 10 --batch 4 --eval-every 10", 10, ""),
+    (mdr, "--epochs 9 --iterations 11 --batch 8 --eval-every 9", 11,
+     "99 in all (11 per epoch): more --epochs, or --iterations, make more"),
+    (dml_da, "--epochs 1 --iterations 3 --batch 12", 3, "3 in all (3 per epoch): more --epochs, ")])
+def test_the_header_says_how_many_steps_and_whether_they_are_few(script, flags, steps, few, train):
+    folder, told = train(script, *flags.split())
+    header = told.partition("pretrained")[0]
+    assert f" epochs, {steps} batches per epoch, batch " in header
+    note = "\nnote: few steps to learn from, "
+    assert note + few in header if few else note not in header
+    state = torch.load(folder / "last.pt", weights_only=True)
+    if script is mdr:
+        assert state["network"]["mdr.updates"] == steps * len(state["history"])
+
+
+def test_what_must_be_known_to_read_the_table_stands_below_it(train, monkeypatch):
+    """... of a finished run too: what best on test is not for, whether any epoch beats no training
+    (by the held-out classes where there are some), how far 60 queries tell."""
+    hint = "no epoch beats no training by "
+    error = "60 queries are few: R@1 has a standard error of "
+    real = common.Run.end_epoch
+    for before, after, flags, metric in (
+            (0.5, 0.5, "", "R@1"), (0.5, 0.51, "", None),
+            (0.5, 0.4, "--val 0.2", "val R@1"), (0.4, 0.5, "--val 0.2", None)):
+        def changed(run, epoch, **row):
+            name = "val R@1" if flags else "R@1"        # the other one says the contrary
+            other = "R@1" if flags else "seen R@1"
+            run.pretrained |= {name: before, other: after}
+            real(run, epoch, **row | {name: after, other: before})
+        monkeypatch.setattr(common.Run, "end_epoch", changed)
+        for again in ("--again", "--eval-every=1"):
+            _, told = train(jrd, *flags.split(), again)
+            table = told.partition("\npretrained backbone ")[2]
+            assert "\nbest on test is chosen by the test images: never report it\n" in table
+            assert f"\n{error}up to 6.5 points\n" in table
+            assert (f"\n{hint}{metric}: " in table) == bool(metric) == (hint in table)
+    assert "is finished" in told
+
+
 @pytest.mark.parametrize("script, n", [(mdr, 4), (dml_da, 10), (dml_da, 0)])
 def test_batches_are_those_of_a_look_through_all_labels_per_class(script, n):
     """The plain definition.  Whole classes fill a batch to its last image, fall short, or one is
