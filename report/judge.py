@@ -28,6 +28,7 @@ from support.runs import read_checkpoint, show
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 UNKNOWN = "–"                                           # shown for an image in no sub-folder
+NO_LABEL = {"", "nan", "NaN", "None", "<NA>", "NaT"}    # what astype(str) makes of a missing label
 SIDE, GAP, LINES = 128, 7, 41               # pixels of a sheet's image, around it, of its text
 RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
 OTHER_IMAGES = ("note: these are not the images of the run; figures of classes that trained say "
@@ -134,22 +135,86 @@ def that_did_not_train(rows, trained):
 def load_npz(path, to="cpu"):
     """An .npz of embeddings -> {split: (x, labels)}, x on a device.  UserError if it is not one."""
     embedded, number_of = {}, {}
-    try:
-        with np.load(path) as arrays:
-            splits = {"test": (arrays["embeddings"], arrays["labels"])}
-            if "gallery" in arrays or "gallery_labels" in arrays:
-                splits["gallery"] = arrays["gallery"], arrays["gallery_labels"]
-        for split, (x, kinds) in splits.items():
-            labels = []
-            for kind in kinds.ravel().tolist():
-                name = normalize("NFC", str(kind))
-                labels.append(number_of.setdefault(name, len(number_of)))
-            x = torch.from_numpy(x.astype(np.result_type(x, np.float32)))
-            embedded[split] = x.to(to), torch.tensor(labels)
-    except Exception as error:                  # np.load fails in a dozen ways on a damaged file
-        raise UserError(f"cannot read {path}: {reason(error)}; np.savez writes such files, with "
-                        "embeddings= and labels=")
+    for split, (x, kinds) in read_npz(path).items():
+        labels = [number_of.setdefault(kind, len(number_of)) for kind in kinds]
+        embedded[split] = torch.from_numpy(x).to(to), torch.tensor(labels)
+    for kind in sorted(NO_LABEL & number_of.keys()):
+        print(f"note: {kind!r} is judged as a class; if it stands for a label that is missing, "
+              "leave these rows out")
     return embedded
+
+
+def read_npz(path):
+    """-> {split: (embeddings (n, d) of floats, the names of n classes)}.  UserError: the file, or
+    an array in it, is none that can be judged."""
+    fields = {"test": ("embeddings", "labels")}
+    try:
+        arrays = np.load(path)
+        if isinstance(arrays, np.ndarray):
+            raise UserError("one array, without labels: np.savez(\"e.npz\", embeddings=x, labels=y) "
+                            "writes both into one file")
+        with arrays:
+            if "gallery" in arrays or "gallery_labels" in arrays:
+                fields["gallery"] = "gallery", "gallery_labels"
+            splits = {}
+            for split, (x, labels) in fields.items():
+                splits[split] = points_in(arrays, x), classes_in(arrays, labels)
+            return splits
+    except UserError as error:
+        raise UserError(f"{path}: {error}")
+    except Exception as error:                  # np.load fails in a dozen ways on a damaged file
+        why = reason(error)
+        if "allow_pickle" in why:
+            why = "it is a pickle, which may be code, or no file of NumPy's"
+        raise UserError(f"cannot read {path}: {why}; np.savez writes such files, with embeddings= "
+                        "and labels=")
+
+
+def field_of(arrays, name, advice):
+    """An array of an .npz.  One of Python objects is a pickle, and is not read."""
+    try:
+        return arrays[name]
+    except ValueError as error:
+        if "Object arrays" not in str(error):
+            raise
+        raise UserError(f"{name} are Python objects, which may be code and are not read: write "
+                        f"{advice}")
+
+
+def points_in(arrays, name):
+    """-> (n, d) in float64 if a number needs it, else in float32"""
+    x = field_of(arrays, name, f"np.stack(list({name})).astype(np.float32)")
+    if x.dtype.kind == "c":
+        raise UserError(f"{name} are complex: np.concatenate([x.real, x.imag], 1) has real numbers "
+                        "and the same distances")
+    if x.dtype.kind not in "biuf":
+        raise UserError(f"{name} are no numbers but of type {x.dtype}: write "
+                        f"{name}.astype(np.float32)")
+    if x.dtype.itemsize > 8:                                # torch has no longer ones
+        return x.astype(np.float64)
+    return x.astype(np.result_type(x, np.float32))
+
+
+def classes_in(arrays, name):
+    """-> the names of n classes.  1, 1.0 and "1" are one name; so are texts and their bytes, and
+    the two ways in which Unicode writes an umlaut."""
+    labels = field_of(arrays, name, f"{name}.astype(str), without the rows that have no label")
+    kind, unknown = labels.dtype.kind, 0
+    if kind in "fc":
+        unknown = np.count_nonzero(~np.isfinite(labels))
+    elif kind in "mM":
+        unknown = np.count_nonzero(np.isnat(labels))
+    if unknown:
+        raise UserError(f"{unknown:,} of the {name} are missing or infinite: leave these rows out, "
+                        "of the embeddings too")
+    names = []
+    for label in labels.ravel().tolist():
+        if kind == "f" and label == int(label):
+            label = int(label)
+        elif kind == "S":
+            label = label.decode(errors="surrogateescape")
+        names.append(normalize("NFC", str(label)))
+    return names
 
 
 def save_npz(path, embedded, data):

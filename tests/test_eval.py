@@ -1,5 +1,6 @@
 """eval.py against definitions, hand-worked cases and degenerate embeddings; JRD's Tables 2, 3;
 support/ranks.py, which searches, against distances by differences in float64."""
+import pickle
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,6 +14,7 @@ import jrd
 from eval import (_halves, confidence_interval, generalization_bound, hits_at_k, judge, kmeans,
                   map_at_r, nmi, recall_at_k, stratified_parts)
 from report.judge import load_npz
+from support.files import UserError
 
 
 def exact_places(x, labels, gallery=None, gallery_labels=None):
@@ -349,3 +351,85 @@ def test_labels_may_be_texts(tmp_path):
     embedded = load_npz(tmp_path / "a.npz")
     assert embedded["test"][1].tolist() == [0, 1, 2, 2] and (embedded["test"][0].numpy() == x).all()
     assert embedded["gallery"][1].tolist() == [1, 3] * 2
+
+
+class Code:
+    """What a pickle may do when it is read."""
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was read",)
+
+
+NANS = np.array([0, np.nan, 1, np.nan])
+
+
+@pytest.mark.parametrize("changed, told", [
+    ({"labels": np.array(["owl", None, Code(), 1], object)},
+     "labels are Python objects, which may be code and are not read: write labels.astype(str), "
+     "without the rows that have no label"),
+    ({"gallery": np.eye(4), "gallery_labels": np.array(["a", "b", "a", "b"], object)},
+     "gallery_labels are Python objects, which may be code and are not read: write "
+     "gallery_labels.astype(str)"),
+    ({"embeddings": np.eye(4).astype(object)}, "embeddings are Python objects, which may be code "
+     "and are not read: write np.stack(list(embeddings)).astype(np.float32)"),
+    ({"labels": NANS}, "2 of the labels are missing or infinite: leave these rows out"),
+    ({"labels": np.float16([0, 1, np.inf, 1])}, "1 of the labels are missing or infinite"),
+    ({"gallery": np.eye(4), "gallery_labels": NANS}, "2 of the gallery_labels are missing"),
+    ({"labels": np.array(["2026-01-01", "NaT"] * 2, "M8[D]")}, "2 of the labels are missing"),
+    ({"embeddings": np.eye(4) * 1j}, "embeddings are complex: np.concatenate([x.real, x.imag], 1)"),
+    ({"gallery": np.eye(4) * 1j, "gallery_labels": NANS}, "gallery are complex: np.concat"),
+    ({"embeddings": np.eye(4).astype(str)}, "are no numbers but of type <U32: write "
+     "embeddings.astype(np.float32)"),
+    ({"embeddings": np.eye(4).astype(np.float16).view("V2")}, "no numbers but of type |V2")])
+def test_a_field_that_cannot_be_judged_is_refused_with_what_to_do(changed, told, tmp_path):
+    path = tmp_path / "e.npz"
+    np.savez(path, **{"embeddings": np.eye(4), "labels": [0, 0, 1, 1], **changed})
+    with pytest.raises(UserError) as error:
+        load_npz(path)
+    assert str(error.value).startswith(f"{path}: ") and told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_array_alone_and_a_pickle_are_refused(tmp_path):
+    for name in ("e.npy", "named.npz"):
+        with open(tmp_path / name, "wb") as file:
+            np.save(file, np.eye(4))
+        with pytest.raises(UserError, match='one array, without labels: np.savez."e.npz", embed'):
+            load_npz(tmp_path / name)
+    np.save(tmp_path / "e.npy", np.array([Code()]))
+    (tmp_path / "f.npz").write_bytes(pickle.dumps(Code()))
+    for name in ("e.npy", "f.npz"):
+        with pytest.raises(UserError, match="it is a pickle, which may be code, or no file of Num"):
+            load_npz(tmp_path / name)
+
+
+@pytest.mark.parametrize("change", [
+    lambda x: x.astype(">f4"), np.float16, np.float32, np.float64, np.longdouble, np.int8, np.uint64,
+    np.asfortranarray, lambda x: x > 0], ids=lambda change: getattr(change, "__name__", "type"))
+def test_numbers_of_any_kind_are_embeddings(change, tmp_path):
+    x = change(np.float32([[0, 1], [0, 2], [5, 0], [6, 0]]))
+    np.savez(tmp_path / "e.npz", embeddings=x, labels=[[3], [3], [7], [7]])
+    got, labels = load_npz(tmp_path / "e.npz")["test"]
+    assert got.tolist() == x.tolist() and labels.tolist() == [0, 0, 1, 1]
+    assert got.dtype == (torch.float64 if x.dtype.itemsize > 4 else torch.float32)
+
+
+@pytest.mark.parametrize("labels, gallery_labels", [
+    ([0, 1, 10], [0.0, 1.0, 10.0]), ([0, 1, 10], np.float16([-0.0, 1, 10])),
+    ([0, 1, 10], ["0", "1", "10"]), ([0, 1, 10], np.array([0, 1, 10], ">u8")),
+    (["ä", "b", "c"], [text.encode() for text in "äbc"]), ([0.5, 1, 2], ["0.5", "1", "2"])])
+def test_a_class_is_one_however_its_label_is_written(labels, gallery_labels, tmp_path):
+    """pandas makes a column with an empty cell float: its 1.0 is the 1 of the other."""
+    np.savez(tmp_path / "e.npz", embeddings=np.eye(3), labels=labels, gallery=np.eye(3),
+             gallery_labels=gallery_labels)
+    embedded = load_npz(tmp_path / "e.npz")
+    assert embedded["test"][1].tolist() == embedded["gallery"][1].tolist() == [0, 1, 2]
+
+
+def test_a_text_that_may_stand_for_no_label_is_judged_aloud(tmp_path, capsys):
+    """What astype(str) makes of None and of NaN."""
+    labels = np.array(["owl", None, float("nan"), "owl"], object).astype(str)
+    np.savez(tmp_path / "e.npz", embeddings=np.eye(4), labels=labels)
+    assert load_npz(tmp_path / "e.npz")["test"][1].tolist() == [0, 1, 2, 0]
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("note: 'None' is judged as a class; if it stands for a label that is ")
+    assert second.startswith("note: 'nan' is judged")
