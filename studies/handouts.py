@@ -9,6 +9,7 @@ A diff on a page is a whole unified diff, so that a reader may also copy it into
 keeps its + and - lines.  Of the context it replaces what the script no longer has, from the outside
 inwards; it stops with a message where a - line is gone or a place is no longer unique.
 """
+import itertools
 import re
 import subprocess
 import sys
@@ -86,8 +87,9 @@ def around(hunk, lines):
     UserError if there is no such place."""
     changed = [i for i, line in enumerate(hunk) if line[:1] in ("+", "-")]
     before, after = changed[0], len(hunk) - 1 - changed[-1]     # lines of context
-    for drop in range(max(before, after) + 1):
-        low, high = min(drop, before), len(hunk) - min(drop, after)
+    drops = itertools.product(range(before + 1), range(after + 1))
+    for first, last in sorted(drops, key=sum):                  # as little context as must be
+        low, high = first, len(hunk) - last
         old = [line[1:] for line in hunk[low:high] if not line.startswith("+")]
         at = places(lines, old) if old else []
         if len(at) == 1:

@@ -86,17 +86,17 @@ def test_hunks_are_renewed_when_a_script_has_changed(tmp_path):
     """Lines came above, the context changed: + and - lines stay, git takes the diff again.  A hunk
     whose lines have gone, or stand twice, is refused and named."""
     source = "import a\n\n\ndef f(x):\n    y = 1\n    return y\n\n\ndef g():\n    return 2\n"
-    diff = ("--- a/f.py\n+++ b/f.py\n@@ -5,2 +5,2 @@ def f\n-    y = 1\n+    y = x\n     return y\n"
-            "@@ -9,1 +9,5 @@\n+def h():\n+    return 3\n+\n+\n def g():\n")
+    diff = ("--- a/f.py\n+++ b/f.py\n@@ -4,3 +4,4 @@\n def f(x):\n-    y = 1\n+    y = x\n+    y += 1\n"
+            "     return y\n@@ -9,1 +10,5 @@\n+def h():\n+    return 3\n+\n+\n def g():\n")
     assert handouts.renewed(diff, source) == diff
     moved = "import b\n" + source.replace("return y", "return y + 1")
     renewed = handouts.renewed(diff, moved)
-    assert renewed == (diff.replace("-5,2 +5,2", "-6,2 +6,2").replace("-9,1 +9,5", "-10,1 +10,5")
+    assert renewed == (diff.replace("-4,3 +4,4", "-5,3 +5,4").replace("-9,1 +10,5", "-10,1 +11,5")
                        .replace("return y", "return y + 1"))
     (tmp_path / "f.py").write_text(moved)
     assert "patch does not apply" in handouts.refused(diff, tmp_path)
     applied(renewed, tmp_path)
-    assert (tmp_path / "f.py").read_text() == (moved.replace("y = 1", "y = x").replace(
+    assert (tmp_path / "f.py").read_text() == (moved.replace("y = 1", "y = x\n    y += 1").replace(
         "def g", "def h():\n    return 3\n\n\ndef g"))
     for changed in (source.replace("y = 1", "y = 2"), source + source):
         with pytest.raises(common.UserError, match="stand nowhere, or at several places:\n"):
