@@ -1,6 +1,9 @@
-"""docs/extending.md: its recipes train, its loops run, add what they say, and continue."""
+"""docs/extending.md: its recipes train, its loops run, add what they say, and continue; its diffs
+and those of the lectures are files that git applies."""
 import importlib
 import re
+import shutil
+import subprocess
 import sys
 from unittest.mock import Mock
 
@@ -12,12 +15,14 @@ import torch.nn.functional as F
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
+import common
 import dml_da
 import jrd
 import mdr
 import support
 from conftest import (B, INDICES, LABELS, LONG, POSITIVE, ROOT, TRIPLETS, agrees, left_in,
                       points)
+from studies import handouts
 
 NEW, OWN = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").split(
     "## In your own training")
@@ -29,29 +34,17 @@ SAVE, RESTORE = BLOCKS[-2:]
 CLASSES = 6
 
 
-def patched(source, diff):
-    """A file as one of the page's diffs leaves it; what the diff names there is in it once"""
-    for hunk in diff.split("@@\n"):
-        lines = hunk.splitlines(keepends=True)
-        old = "".join(line[1:] or line for line in lines if not line.startswith("+"))
-        new = "".join(line[1:] or line for line in lines if not line.startswith("-"))
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    return source
-
-
 @pytest.fixture
 def extended(tmp_path, monkeypatch):
     """The three scripts and common.py with every recipe of the page, and its example of a test."""
-    files = ("dml_da", "mdr", "dml_da", "jrd", "support/backbones")
-    diffs = re.findall(r"```diff\n(.*?)```", NEW, re.DOTALL)
     (tmp_path / "support").mkdir()
-    for name, diff in zip(files, diffs, strict=True):
-        path = tmp_path / f"{name}.py"
-        before = path if path.exists() else ROOT / f"{name}.py"
-        path.write_text(patched(before.read_text(encoding="utf-8"), diff), encoding="utf-8")
-        lines = path.read_text(encoding="utf-8").splitlines()
-        assert max(map(len, lines)) <= 100, name
+    for handout in handouts.handouts():
+        if handout.page.name == "extending.md":
+            path = tmp_path / handout.changes
+            if not path.exists():
+                shutil.copy(ROOT / handout.changes, path)
+            applied(handout.diff, tmp_path)
+            assert max(map(len, path.read_text(encoding="utf-8").splitlines())) <= 100, path
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(support, "__path__", [str(tmp_path / "support"), *support.__path__])
     monkeypatch.delattr(support, "backbones")
@@ -61,6 +54,56 @@ def extended(tmp_path, monkeypatch):
     return {name: importlib.import_module(name) for name in names}
 
 
+# ---------------------------------------------------------------------------- diffs for a class
+def applied(diff, folder):
+    """`git apply` a diff in a folder, and nothing else."""
+    git = subprocess.run(["git", "apply", "-"], input=diff.encode(), cwd=folder,
+                         capture_output=True)
+    assert (git.returncode, git.stderr.decode()) == (0, "")
+
+
+def test_each_diff_of_the_pages_applies_as_it_stands(tmp_path, typed):
+    """From the files that a teacher hands out, to a copy of the script, at the one place that the
+    diff's lines have there: in the file as it would be with the hunks' numbers of today."""
+    written = typed("studies/handouts.py", "write", tmp_path / "handouts")
+    assert written[0] == 0 and written[1].count("\n") == 11, written
+    (tmp_path / "support").mkdir()
+    for handout in handouts.handouts():
+        path, diff = tmp_path / handout.changes, tmp_path / "handouts" / handout.name
+        source = (ROOT / handout.changes).read_text(encoding="utf-8")
+        results = []
+        for text in (diff.read_text(encoding="utf-8"), handouts.renewed(handout.diff, source)):
+            path.write_text(source, encoding="utf-8")
+            applied(text, tmp_path)
+            results.append(path.read_text(encoding="utf-8"))
+            assert handouts.refused(text, tmp_path), "applies twice"
+        assert results[0] == results[1] != source
+        compile(results[0], handout.changes, "exec")
+    assert typed("studies/handouts.py", "check")[1].count("applies") == 11
+
+
+def test_hunks_are_renewed_when_a_script_has_changed(tmp_path):
+    """Lines came above, the context changed: + and - lines stay, git takes the diff again.  A hunk
+    whose lines have gone, or stand twice, is refused and named."""
+    source = "import a\n\n\ndef f(x):\n    y = 1\n    return y\n\n\ndef g():\n    return 2\n"
+    diff = ("--- a/f.py\n+++ b/f.py\n@@ -4,3 +4,4 @@ def f\n def f(x):\n-    y = 1\n+    y = x\n+    y += 1\n"
+            "     return y\n@@ -9,1 +10,5 @@\n+def h():\n+    return 3\n+\n+\n def g():\n")
+    assert handouts.renewed(diff, source) == diff
+    moved = "import b\n" + source.replace("return y", "return y + 1")
+    renewed = handouts.renewed(diff, moved)
+    assert renewed == (diff.replace("-4,3 +4,4", "-5,3 +5,4").replace("-9,1 +10,5", "-10,1 +11,5")
+                       .replace("return y", "return y + 1"))
+    (tmp_path / "f.py").write_text(moved)
+    assert "patch does not apply" in handouts.refused(diff, tmp_path)
+    applied(renewed, tmp_path)
+    assert (tmp_path / "f.py").read_text() == (moved.replace("y = 1", "y = x\n    y += 1").replace(
+        "def g", "def h():\n    return 3\n\n\ndef g"))
+    for changed in (source.replace("y = 1", "y = 2"), source + source):
+        with pytest.raises(common.UserError, match="stand nowhere, or at several places:\n"):
+            handouts.renewed(diff, changed)
+
+
+# ---------------------------------------------------------------------------- recipes
 def test_the_recipes_of_the_page_train(extended, train, tmp_path):
     """Literally: a regularizer, a loss in each script, a backbone from a file of weights."""
     weights = tmp_path / "mynet.pth"
