@@ -43,22 +43,15 @@ def hits_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
         if k != int(k) or k < 1:
             raise ValueError(f"K must be whole and at least 1, not {k}")
     sets = _usable(embeddings, labels, gallery, gallery_labels)
-    places = ranks.first_places(*sets)
+    places = ranks.first_places(*sets, ks)
     return {k: places <= k for k in ks}
 
 
 def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives,
     P(i) the precision among its i nearest, rel(i) whether the i-th nearest is a positive."""
-    sets, precisions = _usable(embeddings, labels, gallery, gallery_labels), []
-    for d, positive in ranks.distances(*sets):
-        R = positive.sum(1, keepdim=True)
-        nearest = d.topk(int(R.max()), largest=False).indices
-        i = torch.arange(1, nearest.shape[1] + 1, device=d.device)
-        relevant = positive.gather(1, nearest) & (i <= R)
-        P = relevant.cumsum(1) / i.double()
-        precisions.append((P * relevant).sum(1) / R[:, 0].clamp(min=1))
-    return torch.cat(precisions).mean().item()
+    sets = _usable(embeddings, labels, gallery, gallery_labels)
+    return ranks.precisions(*sets)[1].mean().item()
 
 
 def _positives(x, labels, bank, bank_labels):
