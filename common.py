@@ -23,7 +23,7 @@ from support.command_line import Parser, cores, main, number, refuse_idle, setti
 from support.datasets import Data, Split, iterations_for, load_dataset, need_pairs, split_of
 from support.files import NonFiniteLoss, UserError, reason
 from support.glyphs import SMALL_TRANSFORMS
-from support.images import read_ahead
+from support.images import ByPillow, on_tensors, read_ahead
 from support.ranks import float32_products
 from support.runs import Run, read_checkpoint
 

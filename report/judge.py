@@ -23,7 +23,7 @@ from support.command_line import (SHARED, Parser, device, main, number, output, 
 from support.files import UserError, atomic, listed, reason
 from support.images import ImageFiles
 from support.layouts import of_papers
-from support.photos import Folder, decode, identity
+from support.photos import Folder, decode, identity, shown
 from support.runs import read_checkpoint, show
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
@@ -303,7 +303,7 @@ def draw_sheet(path, answers):
             line, *more = textwrap.wrap(kind, 16) or [""]       # a name of blanks
             if more:
                 line += "…"
-            tile = ImageOps.pad(decode(source), (SIDE, SIDE), color="white")
+            tile = ImageOps.pad(shown(source), (SIDE, SIDE), color="white")
             tile = ImageOps.expand(tile, 3, colour)
             tile = ImageOps.expand(tile, (GAP, GAP, GAP, LINES), "white")
             ImageDraw.Draw(tile).text((GAP, SIDE + 15), f"{line}\n{below}", colour, font)

@@ -7,18 +7,42 @@ from dataclasses import dataclass
 import numpy as np
 import PIL.Image
 import torch
-from torchvision.transforms.v2.functional import pil_to_tensor
+import torchvision
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2.functional import pil_to_tensor, resize, to_pil_image
 from tqdm import tqdm
 
 from support.command_line import cores
 from support.files import UserError, atomic, digest, lock
 
 
+class ByPillow(torch.nn.Module):
+    """A transform whose pixels Pillow computes.  uint8 (3, h, w) -> uint8 (3, h', w')"""
+
+    def __init__(self, transform):
+        super().__init__()
+        self.transform = transform
+
+    def forward(self, image):
+        return pil_to_tensor(self.transform(to_pil_image(image)))
+
+
+def on_tensors(transform):
+    """A transform that resizes with Lanczos -> itself, or ByPillow where torchvision has no Lanczos
+    on tensors (before 0.27).  The two differ by at most 2 of 255 in a pixel."""
+    try:
+        resize(torch.zeros(3, 4, 4, dtype=torch.uint8), [2, 2], InterpolationMode.LANCZOS)
+    except (NotImplementedError, ValueError):
+        return ByPillow(transform)
+    return transform
+
+
+# ---------------------------------------------------------------------------- files
 @dataclass
 class ImageFiles:
     """Indexable images from files."""
     paths: list
-    prefix: object              # the deterministic part of a transform, applied by PIL; or None
+    prefix: object              # the deterministic part of a transform; or None
     decode: object              # photos.decode, or decode_as_stored
     faults: set = None          # where given, indices of images that cannot be read: None, a line
 
@@ -27,7 +51,7 @@ class ImageFiles:
 
     def __getitem__(self, i):
         try:
-            image = self.decode(self.paths[i])
+            image = self.decode(self.paths[i])          # uint8 (3, h, w)
         except UserError as error:
             if self.faults is None:
                 raise
@@ -36,7 +60,7 @@ class ImageFiles:
             return None
         if self.prefix:
             image = self.prefix(image)
-        return pil_to_tensor(image)
+        return image.movedim(0, 2).contiguous().movedim(2, 0)   # in memory as the cache has it
 
 
 def read_ahead(images, size, threads):
@@ -53,14 +77,14 @@ def read_ahead(images, size, threads):
 
 
 # ---------------------------------------------------------------------------- the cache
-CACHE_FORMAT = 5
+CACHE_FORMAT = 6
 
 
 class CachedImages:
     """Indexable images from a cache file; whole: all as one tensor (n, 3, h, w)."""
 
     def __init__(self, path):
-        images = np.load(path, mmap_mode="c")        # (n, h, w, 3), as PIL has them
+        images = np.load(path, mmap_mode="c")        # (n, h, w, 3)
         self.path, self.whole = path, torch.from_numpy(images).movedim(3, 1)
         self.split = self.whole.split
 
@@ -76,11 +100,12 @@ class CachedImages:
 
 def cache_images(files, place, sources):
     """ImageFiles -> CachedImages of a file that is built first where need be.  place: its path
-    but for the end of its name, which tells the transform, the version of PIL and `sources`, a
-    digest of the image files; a cache of other sources is deleted, and so is what killed builds
-    left.  Where a file system has no locks, two processes may both build it, each under a name of
-    its own."""
-    name = f"{place.name}-{digest(CACHE_FORMAT, files.prefix, PIL.__version__)[:12]}"
+    but for the end of its name, which tells the transform, the versions of what decodes and resizes
+    and `sources`, a digest of the image files; a cache of other sources is deleted, and so is what
+    killed builds left.  Where a file system has no locks, two processes may both build it, each
+    under a name of its own."""
+    versions = PIL.__version__, torchvision.__version__, torch.__version__
+    name = f"{place.name}-{digest(CACHE_FORMAT, files.prefix, *versions)[:12]}"
     path = place.with_name(f"{name}-{sources}.npy")
     try:
         if not path.exists():

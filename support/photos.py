@@ -1,11 +1,11 @@
 """Photos of one's own: how they are decoded, and what a folder of them means.
 
-    decode(photo)               as a viewer shows it
+    decode(photo)               uint8 (3, h, w) as a viewer shows it; shown(photo) as a PIL image
     Folder(path)                its images, each with its part (train, test, ...) and its class
     Folder.splits(), .judged()  what trains and what tests; what a trained network is judged by
 
 Training, check, eval.py and --query read a folder by this Folder.  Images are handed on as
-{path: class}; of all this the papers' datasets have files_below and decode_as_stored alone.
+{path: class}; of all this the papers' datasets have decode_as_stored alone.
 """
 import collections
 import contextlib
@@ -19,11 +19,22 @@ from unicodedata import normalize
 
 import numpy as np
 import PIL.Image
+import torch
 from PIL import ImageCms, ImageOps
 from torchvision.datasets.folder import IMG_EXTENSIONS
+from torchvision.transforms.v2.functional import pil_to_tensor
 
 from support.files import UserError, digest, listed
 
+try:
+    from torchvision.io import ImageReadMode, decode_image
+except ImportError:     # torchvision 0.29 calls them deprecated; without them Pillow decodes all
+    decode_image = None
+
+# Formats; MPO: JPEGs of phones.  No PNG: a damaged one ends the process (torchvision 0.29.1:
+# segmentation fault; tests/test_decoding.py), and a whole one gains a seventh of its time.
+BY_TORCHVISION = ("JPEG", "MPO", "WEBP")
+ORIENTATION = 0x0112                                    # a tag of EXIF
 LONGEST = 100           # times the shorter side: jrd.py resizes that, whatever becomes of the other
 IMAGES = (*IMG_EXTENSIONS, ".jpe", ".jfif", ".gif", ".jp2", ".avif")    # names of photos end so
 LITTER = {  # of Macs, network disks and Windows, beside names that begin with a dot
@@ -50,37 +61,92 @@ def opened(photo):
 
 
 def decode_as_stored(photo):
-    """A photo -> an RGB PIL image as it is stored, as the papers' authors read theirs."""
+    """A photo -> uint8 RGB (3, h, w) as it is stored, as the papers' authors read theirs by
+    Pillow's convert("RGB").  UserError: it cannot be read."""
     with opened(photo) as image:
-        return image.convert("RGB")
+        pixels = _by_torchvision(image)
+        if pixels is None:
+            pixels = pil_to_tensor(image.convert("RGB"))
+        return pixels
 
 
 def decode(photo):
+    """A photo -> uint8 RGB (3, h, w) of the pixels of shown(photo).  UserError: it cannot be read,
+    or is a strip (LONGEST), before memory is taken for its pixels."""
+    with opened(photo) as image:
+        _refuse_what_has_no_look(image)
+        pixels = None
+        if "icc_profile" not in image.info and _is_upright(image):
+            pixels = _by_torchvision(image)
+        if pixels is None:
+            pixels = pil_to_tensor(_as_shown(image))
+        return pixels
+
+
+def shown(photo):
     """A photo -> an RGB PIL image as a viewer shows it: upright, transparent parts on white, 16-bit
     grey scaled to 8 bits, in the colours of its profile.  A broken tag or profile is left aside.
-    UserError: it cannot be read, or is a strip (LONGEST), before memory is taken for its pixels."""
+    UserError as of decode."""
     with opened(photo) as image:
-        if image.mode in ("I", "F"):
-            raise ValueError(f"mode {image.mode} does not say what is white; save 8 or 16 bits")
-        if max(image.size) > LONGEST * min(image.size):
-            raise ValueError(f"{image.width:,} × {image.height:,} pixels; one side may be at most "
-                             f"{LONGEST} times as long as the other")
-        image.load()                                    # turns a TIFF by its tag
-        profile = image.info.get("icc_profile")
-        with contextlib.suppress(Exception):            # broken tags of any kind
-            ImageOps.exif_transpose(image, in_place=True)
-        if image.mode.startswith("I;16"):
-            image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-        mode = {"L": "L", "LA": "L", "CMYK": "CMYK"}.get(image.mode, "RGB")
-        if image.has_transparency_data:
-            white = PIL.Image.new("RGBA", image.size, "white")
-            image = PIL.Image.alpha_composite(white, image.convert("RGBA"))
-        with contextlib.suppress(Exception):    # a broken profile, a Pillow without littlecms
-            own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-            if not str(own.profile.profile_description).startswith("sRGB IEC61966"):
-                return ImageCms.profileToProfile(image.convert(mode), own,
-                                                 ImageCms.createProfile("sRGB"), outputMode="RGB")
-        return image.convert("RGB")
+        _refuse_what_has_no_look(image)
+        return _as_shown(image)
+
+
+def _refuse_what_has_no_look(image):
+    if image.mode in ("I", "F"):
+        raise ValueError(f"mode {image.mode} does not say what is white; save 8 or 16 bits")
+    if max(image.size) > LONGEST * min(image.size):
+        raise ValueError(f"{image.width:,} × {image.height:,} pixels; one side may be at most "
+                         f"{LONGEST} times as long as the other")
+
+
+def _is_upright(image):
+    with contextlib.suppress(Exception):            # broken tags of any kind
+        return image.getexif().get(ORIENTATION, 1) == 1
+    return False
+
+
+def _as_shown(image):
+    image.load()                                    # turns a TIFF by its tag
+    profile = image.info.get("icc_profile")
+    with contextlib.suppress(Exception):            # broken tags of any kind
+        ImageOps.exif_transpose(image, in_place=True)
+    if image.mode.startswith("I;16"):
+        image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    mode = {"L": "L", "LA": "L", "CMYK": "CMYK"}.get(image.mode, "RGB")
+    if image.has_transparency_data:
+        white = PIL.Image.new("RGBA", image.size, "white")
+        image = PIL.Image.alpha_composite(white, image.convert("RGBA"))
+    with contextlib.suppress(Exception):    # a broken profile, a Pillow without littlecms
+        own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if not str(own.profile.profile_description).startswith("sRGB IEC61966"):
+            return ImageCms.profileToProfile(image.convert(mode), own,
+                                             ImageCms.createProfile("sRGB"), outputMode="RGB")
+    return image.convert("RGB")
+
+
+def _by_torchvision(image):
+    """A PIL image, of which no more than the header is read -> the pixels of its convert("RGB") by
+    torchvision, in two thirds of the time (benchmarks/decoding.py); or None where they may differ.
+
+    tests/test_decoding.py holds that they are the same.  What torchvision refuses, Pillow decides.
+    Pillow has looked at the header: what kind of file it is, whatever its name, that its pixels
+    fit into memory, and what a viewer must know.
+    """
+    if image.format not in BY_TORCHVISION or image.mode not in ("L", "RGB"):
+        return None
+    if decode_image is None or image.has_transparency_data:
+        return None
+    place = image.fp.tell()
+    image.fp.seek(0)
+    data = bytearray(image.fp.read())
+    image.fp.seek(place)
+    try:
+        pixels = decode_image(torch.frombuffer(data, dtype=torch.uint8), ImageReadMode.RGB)
+    except Exception:                       # a file cut off; a kind that its libraries cannot read
+        return None
+    if pixels.shape == (3, image.height, image.width):
+        return pixels
 
 
 def pictures_in(photo):

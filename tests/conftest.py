@@ -146,3 +146,15 @@ def make_folder(root, sizes, side=40, seed=0, suffix=".png"):
             image = Image.fromarray((colour + noise).astype(np.uint8))
             image.save(root / f"class{c:02}" / f"{i}{suffix}")
     return root
+
+
+def photograph(height, width, seed=0):
+    """Pixels as of a photograph, uint8 (height, width, 3): smooth shapes, edges, noise."""
+    draw = np.random.RandomState(seed)
+    y, x = np.mgrid[:height, :width] / 40
+    values = np.zeros((height, width, 3))
+    for a, b, phase in draw.uniform(-2, 2, (9, 3)):
+        wave = np.sin(a * x + b * y + 9 * phase)
+        values += np.where(wave > phase / 2, wave, -1)[..., None] * draw.uniform(-1, 1, 3)
+    values = 128 + 40 * values + draw.normal(0, 6, values.shape)
+    return values.clip(0, 255).astype(np.uint8)

@@ -312,8 +312,8 @@ def without_locks(path, timeout=-1):
 def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, capfd):
     """Three processes: one builds and the others wait.  Or their locks do not reach each other, as
     on two machines: then each reads whole images, while the others replace the file."""
-    real = images.pil_to_tensor
-    monkeypatch.setattr(images, "pil_to_tensor", lambda image: time.sleep(0.02) or real(image))
+    real = photos.pil_to_tensor
+    monkeypatch.setattr(photos, "pil_to_tensor", lambda image: time.sleep(0.02) or real(image))
     if not locks:
         monkeypatch.setattr(images, "lock", without_locks)
     want = [*files()]

@@ -17,8 +17,8 @@ import jrd
 import mdr
 from conftest import each_script, left_in, make_folder
 from report import figures, judge, prepare
-from support import glyphs
-from support.photos import Folder, decode, decode_as_stored
+from support import glyphs, photos
+from support.photos import Folder, decode, decode_as_stored, shown
 
 
 # ---------------------------------------------------------------------------- train/ and test/
@@ -225,7 +225,7 @@ def test_check_says_which_files_hold_several_images(tmp_path, typed):
         name = str(folder / kind)
         pages[0].save(name, save_all=True, append_images=pages[1:])
         told.append(f"{name} (3)")
-        np.testing.assert_allclose(np.asarray(decode(name))[20, 20], (255, 0, 0), atol=4)
+        np.testing.assert_allclose(pixels(name)[20, 20], (255, 0, 0), atol=4)
     pages[0].save(folder / "class03" / "a.jpg", "MPO", save_all=True, append_images=pages[1:])
     status, out, _ = typed("common.py", "check", folder)
     assert status == 0 and out.startswith(
@@ -282,13 +282,22 @@ PHOTOS = {  # file: what is saved, what is seen
     "grey cut-out.png": (CUT_OUT[..., [0, 3]], ON_WHITE[..., 0])}
 
 
+def pixels(photo, decode=decode):
+    """(h, w, 3), the same of a PIL image for people and of a tensor for the network"""
+    tensor = decode(photo)
+    assert tensor.dtype == torch.uint8
+    if decode is not decode_as_stored:
+        np.testing.assert_array_equal(tensor.movedim(0, 2), shown(photo))
+    return tensor.movedim(0, 2).numpy()
+
+
 @pytest.mark.parametrize("file", PHOTOS)
 def test_a_photo_is_what_a_viewer_shows(file, tmp_path):
     stored, seen = PHOTOS[file]
     Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / file)
     if seen.ndim == 2:
         seen = np.stack([seen] * 3, 2)
-    np.testing.assert_array_equal(decode(tmp_path / file), seen)
+    np.testing.assert_array_equal(pixels(tmp_path / file), seen)
 
 
 @pytest.mark.parametrize("file, stored", [
@@ -301,7 +310,7 @@ def test_a_photo_is_upright(file, stored, tmp_path):
         wanted += side, side[:, ::-1], side[::-1, ::-1], side[::-1]
     for exif[0x0112], want in enumerate(wanted, 1):
         image.save(tmp_path / file, exif=exif)
-        np.testing.assert_array_equal(decode(tmp_path / file), want)
+        np.testing.assert_array_equal(pixels(tmp_path / file), want)
 
 
 @pytest.mark.parametrize("file, turn, size", [
@@ -314,7 +323,7 @@ def test_a_broken_tag_costs_the_tag(file, turn, size, tmp_path):
             ">HHI4s HHIHxx HHII 4x", 0x010F, 7, 4, b"\xff" * 4,     # a text that is bytes
             0x0112, 3, 1, turn, 0x9201, 7, 4, 1)                    # a fraction that is bytes
     Image.fromarray(GREY).save(tmp_path / file, exif=b"Exif\0\0" + tags)
-    assert decode(tmp_path / file).size == size
+    assert pixels(tmp_path / file).shape == (*size[::-1], 3)
 
 
 def test_a_photo_has_the_colours_of_its_profile(tmp_path):
@@ -324,13 +333,13 @@ def test_a_photo_has_the_colours_of_its_profile(tmp_path):
     stored = np.ascontiguousarray(COLOURS[..., :3])
     for profile, want in ((swapped, stored[..., ::-1]), (b"damaged", stored)):
         Image.fromarray(stored).save(tmp_path / "a.png", icc_profile=profile)
-        np.testing.assert_array_equal(decode_as_stored(tmp_path / "a.png"), stored)
-        np.testing.assert_allclose(decode(tmp_path / "a.png"), want, atol=2)
+        np.testing.assert_array_equal(pixels(tmp_path / "a.png", decode_as_stored), stored)
+        np.testing.assert_allclose(pixels(tmp_path / "a.png"), want, atol=2)
 
 
 def test_what_cannot_be_shown_is_refused(tmp_path):
     Image.new("F", (4, 4)).save(tmp_path / "a.tif")
-    assert decode_as_stored(tmp_path / "a.tif").size == (4, 4)
+    assert decode_as_stored(tmp_path / "a.tif").shape == (3, 4, 4)
     message = "cannot read the image .*a.tif: mode F does not say what is white"
     with pytest.raises(common.UserError, match=message):
         decode(tmp_path / "a.tif")
@@ -342,14 +351,15 @@ def test_a_strip_is_refused_before_memory_is_taken_for_it(size, suffix, tmp_path
     """With its shorter side resized to 256 one of 20,000 × 1 would take 3.9 GB."""
     strip = tmp_path / f"a{suffix}"
     Image.new("RGB", size).save(strip)
-    assert decode_as_stored(strip).size == size             # the papers have none
+    assert decode_as_stored(strip).shape == (3, *size[::-1])        # the papers have none
     monkeypatch.setattr(ImageFile.ImageFile, "load", pytest.fail)
+    monkeypatch.setattr(photos, "decode_image", pytest.fail)
     message = f"a{suffix}: {size[0]:,} × {size[1]:,} pixels; one side may be at most 100 times as"
     with pytest.raises(common.UserError, match=message):
         decode(strip)
     monkeypatch.undo()
     Image.new("RGB", (2000, 20)).save(strip)
-    assert decode(strip).size == (2000, 20)
+    assert decode(strip).shape == (3, 20, 2000)
 
 
 def test_a_strip_is_a_line_wherever_photos_are_used(train, typed, tmp_path):
