@@ -327,7 +327,7 @@ def test_nmi_of_other_starts_stands_beside_it_if_a_run_has_it(out, report, writt
     assert with_it == ["**60.0 ± 0.0**", "**62.0 ± 2.8**", "**7.0 ± 1.4**"]
     cell = cells["I", "DML-DA contrastive", "NMI, mean of starts"]
     assert float(cell["ours"]) == pytest.approx(62)
-    head, _, with_it, without, *_ = table_rows(report()[1])
+    head, _, without, with_it, *_ = table_rows(report()[1])
     at = head.index("NMI")
     assert head[at:at + 3] == ["NMI", "... mean of starts", "... range of starts"]
     assert with_it[at:at + 3] == ["60.0 ± 0.0", "62.0 ± 2.8", "7.0 ± 1.4"]
