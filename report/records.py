@@ -17,7 +17,8 @@ from pathlib import Path
 from support.files import UserError
 from support.runs import read_json
 
-PERCENT = re.compile(r"(seen |val )?R@\d+(, l2-normalized)?|NMI|MAP@R")
+PERCENT = re.compile(r"(seen |val )?R@\d+(, l2-normalized)?|NMI(, (mean|range) of starts)?|MAP@R")
+STARTS = "NMI, mean of starts", "NMI, range of starts"      # of k-means; older runs have one start
 INTERVAL = re.compile("R@|lambda|d_H|H-div")    # in result.json [mean, half-width]
 NAMES_IN_RUNS = {"R@1 (fraction)": "R@1", "lambda_NN": "lambda", "H-divergence_NN": "d_H"}
 
@@ -66,10 +67,14 @@ class Folder:
 
 
 def in_paper_units(row):
-    """The numbers of a log's or result's row: shares in %, of an interval the mean, other lists
-    one by one."""
+    """The numbers of a log's or result's row: shares in %, of an interval the mean, of NMI by start
+    mean and range, other lists one by one."""
     figures = {}
     for metric, value in row.items():
+        if metric == "NMI by start" and value:
+            mean, spread = sum(value) / len(value), max(value) - min(value)
+            figures |= zip(STARTS, (100 * mean, 100 * spread))
+            continue
         if isinstance(value, list) and INTERVAL.match(metric):
             value = value[0]
         if isinstance(value, list):

@@ -9,7 +9,8 @@ import numpy as np
 
 from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, cells
-from report.records import PERCENT, folders_of, gains, pivot, read_lines, reading, seeds_of
+from report.records import (PERCENT, STARTS, folders_of, gains, pivot, read_lines, reading,
+                            seeds_of)
 from support.files import UserError
 from support.layouts import of_papers
 from support.runs import differences
@@ -21,7 +22,9 @@ COLUMNS = cells("""
     pretrained             | pretrained backbone | R@1
     seen R@1               | last epoch          | seen R@1
     MAP@R                  | last epoch          | MAP@R
-    NMI                    | last epoch          | NMI""")     # of all runs: head, part, metric
+    NMI                    | last epoch          | NMI
+    ... mean of starts     | last epoch          | NMI, mean of starts
+    ... range of starts    | last epoch          | NMI, range of starts""")  # head, part, metric
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
 
 
@@ -148,6 +151,9 @@ def paper_table(rows):
     experiment, dataset, table = EXPERIMENTS[rows[0].key], rows[0].dataset, pivot(figures_of(rows))
     metrics = dict.fromkeys(entry["metric"] for row in rows for entry in published(row))
     metrics = [*(metrics or experiment.columns), *experiment.beside]
+    if "NMI" in metrics:
+        place = metrics.index("NMI") + 1
+        metrics[place:place] = [metric for metric in STARTS if has(table, metric)]
     if dataset == "glyphs":
         metrics = [metric for metric in metrics if not re.match(r"R@\d\d", metric)]
     lines, csv_rows = [["", "", *metrics]], []
@@ -170,6 +176,11 @@ def paper_table(rows):
     return markdown(lines), csv_rows
 
 
+def has(table, metric):
+    """Whether a pivot has a metric of the last epoch in any row"""
+    return any(values and key[1:] == ("last epoch", metric) for key, values in table.items())
+
+
 def pair_table(rows):
     """R@1 of some rows and of their baselines, seed by seed, and the gain -> Markdown"""
     table = pivot(figures_of(rows))
@@ -186,12 +197,16 @@ def pair_table(rows):
 # ---------------------------------------------------------------------------- whatever was run
 def table(runs):
     """Every finished run of a folder as Markdown, a row per setting."""
-    lines = [["run", "seeds", *(head for head, _, _ in COLUMNS), "code"]]
-    for name, folders in folders_of(runs).items():
-        figures = pivot((name, seed, run.figures) for seed, run in folders.items())
+    settings = folders_of(runs)
+    figures = pivot((name, seed, run.figures) for name, folders in settings.items()
+                    for seed, run in folders.items())
+    columns = [column for column in COLUMNS
+               if column[2] not in STARTS or has(figures, column[2])]
+    lines = [["run", "seeds", *(head for head, _, _ in columns), "code"]]
+    for name, folders in settings.items():
         codes = {str(run.config.get("code")) for run in folders.values()}
         line = [name, str(len(folders))]
-        for _, part, metric in COLUMNS:
+        for _, part, metric in columns:
             line.append(spread(figures[name, part, metric].values()))
         lines.append([*line, ", ".join(sorted(codes))])
     return f"""{markdown(lines)}

@@ -349,12 +349,17 @@ def show(rows, ks):
     measured, metrics, width = {}, [], max(map(len, rows))
     for row in rows.values():
         measured |= row
-    for metric in [*(f"R@{k}" for k in ks), "MAP@R", "NMI", "seen R@1", "val R@1"]:
+    names = ["MAP@R", "NMI", "NMI by start", "seen R@1", "val R@1"]
+    for metric in [*(f"R@{k}" for k in ks), *names]:
         if metric in measured:
             metrics.append(metric)
-    print_row(" " * width, metrics, metrics)
+    heads = list(metrics)
+    if "NMI by start" in measured:
+        starts = len(measured["NMI by start"])
+        heads[metrics.index("NMI by start")] = f"NMI of {starts} starts"
+    print_row(" " * width, heads, heads)
     for name, row in rows.items():
-        print_row(f"{name:<{width}}", metrics, [percent(row, metric) for metric in metrics])
+        print_row(f"{name:<{width}}", heads, [percent(row, metric) for metric in metrics])
     for trap, effect in (("queries without a positive", "count as misses"),
                          ("queries with positives alone", "cannot miss"),
                          ("queries in the gallery", "find themselves")):
@@ -363,7 +368,13 @@ def show(rows, ks):
 
 
 def percent(row, metric):
-    return f"{100 * row[metric]:.1f}" if metric in row else "–"
+    """A share in %, of several their mean and [lowest, highest]"""
+    if metric not in row:
+        return "–"
+    if isinstance(row[metric], list):
+        values = 100 * torch.tensor(row[metric])
+        return f"{values.mean():.1f} [{values.min():.1f}, {values.max():.1f}]"
+    return f"{100 * row[metric]:.1f}"
 
 
 def print_row(name, columns, cells):

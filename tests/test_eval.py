@@ -1,6 +1,7 @@
 """eval.py against definitions, hand-worked cases and degenerate embeddings; JRD's Tables 2, 3;
 support/ranks.py, which searches, against distances by differences in float64."""
 import pickle
+import re
 from unittest.mock import Mock
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import jrd
 from eval import (_halves, confidence_interval, generalization_bound, hits_at_k, judge, kmeans,
-                  map_at_r, nmi, recall_at_k, stratified_parts)
+                  map_at_r, nmi, nmi_by_start, recall_at_k, stratified_parts)
 from report.judge import load_npz
 from support.files import UserError
 
@@ -234,6 +235,23 @@ def test_nmi_is_the_formula():
     assert nmi([0] * 4, [0, 0, 1, 1]) == 0 and nmi([0, 0], [1, 1]) == 1
 
 
+def test_what_other_starts_give_is_printed_beside_the_first(tmp_path, typed):
+    """By hand: 0, 1 and 9 on a line, k = 2.  A start at 0 and 1 sends 9 to the latter's cluster,
+    {0}, {1, 9}, whose centre, 5, keeps 9 alone in the second round; one at 0 and 9, or 1 and 9,
+    has {0, 1}, {9} at once.  So each start ends there.  Of 12 points of 3 classes it depends."""
+    x = np.array([[0.0], [1.0], [9.0]])
+    assert nmi_by_start(x, [5, 5, 7]) == pytest.approx([1] * 5)
+    x, y = random_set(12, 3, 3, seed=4)
+    by_start = [nmi(kmeans(x, 3, seed), y) for seed in range(5)]
+    assert nmi_by_start(x, y) == by_start and max(by_start) - min(by_start) > 0.05
+    np.savez(tmp_path / "e.npz", embeddings=x, labels=y)
+    _, head, row, *_ = typed("eval.py", tmp_path / "e.npz")[1].splitlines()
+    assert re.search(r" NMI +NMI of 5 starts$", head)
+    mean, low, high = (f"{100 * value:.1f}" for value in
+                       (np.mean(by_start), min(by_start), max(by_start)))
+    assert row.endswith(f" {100 * by_start[0]:.1f} {mean} [{low}, {high}]")
+
+
 # ---------------------------------------------------------------------------- Eq. 1-3
 def bound_by_loops(seen, ys, unseen, yu, halves):
     sets = ("s", seen, ys, *halves[0]), ("u", unseen, yu, *halves[1])
@@ -311,6 +329,7 @@ def test_judge_and_jrds_tables_report_everything():
     recall = recall_at_k(x, y, [1, 2])
     assert judge(embedded, [1, 2]) == {
         "R@1": recall[1], "R@2": recall[2], "hits": hits_of, "MAP@R": map_at_r(x, y),
+        "NMI by start": [nmi(kmeans(x, 8, seed), y) for seed in range(5)],
         "NMI": nmi(kmeans(x, 8, 0), y), "seen R@1": recall_at_k(seen, ys, [1])[1],
         "val R@1": recall_at_k(x[:50], y[:50], [1])[1]}
     parts = [recall_at_k(x[part], y[part], [1, 2]) for part in stratified_parts(y)]
@@ -323,7 +342,7 @@ def test_judge_and_jrds_tables_report_everything():
         got = jrd.tables_2_and_3(embedded, data, Mock(ks=[1, 2]))
         assert got == {name: tables[name] for name in names.split(",")}
     searched = judge({"test": (x, y), "gallery": (seen, ys)}, [1])
-    assert searched["MAP@R"] == map_at_r(x, y, seen, ys) and "NMI" not in searched
+    assert searched["MAP@R"] == map_at_r(x, y, seen, ys) and "NMI" not in str(searched)
     assert searched["R@1"] == recall_at_k(x, y, [1], seen, ys)[1]
     assert judge({"test": (x, range(400))}, [1])["queries without a positive"] == 400
 

@@ -308,6 +308,36 @@ def test_where_a_figure_is_read(out, written):
             ] == ["50.0", ""]
 
 
+def test_nmi_of_other_starts_stands_beside_it_if_a_run_has_it(out, report, written):
+    """By hand: two runs' starts have means 60 and 64 and ranges 6 and 8.  Runs of before have one
+    start; beside ones that have five they show it alone, by themselves no column."""
+    setting = "python dml_da.py --dataset glyphs"
+    for seed in (0, 1):
+        pretend(f"{setting} --lambda 0 --out {out} --seed {seed}", 0.5)
+    words = "--dataset", "glyphs", "--table", "I"
+    text, _ = written(*words)
+    assert "of starts" not in text + report()[1]
+    for seed, starts in enumerate([[0.62, 0.57, 0.6, 0.58, 0.63], [0.60, 0.68, 0.6, 0.68, 0.64]]):
+        pretend(f"{setting} --out {out} --seed {seed}", 0.5, **{"NMI by start": starts})
+    text, cells = written(*words)
+    head, _, *rows = table_rows(text[text.index("## DML-DA, Table I"):])
+    assert head[2:5] == ["NMI", "NMI, mean of starts", "NMI, range of starts"]
+    without, with_it = [row[2:5] for row in rows if row[1] == "**ours**, last epoch, n = 2"]
+    assert without == ["**60.0 ± 0.0**", "**–**", "**–**"]
+    assert with_it == ["**60.0 ± 0.0**", "**62.0 ± 2.8**", "**7.0 ± 1.4**"]
+    cell = cells["I", "DML-DA contrastive", "NMI, mean of starts"]
+    assert float(cell["ours"]) == pytest.approx(62)
+    head, _, without, with_it, *_ = table_rows(report()[1])
+    at = head.index("NMI")
+    assert head[at:at + 3] == ["NMI", "... mean of starts", "... range of starts"]
+    assert with_it[at:at + 3] == ["60.0 ± 0.0", "62.0 ± 2.8", "7.0 ± 1.4"]
+    assert without[at:at + 3] == ["60.0 ± 0.0", "–", "–"]
+    told = report("--compare", "dml_da-glyphs", "dml_da-glyphs", "--runs", out)[1]
+    assert "| NMI, mean of starts" in told
+    told = report("--compare", "dml_da-glyphs", "dml_da-glyphs-lambda0", "--runs", out)[1]
+    assert "of starts" not in told and "| NMI " in told
+
+
 # ---------------------------------------------------------------------------- the figures
 @pytest.fixture
 def pictures(monkeypatch):
