@@ -53,7 +53,7 @@ MISTAKES = {  # what is typed: what the one line must say
         "inception_v3 cannot take images of 64 × 64",
     "jrd.py --weights {tmp}/none.pth": "No such file or directory: '{tmp}/none.pth'",
     "dml_da.py --backbone googlenet_bvlc": "needs --weights FILE",
-    "jrd.py --lr 1e30 --epochs 1 --batch 9": "the loss of epoch 1/1 is not finite; ",
+    "jrd.py --lr 1e30 --epochs 1 --batch 9": "the loss of epoch 1/1 is not finite; the first such step ",
     "jrd.py --epochs 1 --out {tmp}/file": "Not a directory: '{tmp}/file/jrd",
     "eval.py {tmp}/none.pt": "cannot read {tmp}/none.pt: No such file",
     "eval.py last.pt --query a.png --to sheet.txt": "must end in .png or .jpg",
