@@ -171,6 +171,9 @@ class Folder:
         if lone and "gallery" not in splits:
             raise UserError(f"{self.path}: {len(lone)} test classes have one image, "
                             f"{listed(lone)}: each needs two, or a gallery/ to be found in")
+        if "gallery" in splits and sizes.keys().isdisjoint(splits["gallery"].values()):
+            raise UserError(f"{self.path}: its gallery has none of the test classes, so that every "
+                            f"query would be a miss: {listed(sorted(sizes))} are not in it")
         return splits
 
     def judged(self):

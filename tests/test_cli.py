@@ -49,6 +49,9 @@ MISTAKES = {  # what is typed: what the one line must say
         "to hold out: each needs two",
     "mdr.py --dataset {tmp}/singles": "no training class has two images",
     "mdr.py --batch 4": "is full with one class: raise it, or lower --images-per-class",
+    "mdr.py --dataset {tmp}/apart": "gallery has none of the test classes, so that every query "
+        "would be a miss: class00, class01 are not in it",
+    "common.py check {tmp}/apart": "apart: its gallery has none of the test classes",
     "jrd.py --dataset {tmp}/singles --backbone inception_v3 --resize 64 --size 64":
         "inception_v3 cannot take images of 64 × 64",
     "jrd.py --weights {tmp}/none.pth": "No such file or directory: '{tmp}/none.pth'",
@@ -78,6 +81,8 @@ def material(tmp_path_factory):
     """Folders and files that something is wrong with."""
     tmp = tmp_path_factory.mktemp("mistakes")
     make_folder(tmp / "singles", [1, 1, 2, 2])
+    for part, sizes in {"train": [2, 2], "test": [2, 2], "gallery": [0, 0, 2]}.items():
+        make_folder(tmp / "apart" / part, sizes)
     (tmp / "file").write_text("in the way")
     torch.save({"config": {}, "network": {}}, tmp / "other.pt")
     x = np.zeros((4, 2), np.float32)
