@@ -75,6 +75,10 @@ def open_checkpoint(path, device="auto", data_root=None):
 def images_to_judge(cfg, transform, dataset=None, cache=True):
     """The run's own images as the run split them.  Of another folder those classes that did not
     train, by name; of another dataset of the papers, or of glyphs, its test split -> Data"""
+    if not dataset and cfg.dataset != "glyphs" and not of_papers(cfg.dataset):
+        if not Path(cfg.dataset).is_dir():
+            raise UserError(f"the run's folder of images, {cfg.dataset}, is not there (moved? "
+                            "--dataset of eval.py says where to)")
     dataset = dataset or cfg.dataset
     if dataset != "glyphs" and not of_papers(dataset):
         folder = Folder(dataset)
@@ -92,6 +96,8 @@ def images_to_judge(cfg, transform, dataset=None, cache=True):
 
 def images_to_search(path, transform):
     """All images of a folder, in sub-folders or not -> Data"""
+    if not Path(path).is_dir():
+        raise UserError(f"--gallery {path}: no such folder")
     folder = Folder(path)
     rows = {path: kind or UNKNOWN for path, kind in folder.images.items()}
     if not rows:

@@ -118,8 +118,8 @@ class Folder:
     def __init__(self, path):
         self.path = Path(path)
         if not path or not self.path.is_dir():
-            raise UserError(f"unknown dataset '{path}': no folder of images (moved? --dataset says "
-                            "where to), and none of cub, cub128, cars, sop, inshop, glyphs")
+            raise UserError(f"unknown dataset '{path}': no folder of images, and none of cub, "
+                            "cub128, cars, sop, inshop, glyphs")
         images, self.others = files_below(self.path)
         self.images = dict.fromkeys(images)             # without a class so far
         folders_of, top, with_folders = {}, set(), set()

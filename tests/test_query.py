@@ -82,6 +82,8 @@ def test_photos_that_cannot_be_read_are_named_and_the_others_searched(checkpoint
         assert rows[0] == (0.0, "class01", query)
     assert text.count("cannot read the image ") == 3
     assert typed(*words)[::2] == (2, "eval.py: no images to embed that can be read\n")
+    assert typed(*words[:2], "--query", broken, "--gallery", tmp_path / "no")[::2] == (
+        2, f"eval.py: --gallery {tmp_path}/no: no such folder\n")
 
 
 def test_queries_are_kept_small(checkpoint, tmp_path, typed, monkeypatch):

@@ -336,7 +336,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_that_step(script, train, monk
             return loss, terms | {"another": loss}
         monkeypatch.setattr(script, "objective", run)
         with pytest.raises(common.NonFiniteLoss, match=(
-                f"the {name} of epoch 1/1 is not finite; the first such step is 2; .* has the epo")):
+                f"the {name} of epoch 1/1 is not finite; the first such step is 2; .* has the e")):
             train(script, *flags, "--again")
         return len(calls)
     last = 5 if script is jrd else 9
