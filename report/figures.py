@@ -160,15 +160,18 @@ def draw_runs(path, runs, names):
 
 # ---------------------------------------------------------------------------- images
 def draw_nearest(path, checkpoint):
-    """--sheet: a test image of each of six random test classes, and the five test or gallery images
-    nearest to it."""
+    """--sheet: a test image of each of six random test classes, and the five images nearest to it
+    of those that Recall@K searches, without itself."""
     network, cfg, transform = open_checkpoint(checkpoint)
     data = images_to_judge(cfg, transform)
-    x, entries = embed_entries(network, cfg, data.folder, data.test, data.gallery)
-    kinds = np.array([kind for _, kind, _ in entries[:len(data.test)]])
+    x, entries = embed_entries(network, cfg, data.folder, data.test)
+    bank, searched = x, entries
+    if data.gallery:
+        bank, searched = embed_entries(network, cfg, data.folder, data.gallery)
+    kinds = np.array([kind for _, kind, _ in entries])
     draw, rows = np.random.RandomState(0), []
     for kind in draw.permutation(np.unique(kinds))[:6]:
         i = draw.choice(np.flatnonzero(kinds == kind))
-        (nearest,) = nearest_entries(x[[i]], x, entries, 6)
+        (nearest,) = nearest_entries(x[[i]], bank, searched, 6)
         rows.append((entries[i], [pair for pair in nearest if pair[1] is not entries[i]][:5]))
     draw_sheet(path, rows)

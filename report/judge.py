@@ -76,6 +76,10 @@ def open_checkpoint(path, device="auto", data_root=None):
 def images_to_judge(cfg, transform, dataset=None, cache=True):
     """The run's own images as the run split them.  Of another folder those classes that did not
     train, by name; of another dataset of the papers, or of glyphs, its test split -> Data"""
+    if not dataset and cfg.dataset != "glyphs" and not of_papers(cfg.dataset):
+        if not Path(cfg.dataset).is_dir():
+            raise UserError(f"the run's folder of images, {cfg.dataset}, is not there (moved? "
+                            "--dataset of eval.py says where to)")
     dataset = dataset or cfg.dataset
     if dataset != "glyphs" and not of_papers(dataset):
         folder = Folder(dataset)
@@ -93,6 +97,8 @@ def images_to_judge(cfg, transform, dataset=None, cache=True):
 
 def images_to_search(path, transform):
     """All images of a folder, in sub-folders or not -> Data"""
+    if not Path(path).is_dir():
+        raise UserError(f"--gallery {path}: no such folder")
     folder = Folder(path)
     rows = {path: kind or UNKNOWN for path, kind in folder.images.items()}
     if not rows:
@@ -236,15 +242,15 @@ def save_npz(path, embedded, data):
 
 # ---------------------------------------------------------------------------- --query
 def search(args, network, cfg, transform, data):
-    """Print and, with --to, draw the images nearest to each photo of --query, among the test images
-    and the gallery of data.  A photo that is itself among them is found."""
+    """Print and, with --to, draw the images nearest to each photo of --query, among those that
+    Recall@K searches.  A photo that is itself among them is found."""
     photos = common.Split(ImageFiles(args.query, transform, decode),
                           torch.zeros(len(args.query), dtype=int), [UNKNOWN], args.query)
     x, queries = embed_entries(network, cfg, Path(), photos)
-    y, entries = embed_entries(network, cfg, data.folder, data.test, data.gallery)
+    y, entries = embed_entries(network, cfg, data.folder, searched(data))
     if args.l2norm:
         x, y = F.normalize(x), F.normalize(y)
-    kinds = data.test.classes
+    kinds = searched(data).present()
     print(f"{args.file} searches {len(entries):,} images of {len(kinds)} classes: {listed(kinds)}")
     answers = [*zip(queries, nearest_entries(x, y, entries, args.top))]
     for query, nearest in answers:
@@ -256,22 +262,26 @@ def search(args, network, cfg, transform, data):
         print(f"\nwrote {args.to}")
 
 
-def embed_entries(network, cfg, folder, *splits):
-    """Splits, of files in a folder if they have any -> embeddings (n, d) of the images that can be
+def searched(data):
+    """The split that test images, as all queries, are searched in"""
+    return data.gallery or data.test
+
+
+def embed_entries(network, cfg, folder, split):
+    """A split, of files in a folder if it has any -> embeddings (n, d) of the images that can be
     read, their entries"""
-    points, entries = [], []
-    for split in filter(None, splits):
-        split.images.faults = faults = set()            # stays empty if they are no ImageFiles
-        points.append(common.embed(network.embed, split.images, cfg))
-        for i, label in enumerate(split.labels.tolist()):
-            if i in faults:
-                continue
-            if split.files:
-                name = source = str(folder / split.files[i])
-            else:
-                name, source = f"image {i}", to_pil_image(split.images[i])
-            entries.append((name, split.classes[label], source))
-    return torch.cat(points), entries
+    entries = []
+    split.images.faults = faults = set()                # stays empty if they are no ImageFiles
+    points = common.embed(network.embed, split.images, cfg)
+    for i, label in enumerate(split.labels.tolist()):
+        if i in faults:
+            continue
+        if split.files:
+            name = source = str(folder / split.files[i])
+        else:
+            name, source = f"image {i}", to_pil_image(split.images[i])
+        entries.append((name, split.classes[label], source))
+    return points, entries
 
 
 def nearest_entries(x, y, entries, top):
@@ -323,7 +333,7 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "no_cache": (False, bool, "decode images anew"),
     "query": ([], "PHOTO", "print the nearest images"),
     "gallery": (None, "FOLDER", "with --query: the images to search, in sub-folders or not "
-                "(default: the run's test images)"),
+                "(default: what Recall@K searches, the run's gallery or else its test images)"),
     "top": (5, number(int, 1), "with --query: how many"),
     "to": (None, output(".png", ".jpg"), "with --query: the .png or .jpg to draw them in")}
 

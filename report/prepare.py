@@ -75,6 +75,9 @@ def prepare(dataset, args):
 def check(name, root):
     """List the images that cannot be read, and files of several; of a folder of one's own say what
     its classes are, or why it cannot be trained on, and which images are there twice."""
+    if name == "glyphs":
+        print("glyphs: drawn by the code, so there are no files to read")
+        return
     if of_papers(name):
         folder, splits = read_dataset(name, root)
         paths = sorted(set().union(*splits.values()))
@@ -132,8 +135,8 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
 def parse_args(argv=None):
     parser = Parser("common.py", __doc__)
     parser.add_argument("command", choices=("check", "prepare"))
-    parser.add_argument("dataset", type=path, nargs="+", help=f"{', '.join(COUNTS)}, cub128, or a "
-                        "folder of images; prepare: glyphs too")
+    parser.add_argument("dataset", type=path, nargs="+", help=f"{', '.join(COUNTS)}, cub128, "
+                        "glyphs, or a folder of images")
     flags, args = read_flags(parser, argv, FLAGS)
     args.data_root = args.data_root or data_root()
     refuse_idle(parser, flags, [

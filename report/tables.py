@@ -25,6 +25,7 @@ COLUMNS = cells("""
     NMI                    | last epoch          | NMI
     ... mean of starts     | last epoch          | NMI, mean of starts
     ... range of starts    | last epoch          | NMI, range of starts""")  # head, part, metric
+BY_1NN = {"lambda": "λ by 1-NN", "d_H": "d_H by 1-NN"}      # of JRD; --lambda is a weight
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
 
 
@@ -237,7 +238,7 @@ def compare(runs, one, other):
         b = [reading(theirs[seed], metric) for seed in seeds]
         if None not in a + b:
             digits = 2 if PERCENT.fullmatch(metric) else 4
-            lines.append([metric, each(a, digits), each(b, digits),
+            lines.append([BY_1NN.get(metric, metric), each(a, digits), each(b, digits),
                           difference(np.subtract(a, b), digits)])
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
     return f"""{markdown(lines)}

@@ -196,8 +196,8 @@ class Folder:
     def __init__(self, path):
         self.path = Path(path)
         if not path or not self.path.is_dir():
-            raise UserError(f"unknown dataset '{path}': no folder of images (moved? --dataset says "
-                            "where to), and none of cub, cub128, cars, sop, inshop, glyphs")
+            raise UserError(f"unknown dataset '{path}': no folder of images, and none of cub, "
+                            "cub128, cars, sop, inshop, glyphs")
         images, self.others = files_below(self.path)
         self.images = dict.fromkeys(images)             # without a class so far
         folders_of, top, with_folders = {}, set(), set()
@@ -249,6 +249,9 @@ class Folder:
         if lone and "gallery" not in splits:
             raise UserError(f"{self.path}: {len(lone)} test classes have one image, "
                             f"{listed(lone)}: each needs two, or a gallery/ to be found in")
+        if "gallery" in splits and sizes.keys().isdisjoint(splits["gallery"].values()):
+            raise UserError(f"{self.path}: its gallery has none of the test classes, so that every "
+                            f"query would be a miss: {listed(sorted(sizes))} are not in it")
         return splits
 
     def judged(self):

@@ -253,23 +253,37 @@ class Run:
     def progress(self, loader):
         """The batches of an epoch behind a progress bar, then the means of what its steps recorded.
         NonFiniteLoss: one is nan or infinite."""
+        self.epoch = f"epoch {len(self.history) + 1}/{self.cfg.epochs}"
         self.steps, self.means, drawn, start = [], {}, 0, time.perf_counter()
-        epoch = f"epoch {len(self.history) + 1}/{self.cfg.epochs}"
-        for images, labels in tqdm(loader, epoch, unit="batch", leave=False, disable=None):
+        self.looked, self.look_at = 0, start + 1        # steps whose loss was seen, when next
+        for images, labels in tqdm(loader, self.epoch, unit="batch", leave=False, disable=None):
             yield images, labels
             drawn += len(labels)
         seconds = time.perf_counter() - start
         self.speed = {"images/s": drawn / seconds, "seconds": seconds}
         for name in self.steps[0]:
-            values = torch.stack([step[name] for step in self.steps]).cpu()
-            if not values.isfinite().all():
-                raise NonFiniteLoss(f"the {name} of {epoch} is not finite; {self.folder} has the "
-                                    "epochs before")
-            self.means[name] = values.double().mean(0).tolist()
+            self.means[name] = self._values(name).double().mean(0).tolist()
 
     def record(self, **values):
-        """Note what a step computed; it stays on the device until somebody reads it."""
+        """Note what a step computed; it stays on the device, because whoever reads it waits for it.
+        NonFiniteLoss: the loss is nan or infinite, which a CPU's steps notice at once, a GPU's once
+        per second."""
         self.steps.append({name: value.detach() for name, value in values.items()})
+        now = time.perf_counter()
+        if self.cfg.device == "cpu" or now > self.look_at:
+            self._values("loss", self.looked)
+            self.looked, self.look_at = len(self.steps), now + 1
+
+    def _values(self, name, first=0):
+        """What the epoch's steps recorded under a name -> (steps from `first` on, ...) on the host.
+        NonFiniteLoss: some are nan or infinite."""
+        values = torch.stack([step[name] for step in self.steps[first:]]).cpu()
+        finite = values.reshape(len(values), -1).isfinite().all(1)
+        if not finite.all():
+            raise NonFiniteLoss(
+                f"the {name} of {self.epoch} is not finite; the first such step is "
+                f"{first + finite.int().argmin() + 1}; {self.folder} has the epochs before")
+        return values
 
     def end_epoch(self, epoch, **metrics):
         """Log, checkpoint and print an epoch."""

@@ -49,11 +49,16 @@ MISTAKES = {  # what is typed: what the one line must say
         "to hold out: each needs two",
     "mdr.py --dataset {tmp}/singles": "no training class has two images",
     "mdr.py --batch 4": "is full with one class: raise it, or lower --images-per-class",
+    "mdr.py --dataset {tmp}/apart": "gallery has none of the test classes, so that every query "
+        "would be a miss: class00, class01 are not in it",
+    "common.py check {tmp}/no": "common.py: unknown dataset '{tmp}/no': no folder of images, and "
+        "none of cub, cub128, cars, sop, inshop, glyphs\n",            # no word of --dataset
+    "common.py check {tmp}/apart": "apart: its gallery has none of the test classes",
     "jrd.py --dataset {tmp}/singles --backbone inception_v3 --resize 64 --size 64":
         "inception_v3 cannot take images of 64 × 64",
     "jrd.py --weights {tmp}/none.pth": "No such file or directory: '{tmp}/none.pth'",
     "dml_da.py --backbone googlenet_bvlc": "needs --weights FILE",
-    "jrd.py --lr 1e30 --epochs 1 --batch 9": "the loss of epoch 1/1 is not finite; ",
+    "jrd.py --lr 1e30 --epochs 1 --batch 9": "the loss of epoch 1/1 is not finite; the first such ",
     "jrd.py --epochs 1 --out {tmp}/file": "Not a directory: '{tmp}/file/jrd",
     "eval.py {tmp}/none.pt": "cannot read {tmp}/none.pt: No such file",
     "eval.py last.pt --query a.png --to sheet.txt": "must end in .png or .jpg",
@@ -78,6 +83,8 @@ def material(tmp_path_factory):
     """Folders and files that something is wrong with."""
     tmp = tmp_path_factory.mktemp("mistakes")
     make_folder(tmp / "singles", [1, 1, 2, 2])
+    for part, sizes in {"train": [2, 2], "test": [2, 2], "gallery": [0, 0, 2]}.items():
+        make_folder(tmp / "apart" / part, sizes)
     (tmp / "file").write_text("in the way")
     torch.save({"config": {}, "network": {}}, tmp / "other.pt")
     x = np.zeros((4, 2), np.float32)
@@ -102,6 +109,11 @@ def test_a_mistake_ends_in_one_line(mistake, material, few_glyphs, tmp_path, typ
     assert MISTAKES[mistake].format(tmp=material) in stderr
     assert sorted(material.rglob("*")) == before
     assert not (tmp_path / "runs").exists() or "--lr 1e30" in mistake, "half-written"
+
+
+def test_there_is_nothing_to_check_of_what_the_code_draws(typed):
+    assert typed("common.py", "check", "glyphs") == (
+        0, "glyphs: drawn by the code, so there are no files to read\n", "")
 
 
 @pytest.mark.parametrize("script", ["jrd.py", "mdr.py", "dml_da.py", "eval.py", "common.py"])

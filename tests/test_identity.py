@@ -207,7 +207,8 @@ def test_a_folder_is_judged_by_its_classes_that_did_not_train(train, photos, tmp
     checkpoint = train(jrd, dataset=photos)[0] / "last.pt"
     words = "eval.py", checkpoint, "--data-root", tmp_path, "--dataset"
     moved = photos.rename(tmp_path / "elsewhere")
-    assert "unknown dataset" in typed(*words[:2])[2]
+    assert typed(*words[:2])[2] == (f"eval.py: the run's folder of images, {photos}, is not there "
+                                    "(moved? --dataset of eval.py says where to)\n")
     status, out, _ = typed(*words, moved)
     assert status == 0 and "note:" not in out
     (moved / "class00").rename(moved / "zebra")

@@ -82,6 +82,8 @@ def test_photos_that_cannot_be_read_are_named_and_the_others_searched(checkpoint
         assert rows[0] == (0.0, "class01", query)
     assert text.count("cannot read the image ") == 3
     assert typed(*words)[::2] == (2, "eval.py: no images to embed that can be read\n")
+    assert typed(*words[:2], "--query", broken, "--gallery", tmp_path / "no")[::2] == (
+        2, f"eval.py: --gallery {tmp_path}/no: no such folder\n")
 
 
 def test_queries_are_kept_small(checkpoint, tmp_path, typed, monkeypatch):
@@ -119,13 +121,12 @@ def test_embedding_starts_no_process(checkpoint, tmp_path, monkeypatch):
 
 
 def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
-    """Test images and gallery of --dataset FOLDER, by their paths, cached or not; --top of more
-    than there are shows all; --l2norm changes nothing for a network on the unit sphere."""
-    folder, searched = tmp_path / "f", []
-    for part, sizes in {"train": [2, 2], "test": [2, 2], "gallery": [3, 3]}.items():
+    """The gallery of --dataset FOLDER, as Recall@K searches it, by its paths, cached or not; --top
+    of more than there are shows all; --l2norm changes nothing for a network on the sphere."""
+    folder = tmp_path / "f"
+    for part, sizes in {"train": [2, 2], "test": [2, 2], "gallery": [4, 3, 3]}.items():
         make_folder(folder / part, sizes, seed=len(part))
-        if part != "train":
-            searched += map(str, folder.glob(f"{part}/*/*.png"))
+    searched = [str(path) for path in folder.glob("gallery/*/*.png")]
     photo = str(folder / "gallery" / "class01" / "2.png")
     words = "--dataset", folder, "--data-root", tmp_path, "--top", 50, "--query", photo
     for more in ([], ["--no-cache"], ["--l2norm"], ["--to", tmp_path / "sheet.JPG"]):
@@ -135,6 +136,27 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
         assert sorted(image for *_, image in rows) == sorted(searched)
     with PIL.Image.open(tmp_path / "sheet.JPG") as sheet:       # a query and ten images
         assert sheet.format == "JPEG" and sheet.size == (11 * 148, 148 + 2 * 17)
+    assert "searches 10 images of 3 classes: class00, class01, class02\n" in told
+
+
+def test_the_sheet_of_a_gallery_has_queries_of_test_and_answers_of_the_gallery(train, tmp_path,
+                                                                               typed, monkeypatch):
+    """... as Recall@K has them.  A test image that lies in the gallery too finds its copy."""
+    folder, drawn = tmp_path / "f", mock.Mock()
+    for part, sizes in {"train": [2, 2], "test": [2, 2], "gallery": [4, 3, 3]}.items():
+        make_folder(folder / part, sizes, seed=len(part))
+    shutil.copytree(folder / "test" / "class01", folder / "gallery" / "class01", dirs_exist_ok=True)
+    checkpoint = train(jrd, dataset=folder)[0] / "last.pt"
+    monkeypatch.setattr(figures, "draw_sheet", drawn)
+    typed("report", "--sheet", checkpoint)
+    rows = drawn.call_args.args[1]
+    assert len(rows) == 2
+    for (query, kind, _), nearest in rows:
+        assert Path(query).parts[-3:-1] == ("test", kind) and len(nearest) == 5
+        for _, (name, *_) in nearest:
+            assert Path(name).parent.parent == folder / "gallery"
+    distances = [nearest[0][0] for (_, kind, _), nearest in rows if kind == "class01"]
+    assert distances == [0]
 
 
 def test_a_sheet_of_the_nearest(checkpoint, typed, monkeypatch):

@@ -197,6 +197,7 @@ def test_two_settings_are_compared_within_a_seed(out, report):
     folders = ran(out, JRD, 0.50, 0.60, 0.9)
     ran(out, AMSOFTMAX, 0.48, 0.56)
     ran(out, "mdr.py --dataset glyphs", 0.5)
+    ran(out, "mdr.py --dataset glyphs --lambda 0.1", 0.5)
     for names in (("jrd-glyphs", "jrd-glyphs-alpha0"), (folders[0], "jrd-glyphs-alpha0-s1")):
         text = report("--compare", *names)[1]
         told = {row[0]: row[1:] for row in table_rows(text)}
@@ -213,6 +214,10 @@ def test_two_settings_are_compared_within_a_seed(out, report):
         assert f": no run {name} with a result.json " in told
     text = report("--compare", "jrd-glyphs", "mdr-glyphs")[1]
     assert "paper (jrd and mdr)" in text
+    text = report("--compare", "mdr-glyphs", "mdr-glyphs-lambda0.1")[1]
+    assert "The settings differ in lambda (0.6 and 0.1)." in text       # a weight, no bound's term
+    names = {row[0] for row in table_rows(text)}
+    assert {"λ by 1-NN", "d_H by 1-NN"} <= names and not {"lambda", "d_H"} & names
 
 
 def test_archives_are_read_like_a_folder(out, tmp_path, report):

@@ -19,7 +19,7 @@ import jrd
 import mdr
 from conftest import each_script, left_in, photograph
 from eval import judge, l2_normalized, recalls
-from support import images
+from support import images, runs
 
 draw = torch.Generator().manual_seed
 
@@ -348,6 +348,41 @@ def test_the_header_says_how_many_steps_and_whether_they_are_few(script, flags, 
     state = torch.load(folder / "last.pt", weights_only=True)
     if script is mdr:
         assert state["network"]["mdr.updates"] == steps * len(state["history"])
+
+
+@each_script
+def test_a_loss_that_is_not_finite_ends_the_run_at_that_step(script, train, monkeypatch):
+    """... a step before the epoch's end on a CPU.  On a GPU, which is waited for once per second,
+    within a second; any other term that is not finite ends the run at the epoch's end."""
+    flags = ["--batch", "8"] + ["--iterations", "9"] * (script is not jrd)
+    objective, now = script.objective, [0.0]
+
+    def broken(name, seconds):
+        calls = []
+
+        def run(*args):
+            loss, terms = objective(*args)
+            calls.append(loss)
+            now[0] += seconds
+            if len(calls) == 2:
+                terms["another"] = loss * torch.nan if name == "another" else loss
+                return loss * (torch.inf if name == "loss" else 1), terms
+            return loss, terms | {"another": loss}
+        monkeypatch.setattr(script, "objective", run)
+        with pytest.raises(common.NonFiniteLoss, match=(
+                f"the {name} of epoch 1/1 is not finite; the first such step is 2; .* has the e")):
+            train(script, *flags, "--again")
+        return len(calls)
+    last = 5 if script is jrd else 9
+    assert (broken("loss", 0), broken("another", 0)) == (2, last)
+    progress = common.Run.progress
+
+    def on_a_gpu(run, loader):
+        run.cfg.device = "cuda:0"
+        return progress(run, loader)
+    monkeypatch.setattr(common.Run, "progress", on_a_gpu)
+    monkeypatch.setattr(runs.time, "perf_counter", lambda: now[0])
+    assert (broken("loss", 0.4), broken("loss", 0.1)) == (3, last)
 
 
 def test_what_must_be_known_to_read_the_table_stands_below_it(train, monkeypatch):
