@@ -1,16 +1,19 @@
-"""What new seeds decide on cub128: the two families of docs/plans.md, each with Holm's correction.
+"""What new seeds decide on cub128: the three families of docs/plans.md, with Holm's correction.
 
     python studies/decided.py [--runs PATH ...]     tables of the committed runs, or of others
-    python studies/decided.py --list                the commands of all runs, by seed
+    python studies/decided.py --list                the commands of all runs, family by family
 
 No verdict before a family is whole.  No figure if runs of a script differ in code, commit, images,
-splits or weights, or if those of a seed differ in versions, processor or precision.
+splits or weights, or if those of a seed differ in versions, processor or precision.  In the family
+"replication" each script stands for itself: nothing of it is printed before all of its runs are in.
 Intervals are 95%: over seeds from three on; "over classes" with the trainings fixed.
+
+The planned test, paired within a seed, gives the verdict.  A second table has other analyses of the
+same hits beside it, each with Holm's correction, because the verdict may hang on the choice.
 """
 import argparse
 import itertools
 import sys
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -45,33 +48,111 @@ FAMILIES = {        # --name: network, seeds, {difference: the paper's, None: in
         "MDR - Triplet": 11.5, "MDR - L2Norm": 3.7}),
     "networks": ("the networks of the plan", range(3, 6), {
         "MDR - Triplet": 12.4, "DML-DA contrastive - contrastive": 3.63, "JRD - AMSoftmax": None,
-        "MDR - L2Norm": None})}                                         # 12.4: Table 2a, R18
+        "MDR - L2Norm": None}),                                         # 12.4: Table 2a, R18
+    "replication": ("the networks of the plan, anew", range(6, 11), {
+        "JRD - AMSoftmax": None, "DML-DA contrastive - contrastive": 3.63})}
+EARLIER = {         # of a family: the --name and the seeds of runs of the same settings before it
+    "decides": ("", range(3)), "networks": ("", ()), "replication": ("networks", range(3, 6))}
 OPTIONAL = ("networks", "MDR - L2Norm")         # in its family only if all its runs are
 IN_SCRIPT = ("code", "commit", "images", "splits", "weights_sha256")   # equal in a script's runs
 IN_SEED = ("versions", "processor", "precision")            # equal in a script's runs of a seed
 METRICS = {"R@1 of each": "R@1", "L2-normalized R@1 of each": "R@1, l2-normalized",
            "MAP@R": "MAP@R", "NMI": "NMI", "seen R@1": "seen R@1"}
 BEST = "each arm's best epoch"                              # of those evaluated, by test classes
+OTHERS, BEFORE = "epoch chosen on the other seeds", "epoch chosen on earlier seeds"
+POOLED = "pooled with seeds 3 to 5, no test"
 HEADS = ["must be above 0", "paired", "over classes", "Holm-adjusted", "adjusted p", "paper's",
-         "seeds", BEST] + list(METRICS)
+         "seeds", BEST, OTHERS, BEFORE] + list(METRICS)
+ANALYSES = {"p": "planned: paired t", "Welch": "Welch's t", "random": "seeds and classes random"}
+BESIDE = ["p, then Holm-adjusted", *ANALYSES.values(), "bootstrap of seeds and classes",
+          "paired, at the family's level", "power", "seeds that lead", "correlation of the arms"]
 
 
-def over_classes(one, other):
-    """Bootstrap interval over test classes, which are resampled with all their queries; the gallery
-    stays, seeds are averaged.  one, other: the hits of each seed"""
-    gain, size = [], []
-    for c in one[0]:
-        gain.append(sum(a[c].count("1") - b[c].count("1") for a, b in zip(one, other)))
-        size.append(len(one) * len(one[0][c]))
-    drawn = np.random.RandomState(0).randint(0, len(size), (10_000, len(size)))
-    means = np.array(gain)[drawn].sum(1) / np.array(size)[drawn].sum(1)
+# ---------------------------------------------------------------------------- analyses
+def hits_of(runs):
+    """-> hits of each seed on each test class (S, C), the classes' numbers of images (C,)"""
+    by_seed = [run.result["last epoch"]["hits"] for run in runs]
+    hits = [[of_class.count("1") for of_class in hits.values()] for hits in by_seed]
+    return np.array(hits), np.array([len(of_class) for of_class in by_seed[0].values()])
+
+
+def bootstrap(gain, size, seeds_too):
+    """95% percentile interval of the gain in R@1, over test classes, drawn with all their queries,
+    the gallery as it is; the seeds are averaged, or drawn too.  gain (S, C), size (C,)"""
+    (S, C), draw = gain.shape, np.random.RandomState(0)
+    classes = draw.randint(0, C, (10_000, C))
+    counts = np.apply_along_axis(np.bincount, 1, classes, minlength=C)          # (10,000, C)
+    seeds = np.ones((10_000, S))
+    if seeds_too:
+        seeds = draw.multinomial(S, [1 / S] * S, 10_000)
+    means = ((seeds @ gain) * counts).sum(1) / (S * counts @ size)
     low, high = np.percentile(100 * means, (2.5, 97.5))
     return f"[{low:+.2f}, {high:+.2f}]"
 
 
-def figures(ours, theirs):
-    """Runs of two settings, of the same seeds -> {head: text}, the mean gain, p from 3 seeds on"""
-    row, best, epochs, hits = {}, [], [], []
+def random_classes(x):
+    """p of the mean of x (S, C), two-sided, with seeds and classes random: the two-way layout and
+    Satterthwaite's degrees of freedom, as docs/plans.md fixes them"""
+    S, C = x.shape
+    of_seeds, of_classes = x.mean(1, keepdims=True), x.mean(0, keepdims=True)
+    M_S, M_C = C * of_seeds.var(ddof=1), S * of_classes.var(ddof=1)
+    M_R = np.square(x - of_seeds - of_classes + x.mean()).sum() / ((S - 1) * (C - 1))
+    total = M_S + M_C - M_R
+    if total <= 0:                  # an estimate of a variance that is none
+        return 1.0
+    parts = M_S ** 2 / (S - 1) + M_C ** 2 / (C - 1) + M_R ** 2 / ((S - 1) * (C - 1))
+    return 2 * stats.t.sf(abs(x.mean()) / np.sqrt(total / (S * C)), total ** 2 / parts)
+
+
+def power(gain, level):
+    """The chance that the paired t-test is significant, if these are the true mean and standard
+    deviation"""
+    n = len(gain)
+    bound = stats.t.ppf(1 - level / 2, n - 1)
+    return stats.nct.sf(bound, n - 1, abs(gain.mean()) / stats.sem(gain))
+
+
+def beside(row, a, b, ours, theirs, among):
+    """Adds the other analyses of two settings to their row.  a, b: R@1 of each seed; among: the
+    number of differences in the family"""
+    gain, (hits, size), (other, _) = np.subtract(a, b), hits_of(ours), hits_of(theirs)
+    row["Welch"] = stats.ttest_ind(a, b, equal_var=False).pvalue
+    row["random"] = random_classes((hits - other) / size.mean())
+    row[BESIDE[4]] = bootstrap(hits - other, size, seeds_too=True)
+    half = stats.t.ppf(1 - 0.025 / among, len(gain) - 1) * stats.sem(gain)
+    row[BESIDE[5]] = f"{gain.mean():+.2f} ± {half:.2f}"
+    row[BESIDE[6]] = f"{power(gain, 0.05 / among):.2f}"
+    row[BESIDE[7]] = f"{(gain > 0).sum()} of {len(gain)}"
+    row[BESIDE[8]] = f"{np.corrcoef(a, b)[0, 1]:+.2f}"
+
+
+def by_epoch(run):
+    """{epoch: R@1} of those evaluated"""
+    return {line["epoch"]: 100 * line["R@1"] for line in run.log if "R@1" in line}
+
+
+def best_epoch(runs):
+    """The epoch with the highest mean R@1, the first of equal ones"""
+    curves = [by_epoch(run) for run in runs]
+    means = {epoch: np.mean([curve[epoch] for curve in curves]) for epoch in curves[0]}
+    return max(means, key=means.get)
+
+
+def at_chosen_epochs(ours, theirs, choosing):
+    """The gain if each arm's epoch is chosen on other runs, then the mean epochs -> text.
+    choosing: of each arm the runs for each seed"""
+    values, epochs = [], []
+    for runs, others in zip((ours, theirs), choosing):
+        chosen = [best_epoch(of_seed) for of_seed in others]
+        values.append([by_epoch(run)[epoch] for run, epoch in zip(runs, chosen)])
+        epochs.append(np.mean(chosen))
+    return f"{difference(np.subtract(*values))} at {epochs[0]:.0f}, {epochs[1]:.0f}"
+
+
+def figures(ours, theirs, before, among):
+    """Runs of two settings, of the same seeds -> {head: text}, the mean gain, p from 3 seeds on.
+    before: of both settings the finished runs of earlier seeds"""
+    row, best, epochs = {}, [], []
     for head, metric in METRICS.items():
         a, b = ([reading(run, metric) for run in side] for side in (ours, theirs))
         if None in a + b:
@@ -84,35 +165,57 @@ def figures(ours, theirs):
             row |= {"mean": gain.mean(), "paired": difference(gain), "p": None}
             if len(gain) > 2:
                 row["p"] = stats.ttest_rel(a, b).pvalue
+                beside(row, a, b, ours, theirs, among)
             if 1 < len(gain) < 4:
                 row["paired"] += f" ({', '.join(f'{x:+.2f}' for x in gain)})"
     for side in (ours, theirs):
-        hits.append([run.result["last epoch"]["hits"] for run in side])
         best.append([run.figures["best on test"]["R@1"] for run in side])
         epochs.append(np.mean([run.result["best on test"]["epoch"] for run in side]))
-    row["over classes"] = over_classes(*hits)
+    (hits, size), (other, _) = hits_of(ours), hits_of(theirs)
+    row["over classes"] = bootstrap(hits - other, size, seeds_too=False)
     row[BEST] = f"{difference(np.subtract(*best))} at {epochs[0]:.0f}, {epochs[1]:.0f}"
+    if len(ours) > 1:
+        others = [[[run for run in side if run is not left] for left in side]
+                  for side in (ours, theirs)]
+        row[OTHERS] = at_chosen_epochs(ours, theirs, others)
+    if all(before):
+        row[BEFORE] = at_chosen_epochs(ours, theirs, [[runs] * len(ours) for runs in before])
     return row
 
 
-def holm(rows):
-    """Rows with a p -> the same with Holm's (1979) over all of them, and the verdict at 0.05"""
-    p = 0.0
-    for i, row in enumerate(sorted(rows, key=itemgetter("p"))):
-        p = row["Holm-adjusted p"] = max(p, min(1.0, (len(rows) - i) * row["p"]))
+def holm(values, among):
+    """Holm's (1979) adjusted p of some of a family's p; those that are missing count as 1."""
+    adjusted, p = {}, 0.0
+    for i, value in enumerate(sorted(values)):
+        p = adjusted[value] = max(p, min(1.0, (among - i) * value))
+    return [adjusted[value] for value in values]
+
+
+def judge(rows, among):
+    """Adds each analysis with Holm's correction to rows that have their p, and the verdict of the
+    planned one at 0.05: of these test classes, unless it stands with random classes too."""
+    for key, head in ANALYSES.items():
+        for row, p in zip(rows, holm([row[key] for row in rows], among)):
+            row[head], row[f"{key}, adjusted"] = f"{row[key]:.2g} → {p:.2g}", p
+    for row in rows:
+        p = row["p, adjusted"]
         row["Holm-adjusted"], row["adjusted p"] = "undecided", f"{p:.2g}"
         if p < 0.05:
             row["Holm-adjusted"] = "holds" if row["mean"] > 0 else "does not hold"
-    return rows
+            if row["random, adjusted"] >= 0.05:
+                row["Holm-adjusted"] += ", with these test classes"
 
 
-def runs_of(label, method, out):
-    """The runs of a method, of each seed of a family"""
+# ---------------------------------------------------------------------------- runs
+def runs_of(label, method, out, before=False):
+    """The runs of a method, of each seed of a family, or of the seeds before it"""
     for name, paper, flags, rate in METHODS:
         if name == method:
-            flags += f" {rate if label == 'decides' else NETWORKS[paper]} --name {label}"
-            return [training(paper, "cub128", flags, seed, out, False)
-                    for seed in FAMILIES[label][1]]
+            flags += f" {rate if label == 'decides' else NETWORKS[paper]}"
+            named, seeds = EARLIER[label] if before else (label, FAMILIES[label][1])
+            if named:
+                flags += f" --name {named}"
+            return [training(paper, "cub128", flags, seed, out, False) for seed in seeds]
 
 
 def family(label, out):
@@ -159,45 +262,97 @@ def machines(runs):
             for (name, machine), found in seeds.items()]
 
 
+def finished_before(label, text, out):
+    """Of both settings of a difference the finished runs of earlier seeds, [] unless all are"""
+    sides = [runs_of(label, method, out, before=True) for method in text.split(" - ")]
+    return [side if all(run.result for run in side) else [] for side in sides]
+
+
+def pooled(pairs, before):
+    """The mean gain over a family's seeds and those before it, which took no part in its test"""
+    gains = []
+    for a, b in itertools.chain(pairs, zip(*before)):
+        gains.append(reading(a, "R@1") - reading(b, "R@1"))
+    return f"{np.mean(gains):+.2f}, n = {len(gains)}"
+
+
 def decided(label, out):
     """A family -> its rows, {head: text}, as far as it has run"""
-    rows, pairs, whole = [], family(label, out), True
-    differ = mixed(finished_runs(pairs))
+    rows, pairs, apart = [], family(label, out), label == "replication"
+    ready = []
     for text, of_text in pairs.items():
-        papers = FAMILIES[label][2][text]
+        paper = FAMILIES[label][2][text]
         done = [(a, b) for a, b in of_text if a.result and b.result]
-        whole = whole and len(done) == len(of_text)
+        differ = mixed(finished_runs({text: of_text} if apart else pairs))
         row = {HEADS[0]: text, "Holm-adjusted": differ or "not before all seeds"}
         if not differ:
             row["seeds"] = f"{len(done)} of {len(of_text)}"
-            row["paper's"] = f"{papers:+g}" if papers else "–"
-        if done and not differ:
-            row |= figures(*zip(*done))
+            row["paper's"] = f"{paper:+g}" if paper else "–"
+        whole = len(done) == len(of_text) and not differ
+        if whole or done and not differ and not apart:
+            before = finished_before(label, text, out)
+            row |= figures(*zip(*done), before, len(pairs))
+            if apart and all(before):
+                row[POOLED] = pooled(done, before)
+        if whole:
+            ready.append(row)
         rows.append(row)
-    return holm(rows) if whole and not differ else rows
+    if apart or len(ready) == len(rows):
+        judge(ready, len(rows))
+    return rows
+
+
+def printed(heads, rows):
+    """Rows under heads, '–' where a row has none -> Markdown"""
+    return markdown([heads] + [[row.get(head, "–") for head in heads] for row in rows])
+
+
+def all_lead(rows):
+    """A line on a family in which the first of each difference leads in every seed; else nothing"""
+    counts = [tuple(map(int, row[BESIDE[7]].split(" of "))) for row in rows]
+    led, pairs = np.sum(counts, 0)
+    if led < pairs:
+        return []
+    return [f"In each of the {pairs} pairs of runs the first is ahead; p = "
+            f"{stats.binomtest(led, pairs).pvalue:.2g} by a sign test over all of them.", ""]
+
+
+def commands():
+    """Of all runs: a family's by seed, but replication's in its plan's order, script by script"""
+    listed = {}
+    for label, (_, _, differences) in FAMILIES.items():
+        groups = [text.split(" - ") for text in differences]
+        if label != "replication":
+            groups = [" - ".join(differences).split(" - ")]
+        for methods in groups:
+            runs = [run for method in methods for run in runs_of(label, method, "runs")]
+            for run in sorted(runs, key=lambda run: run.cfg.seed):
+                listed[run.command] = None                      # a dict, which keeps the first
+    return list(listed)
 
 
 def main(args):
     if args.list:
-        runs = {}
-        for label, (_, _, differences) in FAMILIES.items():
-            for method in " - ".join(differences).split(" - "):
-                for run in runs_of(label, method, "runs"):
-                    runs[run.command] = run.cfg.seed
-        return print("\n".join(sorted(runs, key=runs.get)))
+        return print("\n".join(commands()))
     print("# What new seeds decide on cub128\n\nMade by `python studies/decided.py`.")
     with unpacked(args.runs) as out:
         for label, (network, seeds, _) in FAMILIES.items():
-            rows = [HEADS]
-            for row in decided(label, out):
-                rows.append([row.get(head, "–") for head in HEADS])
+            rows = decided(label, out)
+            heads = HEADS + [POOLED] * (label == "replication")
             print(f"\n## By seeds {seeds[0]} to {seeds[-1]}, on {network}\n")
-            print(markdown(rows), "", *machines(finished_runs(family(label, out))), sep="\n")
+            print(printed(heads, rows), "", *machines(finished_runs(family(label, out))), sep="\n")
+            judged = [row for row in rows if "p, adjusted" in row]
+            if judged:
+                for row in judged:
+                    row[BESIDE[0]] = row[HEADS[0]]
+                print("\nThe same hits, analysed otherwise:\n\n" + printed(BESIDE, judged), "",
+                      *all_lead(judged), sep="\n", end="")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("studies/decided.py", allow_abbrev=False)
     parser.add_argument("--list", action="store_true")
+    archives = [f"results/cub128/{name}.tar.xz" for name in ("runs", "networks", "replication")]
     parser.add_argument("--runs", nargs="+", default=[
-        f"results/cub128/{name}.tar.xz" for name in ("runs", "networks")])
+        path for path in archives if Path(path).exists()])
     main(parser.parse_args())

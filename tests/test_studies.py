@@ -1,5 +1,6 @@
 """studies/: rate_search.py's split, rule and table, jrs_bandwidths.py's identity, composed.py's
 arms, decided.py's families, the pages of both; benchmarks/step.py to its end."""
+import json
 import os
 import re
 import runpy
@@ -14,7 +15,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import LONG, ROOT, points
-from report import experiments
+from report import experiments, tables
 from report.records import pivot
 from studies import composed, decided, rate_search
 from studies.jrs_bandwidths import KS, penalty
@@ -127,23 +128,70 @@ def test_holm():
     draw, kept = np.random.RandomState(0), []
     for p in ([0.01, 0.04, 0.03, 0.005], *((draw.rand(m) ** 6).tolist() for m in (1, 2, 5, 40))):
         p = [*p, p[0]]                                                  # a tie
-        rows = []
-        for i, value in enumerate(p):
-            rows.append({"p": value, "mean": (-1) ** i})
-        decided.holm(rows)
+        adjusted = decided.holm(p, len(p))
         for level in (0.01, 0.05, 0.3):
             left = sorted(p)
             while left and left[0] <= level / len(left):
                 left.pop(0)
-            above = [row["p"] for row in rows if row["Holm-adjusted p"] > level]
+            above = [value for value, of_value in zip(p, adjusted) if of_value > level]
             assert sorted(above) == left
             kept += [len(left), len(p) - len(left)]
-        for row in rows:
-            verdict = "holds" if row["mean"] > 0 else "does not hold"
-            if row["Holm-adjusted p"] >= 0.05:
-                verdict = "undecided"
-            assert row["Holm-adjusted"] == verdict
+        assert decided.holm(p, len(p) + 2) == decided.holm([*p, 1, 1], len(p) + 2)[:len(p)]
     assert sum(kept[::2]) > 20 and sum(kept[1::2]) > 20
+
+
+def test_a_verdict_is_the_planned_tests_and_says_of_which_classes():
+    rows, wanted = [], []
+    for planned, random, text in (
+            (0.001, 0.001, "holds"), (0.001, 0.2, "holds, with these test classes"),
+            (0.4, 0.001, "undecided")):
+        for mean in (1, -1):
+            rows.append({"p": planned, "Welch": 1.0, "random": random, "mean": mean})
+            wanted.append(text if mean > 0 else text.replace("holds", "does not hold"))
+    decided.judge(rows, len(rows))
+    assert [row["Holm-adjusted"] for row in rows] == wanted
+    assert rows[0]["planned: paired t"] == "0.001 → 0.006" and rows[0]["adjusted p"] == "0.006"
+
+
+def test_random_classes_against_sums_over_cells():
+    """The mean squares as sums over all cells of the table, with SciPy's F test as a check: with
+    one factor alone left, the t-test is of that factor's means."""
+    draw = np.random.RandomState(0)
+    for S, C in ((3, 7), (5, 20)):
+        x = 0.4 + draw.randn(S, C) + draw.randn(S, 1) + draw.randn(1, C)
+        rows, columns, M = x.mean(1), x.mean(0), [0, 0, 0]
+        for s in range(S):
+            for c in range(C):
+                M[0] += (rows[s] - x.mean()) ** 2 / (S - 1)
+                M[1] += (columns[c] - x.mean()) ** 2 / (C - 1)
+                M[2] += (x[s, c] - rows[s] - columns[c] + x.mean()) ** 2 / ((S - 1) * (C - 1))
+        total = M[0] + M[1] - M[2]
+        freedom = total ** 2 / sum(m * m / n for m, n in zip(M, (S - 1, C - 1, (S - 1) * (C - 1))))
+        t = x.mean() / (total / S / C) ** 0.5
+        assert decided.random_classes(x) == pytest.approx(2 * scipy.stats.t.sf(abs(t), freedom))
+        same = np.repeat(rows[:, None], C, 1)                           # classes all alike
+        assert decided.random_classes(same) == pytest.approx(scipy.stats.ttest_1samp(rows, 0)[1])
+        same = np.repeat(columns[None], S, 0)                           # seeds all alike
+        assert decided.random_classes(same) == pytest.approx(
+            scipy.stats.ttest_1samp(columns, 0)[1])
+    assert decided.random_classes(np.array([[1, -1, 1, 0.9], [-1, 1, -1, -0.9]])) == 1
+
+
+def test_random_classes_keeps_its_level_and_the_paired_test_does_not():
+    """No true gain, seeds and classes drawn anew each time: 5% are significant.  The paired test,
+    which takes the classes as given, finds a difference four times as often."""
+    draw, found = np.random.RandomState(0), np.zeros(2)
+    for _ in range(1000):
+        x = draw.randn(5, 1) / 5 + 3 * draw.randn(1, 60) + 3 * draw.randn(5, 60)
+        found += decided.random_classes(x) < 0.05, scipy.stats.ttest_1samp(x.mean(1), 0)[1] < 0.05
+    assert 30 < found[0] < 70 and found[1] > 200
+
+
+def test_power_against_drawn_experiments():
+    gain, drawn = np.array([2.7, 1.27, 1.79]), np.random.RandomState(0).randn(20_000, 3)
+    p = scipy.stats.ttest_1samp(gain.mean() + gain.std(ddof=1) * drawn, 0, axis=1).pvalue
+    assert decided.power(gain, 0.05 / 3) == pytest.approx((p < 0.05 / 3).mean(), abs=0.01)
+    assert decided.power(-gain, 0.05 / 3) == decided.power(gain, 0.05 / 3)
 
 
 def test_a_whole_family_against_scipy_and_a_mixed_one(out):
@@ -166,7 +214,7 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
     *_, jrd, optional = rows = decided.decided("networks", out)
     assert len(rows) == 4 and optional["must be above 0"] == "MDR - L2Norm"
     for row in rows:
-        assert row["p"] <= row["Holm-adjusted p"]
+        assert row["p"] <= row["p, adjusted"]
     a, b = np.array(hits["JRD"]), np.array(hits["AMSoftmax"])           # (seeds, queries)
     test = scipy.stats.ttest_rel(a.mean(1), b.mean(1))
     low, high = (100 * end for end in test.confidence_interval())
@@ -179,6 +227,15 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
         shares.append(np.concatenate([gains[kind == c] for c in classes]).mean())
     low, high = 100 * np.percentile(shares, (2.5, 97.5))
     assert jrd["over classes"] == f"[{low:+.2f}, {high:+.2f}]"
+    assert jrd["Welch"] == pytest.approx(
+        scipy.stats.ttest_ind(a.mean(1), b.mean(1), equal_var=False).pvalue)
+    by_class = np.array([(a - b)[:, kind == c].sum(1) for c in range(6)]).T     # (seeds, classes)
+    assert jrd["random"] == decided.random_classes(by_class / (len(kind) / 6))
+    low, high = test.confidence_interval(1 - 0.05 / 4)                          # of four in all
+    assert jrd["paired, at the family's level"] == f"{gain.split()[0]} ± {50 * (high - low):.2f}"
+    assert jrd["seeds that lead"] == f"{(a.mean(1) > b.mean(1)).sum()} of 3"
+    assert decided.all_lead([{decided.BESIDE[7]: "3 of 3"}] * 3)[0].count("9 pairs") == 1
+    assert decided.all_lead([{decided.BESIDE[7]: "3 of 3"}, {decided.BESIDE[7]: "2 of 3"}]) == []
 
     first, other, _ = decided.runs_of("networks", "JRD", out)
     for what in ("code", "commit", "splits", "versions", "processor", "precision"):
@@ -193,12 +250,107 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
     first.config = other.config | machine
     both.config |= machine
     for row in decided.decided("networks", out):
-        assert row["Holm-adjusted p"]
+        assert row["p, adjusted"]
+
+
+def made_up(runs, gain, hits_of_six=(9, 10, 11, 12, 13, 14), skip=()):
+    """Pretend runs whose hits are drawn, more with a gain -> R@1 of each, in %"""
+    shares = []
+    for run in runs:
+        if run.cfg.seed in skip:
+            continue
+        draw, text = np.random.RandomState(run.cfg.seed + 100 * (run.paper == "jrd")), {}
+        for c, n in enumerate(hits_of_six):
+            text[c] = "".join(map(str, (draw.rand(n) < 0.4 + gain).astype(int)))
+        joined = "".join(text.values())
+        shares.append(100 * joined.count("1") / len(joined))
+        folder = pretend(run.command, shares[-1] / 100, hits=text)
+        curve = [{"epoch": 1, "R@1": 0.9 - gain}, {"epoch": 2, "R@1": run.cfg.seed / 100 + gain}]
+        lines = [json.dumps(line) for line in curve]
+        lines.append((folder / "log.jsonl").read_text())
+        (folder / "log.jsonl").write_text("\n".join(lines))
+    experiments.training.cache_clear()
+    return np.array(shares)
+
+
+def test_an_epoch_is_chosen_on_other_seeds(out):
+    """JRD's first seed has 99 at epoch 1, where the others have 90; all have 92 at epoch 2.  So it
+    takes epoch 2, and the others take epoch 1.  AMSoftmax has 80.  No earlier seeds were run."""
+    for name in ("JRD", "AMSoftmax"):
+        runs = decided.runs_of("networks", name, out)
+        made_up(runs, 0.2 * (name == "JRD"))
+        for first, run in zip((0.99, 0.9, 0.9), runs):
+            curve = [(1, first), (2, 0.92)] if name == "JRD" else [(1, 0.8), (2, 0.8)]
+            lines = [json.dumps({"epoch": epoch, "R@1": r1}) for epoch, r1 in curve]
+            *_, last = (run.folder / "log.jsonl").read_text().splitlines()     # epoch 3, far below
+            (run.folder / "log.jsonl").write_text("\n".join([*lines, last]))
+    *_, row = decided.decided("networks", out)
+    gain = tables.difference([12, 10, 10])
+    assert row["epoch chosen on the other seeds"] == f"{gain} at 1, 1"
+    assert "epoch chosen on earlier seeds" not in row
+
+
+def test_the_replication_is_judged_script_by_script(out):
+    """Nothing of a script before both arms of all five seeds; JRD alone with its p doubled; then
+    Holm over both.  Seeds 3 to 5 are in the pooled mean alone, and choose the epochs."""
+    arms = {}
+    for name in ("JRD", "AMSoftmax", "DML-DA contrastive", "contrastive"):
+        gain = 0.2 * (name in ("JRD", "DML-DA contrastive"))
+        made_up(decided.runs_of("networks", name, out), gain)
+        skip = (10,) * (name in ("AMSoftmax", "contrastive"))
+        arms[name] = made_up(decided.runs_of("replication", name, out), gain, skip=skip)
+    for row in decided.decided("replication", out):
+        head = row.pop("must be above 0")
+        papers = {"JRD - AMSoftmax": "–"}.get(head, "+3.63")
+        assert row == {"Holm-adjusted": "not before all seeds", "seeds": "4 of 5",
+                       "paper's": papers}
+    *_, last = decided.runs_of("replication", "AMSoftmax", out)
+    arms["AMSoftmax"] = np.append(arms["AMSoftmax"], made_up([last], 0))
+    jrd, other = decided.decided("replication", out)
+    assert "paired" not in other and other["seeds"] == "4 of 5"
+    gain = arms["JRD"] - arms["AMSoftmax"]
+    p = scipy.stats.ttest_1samp(gain, 0).pvalue
+    assert jrd["p"] == pytest.approx(p) and jrd["p, adjusted"] == pytest.approx(2 * p)
+    assert jrd["random, adjusted"] == pytest.approx(min(1, 2 * jrd["random"]))
+    assert jrd["Holm-adjusted"].startswith("holds") and 2 * p < 0.05
+    before = []
+    for a, b in zip(*(decided.runs_of("networks", name, out) for name in ("JRD", "AMSoftmax"))):
+        before.append(100 * (a.result["last epoch"]["R@1"] - b.result["last epoch"]["R@1"]))
+    assert jrd[decided.POOLED] == f"{np.mean([*gain, *before]):+.2f}, n = 8"
+    # Epoch 1 is the best of each arm at a gain of 0 and of 0.2: 90 and 70, whatever the last is.
+    assert jrd["epoch chosen on earlier seeds"].startswith("-20.00 [-20.00, -20.00] at 1, 1")
+    assert jrd["epoch chosen on the other seeds"] == jrd["epoch chosen on earlier seeds"]
+
+    mixed, *_ = decided.runs_of("replication", "contrastive", out)      # DML-DA's does not stop JRD
+    mixed.config = {**mixed.config, "commit": "another"}
+    again, other = decided.decided("replication", out)
+    assert again["p, adjusted"] == jrd["p, adjusted"] and "paired" not in other
+    assert other["Holm-adjusted"] == "commit of DML-DA's runs differ"
+    *_, last = decided.runs_of("replication", "contrastive", out)
+    made_up([last], 0)
+    both = decided.decided("replication", out)
+    assert [row["seeds"] for row in both] == ["5 of 5"] * 2
+    small, large = sorted(row["p"] for row in both)
+    assert small < 0.9 * large
+    assert sorted(row["p, adjusted"] for row in both) == [2 * small, max(2 * small, large)]
+
+
+def test_the_replication_has_the_commands_of_its_plan(typed):
+    plan = (ROOT / "docs" / "plans.md").read_text(encoding="utf-8").partition("## Replication")[2]
+    commands = []
+    for script in ("jrd", "dml_da"):
+        for seed in range(6, 11):
+            for line in re.findall(rf"^python {script}\.py .*", plan, re.M):
+                commands.append(line.replace("--seed 6", f"--seed {seed}"))
+    listed = typed("studies/decided.py", "--list")[1].splitlines()
+    assert len(commands) == 20
+    assert [line for line in listed if "--name replication" in line] == commands
 
 
 def test_the_commands_and_the_page_of_the_committed_runs(monkeypatch, typed):
     monkeypatch.chdir(ROOT)
     seeds = re.findall(r"--seed (\d+)", typed("studies/decided.py", "--list")[1])
-    assert [*map(int, seeds)] == sorted([*range(3, 11)] * 11 + [3, 4, 5] * 7)
+    wanted = sorted([*range(3, 11)] * 11) + sorted([3, 4, 5] * 7)
+    assert [*map(int, seeds)] == wanted + sorted([*range(6, 11)] * 2) * 2
     page = (ROOT / "results" / "cub128" / "decided.md").read_text(encoding="utf-8")
     assert typed("studies/decided.py") == (0, page, "")
