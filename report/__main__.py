@@ -75,8 +75,9 @@ def write_report(rows, dataset, folder):
         texts.append(f"## {heading}")
         if experiment.picture and any(row.finished for row in of_key):
             points = getattr(figures, experiment.picture)(of_key, experiment.columns)
-            bars = experiment.picture != "epochs"
-            if figures.redraw(folder / picture, figures.draw_curves, points, number + note, bars):
+            bars, found = experiment.picture != "epochs", figures.finding(experiment.picture, of_key)
+            if figures.redraw(folder / picture, figures.draw_curves, points, heading + note, bars,
+                              found):
                 texts.append(f"![{heading}]({picture})")
         for on, on_dataset in itertools.groupby(of_key, attrgetter("dataset")):
             text, of_table = tables.paper_table(list(on_dataset))
@@ -97,7 +98,8 @@ def write_quick(rows, folder, seeds):
     print(f"{tables.pair_table(rows)}\n\nR@1 in % on classes that never trained, last epoch.  "
           f"{GAIN}")
     points = figures.epochs(rows, ["R@1"])
-    figures.redraw(folder / "curves.png", figures.draw_curves, points, "R@1 by epoch")
+    figures.redraw(folder / "curves.png", figures.draw_curves, points, "R@1 by epoch", False,
+                   figures.finding("epochs", rows))
     for row in rows:
         if row.baseline and row.finished:
             checkpoint = row.finished[0].folder / "last.pt"

@@ -1,9 +1,11 @@
 """Curves of a figure's runs, with intervals over seeds (matplotlib); sheets (Pillow)."""
+import functools
 import importlib
 import itertools
 import math
 import os
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +14,30 @@ from report.experiments import NAMES
 from report.judge import (draw_sheet, embed_entries, images_to_judge, nearest_entries,
                           open_checkpoint)
 from report.records import in_paper_units, reading, seeds_of
-from report.tables import mean_and_half, mean_and_std
+from report.tables import difference, mean_and_half, mean_and_std
 from support.files import UserError, reason
 
-# Okabe and Ito's colours, which colour-blind readers tell apart; line and mark tell them in grey.
-COLOURS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()
+# A method's colour in every picture, whatever stands beside it; from Okabe and Ito's and Tol's
+# palettes, so that colour-blind readers tell apart what stands in one picture.  Lines and marks,
+# by the order in a picture, tell curves apart in grey.
+COLOURS = {
+    "Triplet": "#0072B2", "Triplet+L2Norm": "#D55E00", "Triplet+MDR": "#009E73",
+    "AMSoftmax": "#777777", "AMSoftmax + intra-class penalty": "#777777",
+    "JRD": "#CC79A7", "JMMD": "#661100", "JIntra": "#117733",
+    "Contrastive": "#56B4E9", "N-pair": "#E69F00", "DML-DA contrastive": "#332288",
+    "DML-DA triplet": "#882255", "DML-DA N-pair": "#999933",
+    "density": "#332288", "JRS": "#CC79A7",             # as DML-DA contrastive and JRD
+    "density + JRS": "#000000", "density + growth of x⁻ alone": "#999933",
+    "positive pairs": "#CC6677", "negative pairs": "#332288"}
+PALETTE = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()     # of other things
 MARKS = "os^Dv*PX<>hpd8"
 LINES = "-", "--", "-.", ":", (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3))
 AXES = {"loss": "training loss, of each its own objective", "R@1": "R@1 on test classes (%)",
-        "seen R@1": "R@1 on training classes (%)", "NMI": "NMI (%)", "lambda": "λ",
+        "seen R@1": "R@1 on training classes (%)", "NMI": "NMI (%)",
+        "lambda": "λ, a term of the bound (Eq. 3)", "d_H": "d_H, a term of the bound (Eq. 2)",
         "norm mean": "mean of ‖e‖", "norm cv": "coefficient of variation of ‖e‖"}
-
+VARIED = {("jrd", "α"): "α, the weight of the regularizer", ("mdr", "d"): "d, the embedding's width",
+          ("dml_da", "λ"): "λ, the weight of the regularizer (Eq. 9)"}
 
 # ---------------------------------------------------------------------------- a picture
 def needed(module):
@@ -34,13 +49,20 @@ def needed(module):
         raise UserError(f"{reason(error)}; figures need: pip install -r report/requirements.txt")
 
 
-def panels(n, width=4.4, height=3.4):
-    """-> figure, n axes in rows, as near to a square as can be"""
+def panels(n, width=4.4, height=3.4, **how):
+    """-> figure, n axes in rows, as near to a square as can be.  how: more of Figure.subplots"""
     needed("matplotlib.style").use(Path(__file__).with_suffix(".mplstyle"))
     down = math.isqrt(n)
     across = math.ceil(n / down)
     figure = needed("matplotlib.figure").Figure((width * across, height * down + 0.5))
-    return figure, figure.subplots(down, across, squeeze=False).ravel()
+    return figure, figure.subplots(down, across, squeeze=False, **how).ravel()
+
+
+def colour_of(series, number):
+    """A method's colour, with the spelling of any picture and at any setting (", λ = 0.2"); of
+    another series, that of its number"""
+    method = series.partition(",")[0].replace("Triplet + ", "Triplet+")
+    return COLOURS.get(method, PALETTE[number % len(PALETTE)])
 
 
 def save(figure, path):
@@ -53,42 +75,75 @@ def save(figure, path):
     figure.savefig(path)
 
 
-def draw_curves(path, points, title, bars=False):
+def draw_curves(path, points, title, bars=False, found=None, sharey=False):
     """A panel each with the means over seeds and, as bands, their 95% intervals; with bars the
-    seeds' standard deviations.  The title names the seeds.
+    seeds' standard deviations.  The title names the seeds, a panel's title those of its curves if
+    they differ.
 
     points: (panel, series, x, seed, value) of all curves; panel: (title, x label, y label or
-    metric)
+    metric); found: what tells the finding of a panel's curves (of finding), for its title;
+    sharey: the same y axis in all panels
     """
-    curves, numbers, seeds = {}, {}, set()
+    curves, numbers, seeds = {}, {}, {}
     for panel, series, x, seed, value in points:
         curve = curves.setdefault(panel, {}).setdefault(series, {})
         curve.setdefault(x, []).append(value)
         numbers.setdefault(series, len(numbers))
-        seeds.add(seed)
+        seeds.setdefault((panel, series), set()).add(seed)
     if not curves:
         raise UserError("nothing to draw: not every value has run, or no epoch")
     spread, shown = mean_and_half, "bands: 95% intervals, from three seeds on"
     if bars:
         spread, shown = mean_and_std, "bars: standard deviations"
-    figure, axes = panels(len(curves))
-    for axis, ((name, x_label, y_label), of_panel) in zip(axes, curves.items()):
-        axis.set(title=name, xlabel=x_label, ylabel=AXES.get(y_label, y_label))
+    names = {name for name, *_ in curves}
+    of_all = len({frozenset(of_curve) for of_curve in seeds.values()}) == 1
+    figure, axes = panels(len(curves), sharey=sharey)
+    for axis, (panel, of_panel) in zip(axes, curves.items()):
+        name, x_label, y_label = panel
         for series, curve in of_panel.items():
             x, i = sorted(curve), numbers[series]
             pairs = [spread(curve[at]) for at in x]
             mean, half = np.array(pairs, float).T           # half is nan of too few seeds
-            style = {"color": COLOURS[i % 7], "ls": LINES[i % 7], "label": series,
+            style = {"color": colour_of(series, i), "ls": LINES[i % 7], "label": series,
                      "lw": max(3 - 0.4 * i, 1.4)}           # thinner one by one: none hides another
             if bars:
                 axis.errorbar(x, mean, half, marker=MARKS[i], elinewidth=0.8, **style)
                 continue
             axis.plot(x, mean, marker="o" if len(x) == 1 else None, **style)
             axis.fill_between(x, mean - half, mean + half, color=style["color"], alpha=0.18, lw=0)
+        told = [name] * (len(names) > 1)
+        if found:
+            told.append(found(of_panel, x_label))
+        if not of_all:
+            told.append(by_seeds({series: seeds[panel, series] for series in of_panel}))
+        axis.set(title="\n".join(filter(None, told)), xlabel=x_label, ylabel=AXES.get(y_label, y_label))
         if x_label == "epoch":
             axis.xaxis.get_major_locator().set_params(integer=True)
-    figure.suptitle(f"{title}\nseeds {', '.join(map(str, sorted(seeds)))}; {shown}")
+    heading = [textwrap.fill(title, 52 * figure.axes[0].get_gridspec().ncols)]
+    if len(names) == 1:
+        heading += names
+    if of_all:
+        shown = f"{numbered(next(iter(seeds.values())))}; {shown}"
+    figure.suptitle("\n".join(filter(None, [*heading, shown])))
     save(figure, path)
+
+
+def numbered(seeds):
+    """{0, 1, 2, 5} -> "seeds 0, 1, 2, 5"; {0, ..., 9} -> "seeds 0 to 9" """
+    seeds = sorted(seeds)
+    if len(seeds) > 3 and seeds == [*range(seeds[0], seeds[-1] + 1)]:
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def by_seeds(seeds):
+    """{series: its seeds} -> which curve has which, in words"""
+    groups = {}
+    for series, of_series in seeds.items():
+        groups.setdefault(numbered(of_series), []).append(series)
+    if len(groups) == 1:
+        return next(iter(groups))
+    return "\n".join(f"{which}: {' and '.join(series)}" for which, series in groups.items())
 
 
 def redraw(path, draw, *args):
@@ -103,6 +158,74 @@ def redraw(path, draw, *args):
     return True
 
 
+# ---------------------------------------------------------------------------- findings
+def means_of(of_panel):
+    """{series: {x: its seeds' values}} -> {series: {x: mean}}"""
+    return {series: {x: np.mean(values) for x, values in curve.items()}
+            for series, curve in of_panel.items()}
+
+
+def of_sweep(of_panel, x_label, baselines):
+    """Where which series has the highest mean; of a single one its extreme, if it leaves the bars"""
+    means, symbol = means_of(of_panel), x_label.partition(",")[0]
+    if len(means) == 1:
+        (curve,), (values,) = means.values(), of_panel.values()
+        first = min(curve)
+        far = max(curve, key=lambda x: abs(curve[x] - curve[first]))
+        low, high = min(curve.values()), max(curve.values())
+        if high - low <= max(mean_and_std(of_x)[1] or 0 for of_x in values.values()):
+            return f"no trend beyond the bars: {low:#.3g} to {high:#.3g}"
+        way = "highest" if curve[far] > curve[first] else "lowest"
+        return (f"{way}, {curve[far]:#.3g}, at {symbol} = {far:g}; {curve[first]:#.3g} at "
+                f"{symbol} = {first:g}")
+    shared = sorted(set.intersection(*map(set, means.values())))
+    leads = {}
+    for series, curve in means.items():
+        leads[series] = [x for x in shared if curve[x] == max(m[x] for m in means.values())]
+    best = max(leads, key=lambda series: len(leads[series]))
+    where = f"every {symbol}"
+    if leads[best] != shared:
+        where = f"{symbol} = {', '.join(f'{x:g}' for x in leads[best])}"
+    return f"{best} has the highest mean at {where}"
+
+
+def of_epochs(of_panel, x_label, baselines):
+    """Whether what is regularized ends above its baseline, by the differences within a seed and
+    their 95% interval, if there are three seeds"""
+    told = []
+    for series, baseline in baselines.items():
+        if series in of_panel and baseline in of_panel:
+            a, b = of_panel[series], of_panel[baseline]
+            a, b = a[max(a)], b[max(b)]
+            if len(a) != len(b):
+                continue
+            gains = np.subtract(a, b).tolist()
+            mean, half = mean_and_half(gains)
+            way = f"{series} ends {'above' if mean > 0 else 'below'} {baseline}:"
+            if half is None or abs(mean) <= half:
+                way = f"{series} - {baseline}, at the end:"
+            told.append(f"{way} {difference(gains)}")
+    return "\n".join(told)
+
+
+def of_levels(of_panel, x_label, baselines):
+    """At which level most pairs of each kind are"""
+    told = []
+    for series, curve in means_of(of_panel).items():
+        most = max(curve, key=curve.get)
+        told.append(f"{curve[most]:.0f}% of the {series} at level {round(most, 1) + 0:g}")
+    return "\n".join(told)
+
+
+FOUND = {"sweep": of_sweep, "epochs": of_epochs, "levels": of_levels}
+
+
+def finding(picture, rows):
+    """What tells the finding of a panel of an experiment's rows, for draw_curves"""
+    baselines = {row.name: row.baseline for row in rows if row.baseline}
+    return functools.partial(FOUND[picture], baselines=baselines)
+
+
 # ---------------------------------------------------------------------------- of an experiment
 def title_of(row):
     """... of a panel"""
@@ -113,7 +236,7 @@ def sweep(rows, metrics):
     """A panel per dataset and metric, a curve per series: over the seeds that every point has."""
     for row, metric in itertools.product(rows, metrics):
         series, symbol, x = row.point
-        panel = title_of(row), symbol, metric
+        panel = title_of(row), VARIED.get((row.paper, symbol), symbol), metric
         beside = [other for other in rows if other.dataset == row.dataset]
         for seed, run in enumerate(row.runs):
             if all(other.runs[seed].result for other in beside):

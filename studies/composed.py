@@ -5,14 +5,13 @@
 """
 import sys
 from collections import Counter
-from operator import itemgetter
 from pathlib import Path
 
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import dml_da  # noqa: E402
-from report.figures import by_epoch, draw_curves  # noqa: E402
+from report.figures import draw_curves  # noqa: E402
 from report.records import finished, pivot, reading  # noqa: E402
 from report.tables import difference, markdown, spread  # noqa: E402
 from studies.jrs_bandwidths import mean_distance, penalty  # noqa: E402
@@ -23,8 +22,11 @@ ARMS = {"contrastive": ("0", None), "density": ("10", None), "JRS": ("0", "detac
 SHOWN = {"R@1": 1, "MAP@R": 1, "seen R@1": 1, "D_avg mean": 3, "τ of x⁻": 0, "τ of x": 3}  # digits
 BY_EPOCH = {f"R@1 at {epoch}": 1 for epoch in range(3, 31, 3)}          # cub128's evaluations
 BY_EPOCH["best R@1"] = 1                                                # chosen on test
-CURVES = {"contrastive": "contrastive loss", "R@1": "R@1 (%)",
-          "D_avg mean": "spread within classes, mean D_avg"}
+# Of the picture: the α that the page speaks of, and in each panel what is compared with one arm
+STRENGTH = {"glyphs": "0.1", "cub128": "1"}
+PANELS = {"contrastive-0": ("the contrastive loss", {"density-0": "density", "JRS-{}": "JRS"}),
+          "density-0": ("density", {"both-{}": "density + JRS",
+                                    "dtau-{}": "density + growth of x⁻ alone"})}
 
 
 class Network(dml_da.Network):
@@ -77,18 +79,24 @@ def differences(arms):
     return signs
 
 
+def within_seeds(figures, signs, head):
+    """{seed: signed sum of the arms' figures}, of the seeds that all of the arms have"""
+    by_seed = {}
+    for arm, sign in signs.items():
+        for seed, value in figures[arm, "last epoch", head].items():
+            by_seed.setdefault(seed, []).append(sign * value)
+    return {seed: sum(terms) for seed, terms in by_seed.items() if len(terms) == len(signs)}
+
+
 def table(runs):
     """Mean ± std of each arm (held out: R@1 on those classes); gains within a seed; by epoch."""
-    measured, points, arms = [], [], set()
+    measured, arms = [], set()
     for run in finished(runs):
-        name, (arm, _, alpha) = run.config["name"], run.config["name"].rpartition("-")
+        name = run.config["name"]
         if run.config["val"]:
             name += ", held out"
         else:
             arms.add(name)
-            series = arm if alpha == "0" else f"{arm}, α = {alpha}"
-            for metric, y_label in CURVES.items():
-                points += by_epoch(("", "epoch", y_label), series, run, metric)
         measured.append((name, run.config["seed"], {"last epoch": figures_of(run)}))
     figures, seeds = pivot(measured), Counter(name for name, _, _ in measured)
     for shown in (SHOWN, BY_EPOCH):
@@ -101,19 +109,34 @@ def table(runs):
         for name, signs in differences(arms).items():
             row = [name]
             for head, digits in shown.items():
-                by_seed = {}
-                for arm, sign in signs.items():
-                    for seed, value in figures[arm, "last epoch", head].items():
-                        by_seed.setdefault(seed, []).append(sign * value)
-                whole = [sum(terms) for terms in by_seed.values() if len(terms) == len(signs)]
-                row.append(difference(whole, digits + 1))
+                whole = within_seeds(figures, signs, head)
+                row.append(difference([*whole.values()], digits + 1))
             gains.append(row)
         print(markdown(rows), markdown(gains), sep="\n\n", end="\n\n")
     if arms:
-        dataset = run.config["dataset"]
-        points.sort(key=itemgetter(1))                                  # by series
-        draw_curves(Path(__file__).with_name(f"composed-{dataset}.png"), points,
-                    f"dml_da.py + α JRS on {dataset}, backbone {run.config['backbone']}")
+        draw(run.config, figures, arms)
+
+
+def draw(config, figures, arms):
+    """By epoch: the R@1 of arms less that of contrastive, and of others less that of density."""
+    points, dataset = [], config["dataset"]
+    for base, (than, others) in PANELS.items():
+        told, of_panel = f"R@1 more than {than} alone has.  At the end:", []
+        for arm, series in others.items():
+            arm = arm.format(STRENGTH[dataset])
+            signs = {arm: 1, base: -1}
+            if arm not in arms:
+                continue
+            told += f"\n{series}: {difference([*within_seeds(figures, signs, 'R@1').values()])}"
+            for head in [head for name, _, head in figures if name == arm]:
+                if head.startswith("R@1 at "):
+                    for seed, gain in within_seeds(figures, signs, head).items():
+                        of_panel.append((series, int(head.removeprefix("R@1 at ")), seed, gain))
+        panel = told, "epoch", "difference in R@1 (points)"
+        points += [(panel, *point) for point in of_panel]
+    draw_curves(Path(__file__).with_name(f"composed-{dataset}.png"), points,
+                f"Density and JRS (α = {STRENGTH[dataset]}) on {dataset}, backbone "
+                f"{config['backbone']}: gains within a seed", sharey=True)
 
 
 if __name__ == "__main__":

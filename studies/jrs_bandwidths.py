@@ -19,7 +19,7 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
 import jrd  # noqa: E402
-from report.figures import COLOURS, LINES, panels, save  # noqa: E402
+from report.figures import LINES, PALETTE, panels, save  # noqa: E402
 from report.tables import difference, markdown, spread  # noqa: E402
 from support.command_line import main  # noqa: E402
 from support.runs import run_folder  # noqa: E402
@@ -108,7 +108,7 @@ def free_points(png):
         bound = 1.0
         for K in KS[:len(layers)]:
             bound = bound * mixture(most, K)
-        for variant, colour, line in zip(VARIANTS, COLOURS, LINES):
+        for variant, colour, line in zip(VARIANTS, PALETTE, LINES):
             steps = flow(variant, layers, on_sphere)
             (first, _, _), (last, tau, same) = steps[[0, -1]]
             rows.append([name, variant, f"{bound:.4f}", f"{first:.4f}", f"{last:.4f}",

@@ -20,9 +20,9 @@ import common  # noqa: E402
 import dml_da  # noqa: E402
 import jrd  # noqa: E402
 import mdr  # noqa: E402
-from report.figures import COLOURS  # noqa: E402
+from report.figures import COLOURS, PALETTE  # noqa: E402
 
-BLUE, RED, GREEN = COLOURS[:3]
+BLUE, RED, GREEN = PALETTE[:3]
 MATRICES = ("kernel of x⁻:\npooled features", "kernel of x:\nembedding", "kernel of x⁺:\ncosines",
             "joint kernel:\nthe product", "penalized pairs:\ndifferent classes")
 
@@ -75,11 +75,11 @@ def draw_mdr():
     cost.plot(d, (d - regularizer.levels[regularizer.assign(d)]).abs(), color="black", lw=2)
     start = torch.tensor([-4.2, -3.6, -2.4, -1.8, -1.2, -0.6, 0.6, 1.2, 1.8, 2.4, 3.6, 4.2])
     pull = 0.45 * (regularizer.levels[regularizer.assign(start)] - start).sign()
-    cost.quiver(start, 0 * pull + 1.8, pull, 0 * pull, color=GREEN, scale_units="x", scale=1)
+    cost.quiver(start, 0 * pull + 1.8, pull, 0 * pull, color=COLOURS["Triplet+MDR"], scale_units="x", scale=1)
     cost.set(ylim=(0, 2.1), xticks=range(-4, 5), ylabel="cost of a pair\n|d̄ - nearest level|",
              title="MDR pulls every distance to its nearest level, equally hard near and far")
-    for chosen, colour, name in ((same, RED, "positive pairs"), (~same, BLUE, "negative pairs")):
-        pairs.hist(normalized[chosen], d, density=True, color=colour, alpha=0.6, label=name)
+    for chosen, name in ((same, "positive pairs"), (~same, "negative pairs")):
+        pairs.hist(normalized[chosen], d, density=True, color=COLOURS[name], alpha=0.6, label=name)
     for axis in (cost, pairs):
         axis.vlines(cfg.levels, 0, 2.1, color="black", ls="--", lw=1, label="levels")
         axis.vlines([-1.5, 1.5], 0, 2.1, color="black", ls=":", lw=1, label="borders")

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 import dml_da  # noqa: E402
 import jrd  # noqa: E402
 import mdr  # noqa: E402
-from report.figures import COLOURS, MARKS  # noqa: E402
+from report.figures import MARKS, PALETTE  # noqa: E402
 
 STEPS = 1600
 LABELS = torch.arange(4).repeat_interleave(8)
@@ -73,7 +73,7 @@ def paths():
 
 def draw_points(axis, points, size):
     for c in range(4):
-        axis.plot(*points[LABELS == c].T, MARKS[c], color=COLOURS[c], ms=size, mew=0.6, mec="white")
+        axis.plot(*points[LABELS == c].T, MARKS[c], color=PALETTE[c], ms=size, mew=0.6, mec="white")
 
 
 def draw(to):

@@ -3,6 +3,7 @@
 All of it by what a person types and reads back, and by the files that are written.
 """
 import csv
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,9 @@ import time
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
+import scipy.stats
 
 from conftest import ROOT, edit_settings
 from report import experiments, figures, tables
@@ -346,18 +349,19 @@ def test_nmi_of_other_starts_stands_beside_it_if_a_run_has_it(out, report, writt
 # ---------------------------------------------------------------------------- the figures
 @pytest.fixture
 def pictures(monkeypatch):
-    """{file: {(title of a panel, its y label, a curve's name): [[x, mean over seeds], ...]}} of
-    what is drawn from here on"""
+    """{file: {"titles": [the picture's, a panel's, ...], (y label of a panel, a curve's name):
+    [[x, mean over seeds], ...]}} of what is drawn from here on"""
     figure, drawn = pytest.importorskip("matplotlib.figure").Figure, {}
 
     def savefig(self, path, real=figure.savefig, **how):
         real(self, path, **how)
-        curves = drawn[path.name] = {}
+        curves = drawn[path.name] = {"titles": [self.get_suptitle()]}
         for axis in self.axes:
+            curves["titles"].append(axis.get_title())
             for handle, name in zip(*axis.get_legend_handles_labels()):
                 line = getattr(handle, "lines", [handle])[0]            # one of an errorbar's
                 points = line.get_xydata().round(6).tolist()
-                curves[axis.get_title(), axis.get_ylabel(), name] = points
+                curves[axis.get_ylabel(), name] = points
     monkeypatch.setattr(figure, "savefig", savefig)
     return drawn
 
@@ -377,8 +381,13 @@ def test_figures_from_logs_and_results(report, tmp_path, pictures, monkeypatch):
         pretend(command, 0.4 + 0.001 * i)
     report(*sweep, "--out", tmp_path)
     curve = figures.AXES["R@1"], "AMSoftmax + intra-class penalty"
-    points = pictures["jrd-fig2.png"]["JRD on glyphs, backbone small", *curve]
+    points = pictures["jrd-fig2.png"][curve]
     assert points[:2] == [[0, 40], [0.05, 40]]
+    assert pictures["jrd-fig2.png"]["titles"] == [
+        "JRD, Fig. 2: λ and d_H against the intra-class penalty of Eq. 4\n"
+        "JRD on glyphs, backbone small\nseed 0; bars: standard deviations",
+        "highest, 0.404, at α = 1; 0.400 at α = 0", "no trend beyond the bars: 0.900 to 0.900",
+        "highest, 40.4, at α = 1; 40.0 at α = 0"]
     words = "--dataset", "glyphs", "--seeds", 2, "--paper", "mdr", "--table"
     for command in listed(report, *words, "fig4"):
         pretend(command)
@@ -388,13 +397,86 @@ def test_figures_from_logs_and_results(report, tmp_path, pictures, monkeypatch):
              [[-2.9, 60], [0.1, 30], [3.2, 10]])):
         name = f"mdr-{table}.png"
         report(*words, table, "--out", tmp_path)
-        assert pictures[name]["MDR on glyphs, backbone small", *curve] == points
+        assert pictures[name][curve] == points
         assert (tmp_path / name).stat().st_size > 10_000
         assert f"({name})" in (tmp_path / "report.md").read_text()
     monkeypatch.setattr(figures.importlib, "import_module",
                         Mock(side_effect=ValueError("matplotlib is broken\nhere")))
     assert re.fullmatch("skipped mdr-fig6.png: .*matplotlib.* pip .*\n",
                         report(*words, "fig6", "--out", tmp_path)[2])
+
+
+def test_a_title_names_the_finding():
+    """By hand: where a series leads; the extreme of one beyond its bars; gains at the end, paired
+    by seed; the levels of most pairs."""
+    a, b = {0: [1, 3], 1: [4, 6], 2: [4, 4.5]}, {0: [2, 2], 1: [2, 3], 2: [5, 6]}
+    assert figures.of_sweep({"a": a, "b": b}, "d, the width", {}) == (
+        "a has the highest mean at d = 0, 1")
+    assert figures.of_sweep({"b": b, "c": {0: [0], 1: [1], 2: [9]}}, "d", {}) == (
+        "b has the highest mean at d = 0, 1")
+    assert figures.of_sweep({"b": b, "c": {0: [0], 1: [1], 2: [1]}}, "d", {}) == (
+        "b has the highest mean at every d")
+    assert figures.of_sweep({"a": a}, "α", {}) == "highest, 5.00, at α = 1; 2.00 at α = 0"
+    assert figures.of_sweep({"a": {0: [5, 7], 1: [2, 2]}}, "α", {}) == (
+        "lowest, 2.00, at α = 1; 6.00 at α = 0")
+    assert figures.of_sweep({"a": {0: [1, 3], 1: [2, 3]}}, "α", {}) == (
+        "no trend beyond the bars: 2.00 to 2.50")
+    plain, more = {1: [0, 0, 0], 2: [10, 20, 30]}, {1: [9, 9, 9], 2: [11, 21.5, 31.5]}
+    less, other = {2: [9, 18.5, 29]}, {2: [14, 20, 26]}
+    of_panel = {"plain": plain, "more": more, "less": less, "other": other, "two": {2: [1, 2]}}
+    half = scipy.stats.t.ppf(0.975, 2) * np.std([1, 1.5, 1.5], ddof=1) / 3 ** 0.5
+    assert figures.of_epochs(of_panel, "epoch", dict.fromkeys(of_panel, "plain")) == "\n".join([
+        "plain - plain, at the end: +0.00 [+0.00, +0.00]",
+        f"more ends above plain: +1.33 [{4 / 3 - half:+.2f}, {4 / 3 + half:+.2f}]",
+        f"less ends below plain: -1.17 [{-3.5 / 3 - half:+.2f}, {-3.5 / 3 + half:+.2f}]",
+        "other - plain, at the end: +0.00 [-9.94, +9.94]"])
+    assert figures.of_levels({"positive pairs": {-3.04: [80, 60], 0.02: [20, 40]}}, "level", {}) == (
+        "70% of the positive pairs at level -3")
+
+
+# Machado, Oliveira and Fernandes (2009), severity 1, for linear RGB
+BLIND = {"none": np.eye(3),
+         "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+                    [-0.011820, 0.042940, 0.968881]],
+         "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+                    [-0.003882, -0.048116, 1.051998]],
+         "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
+                    [0.004733, 0.691367, 0.303900]]}
+
+
+def lab(colour, blindness):
+    """CIELAB of a colour as it is seen"""
+    rgb = np.array([int(colour[i:i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.array(BLIND[blindness]) @ linear, 0, 1)
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    xyz = np.array(to_xyz) @ seen / [0.9505, 1, 1.089]
+    f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def test_a_method_has_one_colour_that_everybody_tells_apart():
+    """Each series of a picture has its own of the table; what stands in one picture is 10 apart in
+    CIELAB, whatever cones a reader lacks, and darker than white by 25."""
+    drawn = [["density", "JRS"], ["density + JRS", "density + growth of x⁻ alone"],
+             ["positive pairs", "negative pairs"]]
+    for experiment in experiments.EXPERIMENTS.values():
+        if experiment.picture and experiment.picture != "levels":
+            drawn.append([name for name, *_ in experiments.cells(experiment.rows)])
+    assert len(drawn) > 9 and ["Triplet", "Triplet+L2Norm", "Triplet+MDR"] in drawn
+    for series in drawn:
+        assert {*series} <= {*figures.COLOURS}
+        for blindness in BLIND:
+            seen = [lab(figures.COLOURS[name], blindness) for name in series]
+            assert all(colour[0] < 75 for colour in seen), series
+            for one, other in itertools.combinations(seen, 2):
+                assert np.linalg.norm(one - other) > 10, (series, blindness)
+    for name, method in (("Triplet + MDR, λ = 0.2", "Triplet+MDR"), ("Triplet + L2Norm",
+                                                                     "Triplet+L2Norm")):
+        assert figures.colour_of(name, 5) == figures.COLOURS[method]
+    assert figures.colour_of("mdr-glyphs", 8) == figures.PALETTE[1]
+    assert figures.COLOURS["density"] == figures.COLOURS["DML-DA contrastive"]
+    assert figures.COLOURS["JRS"] == figures.COLOURS["JRD"]
 
 
 def test_a_notebooks_backend_does_no_harm():
@@ -425,10 +507,14 @@ def test_curves_of_any_runs(out, report, pictures, tmp_path):
     one, two, three = names = "mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"
     report("--curves", *names, "--out", tmp_path / "a.png")
     loss, r1 = "training loss, of each its own objective", figures.AXES["R@1"]
+    titles = pictures["a.png"].pop("titles")
     assert pictures["a.png"] == {
-        ("", loss, one): [[1, 5], [2, 3], [3, 1]], ("", loss, two): [[1, 6], [2, 4], [3, 1]],
-        ("", r1, one): [[2, 37.5], [3, 50]], ("", r1, two): [[2, 25], [3, 50]],
-        ("", r1, three): [[1, 12.5]], ("", figures.AXES["seen R@1"], one): [[2, 75]]}
+        (loss, one): [[1, 5], [2, 3], [3, 1]], (loss, two): [[1, 6], [2, 4], [3, 1]],
+        (r1, one): [[2, 37.5], [3, 50]], (r1, two): [[2, 25], [3, 50]],
+        (r1, three): [[1, 12.5]], (figures.AXES["seen R@1"], one): [[2, 75]]}
+    assert titles == ["bands: 95% intervals, from three seeds on",
+                      f"seeds 0, 1: {one}\nseed 1: {two}",
+                      f"seeds 0, 1: {one}\nseed 1: {two}\nseed 0: {three}", "seed 0"]
 
 
 @pytest.mark.parametrize("file, content", [
