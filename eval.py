@@ -201,7 +201,8 @@ def _usable_set(name, x, labels):
         x = x.double()
     else:
         x = x.float()
-    if not x.double().square().sum(1).isfinite().all():     # nor may distances be infinite
+    largest = torch.stack(x.aminmax()).abs().max().double()
+    if not (x.shape[1] * (2 * largest) ** 2).isfinite():    # nor may distances be infinite
         raise ValueError(f"{name} contain values that are not finite, or too large")
     return x, labels.long()
 
