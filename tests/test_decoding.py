@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, ImageOps
 from torchvision.transforms.v2.functional import pil_to_tensor, to_pil_image
 
 import common
@@ -77,7 +77,7 @@ def others():
         kinds[f"cut out {size}"] = saved(cut_out, "WEBP", lossless=True)
         for kind in ("WEBP", "PNG", "GIF"):
             kinds[f"frames {kind} {size}"] = saved(photo, kind, save_all=True,
-                                                   append_images=[photo.rotate(180)])
+                                                   append_images=[ImageOps.invert(photo)])
     return kinds
 
 
