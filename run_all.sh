@@ -7,13 +7,16 @@
 #   bash run_all.sh --test             the test suite
 #   --list                             only print the commands, one per line: for xargs, SLURM, ...
 #                                      and for several GPUs (docs/running.md)
+#   --plan                             only print what there is to do
 #   --jobs N                           N runs at a time; each gets its share of the cores
 # Everything else goes to `python -m report`, which says what it takes: --paper jrd|mdr|dml_da,
 # --table 2a, --seeds N, --weights FILE, --precision fp32, --runs DIR.  Paths are as seen from here.
+# What else it does (--compare, --curves, --sheet, --sort, --annotate) it does alone: nothing trains.
 # Makes .venv and installs what is missing, unless PYTHON is set or an environment is active, of
 # venv or of conda (but its base).
 # The plan comes first.  A finished run is skipped, a broken one continued, a failed one reported at
-# the end.  Exit status: 0, 1 if a run failed or a dataset is missing, 2 for a wrong argument.
+# the end.  Exit status: 0, 1 if a run failed or a dataset is missing (--plan: 3), 2 for a wrong
+# argument.
 set -euo pipefail
 unset CDPATH                                    # with which cd prints, and may go elsewhere
 cd "$(dirname "$0")"
@@ -29,11 +32,14 @@ while [ $# -gt 0 ]; do
                 jobs=$2; shift ;;
         -h|--help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;;
         *) select+=("$1")
-           [ "$1" != --quick ] || quick=1 ;;
+           [ "$1" != --quick ] || quick=1
+           [[ ! $1 =~ ^--(plan|compare|curves|sheet|sort|annotate|version)(=|$) ]] ||
+               mode=${mode:-report} ;;
     esac
     shift
 done
-[ -n "$quick" ] || select=(--dataset real ${select[@]+"${select[@]}"})     # a later --dataset wins
+[ -n "$quick" ] || [ "$mode" = report ] ||
+    select=(--dataset real ${select[@]+"${select[@]}"})     # a later --dataset wins
 
 active=${VIRTUAL_ENV:-}
 [ "${CONDA_DEFAULT_ENV:-base}" = base ] || active=${CONDA_PREFIX:-}
@@ -64,6 +70,10 @@ export PYTHON=${PYTHON:-python}
 
 if [ "$mode" = test ]; then
     OMP_NUM_THREADS=1 exec "$PYTHON" -m pytest -q -n 2 tests
+fi
+
+if [ "$mode" = report ]; then
+    exec "$PYTHON" -m report "${select[@]}"
 fi
 
 if [ "$mode" = list ]; then

@@ -64,6 +64,8 @@ def prepare(dataset, args):
             if getattr(args, name):
                 flags.append(f"--{name}={getattr(args, name)}")
         cfg = script.parse_args(flags)
+        cfg.data_root = args.data_root
+        common.look_first(cfg)
         train, _, test = script.transforms(cfg)
         data = common.load_dataset(dataset, args.data_root, train, test)
         network, _ = common.backbone(cfg.backbone, cfg.size)

@@ -149,7 +149,7 @@ def load_weights(network, name, source=None):
     if source == "random":
         return "random"
     row = find_backbone(name)
-    path = weights_file(name, row, source)
+    path = weights_file(name, source)
     sha = sha256(path)
     if path.name != Path(row.file).name:
         print(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
@@ -176,10 +176,12 @@ def load_weights(network, name, source=None):
     return sha
 
 
-def weights_file(name, row, source):
-    """The path of a file of weights, downloaded if it is published.  UserError: there is none."""
+def weights_file(name, source=None):
+    """The path of a backbone's weights: source or, without one, the published file, which is
+    downloaded if it is not here.  UserError: there is none, or no network."""
     if source:
         return Path(source)
+    row = find_backbone(name)
     if not row.file:
         raise UserError(f"{name} needs --weights FILE (docs/running.md), or --weights random to "
                         "train from scratch")
@@ -191,7 +193,8 @@ def weights_file(name, row, source):
             torch.hub.load_state_dict_from_url(row.file, check_hash=True, weights_only=True)
         except Exception as error:          # a server fails in a dozen ways
             raise UserError(f"cannot download {row.file}: {error}; fetch it some other way and put "
-                            f"it at {path}, or pass --weights FILE or --weights random")
+                            f"it at {path}, or pass --weights FILE, --weights random, or --backbone "
+                            "small, whose weights are part of this code")
     return path
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from support import glyphs
+from support.backbones import weights_file
 from support.command_line import data_root
 from support.files import UserError, digest
 from support.images import ImageFiles, cache_images
-from support.layouts import of_papers, read_dataset
-from support.photos import Folder, decode, decode_as_stored, divided, identity
+from support.layouts import find_dataset, of_papers, read_dataset
+from support.photos import Folder, decode, decode_as_stored, divided, identity, need_folder
 
 
 @dataclass
@@ -57,6 +58,17 @@ class Data:
             if split:
                 counts[part] = [len(split), len(split.present())]
         return counts
+
+
+def look_first(cfg):
+    """Find the dataset's folder and the weights, which are downloaded if they are published: what
+    cannot be had is said before caches are built.  UserError, OSError: one is not there."""
+    if of_papers(cfg.dataset):
+        find_dataset(cfg.dataset, cfg.data_root)
+    elif cfg.dataset != "glyphs":
+        need_folder(cfg.dataset)
+    if cfg.weights != "random":
+        weights_file(cfg.backbone, cfg.weights).stat()
 
 
 def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import common
+import dml_da
 import jrd
 import mdr
 from conftest import ROOT, edit_settings, left_in, make_folder
@@ -223,6 +224,28 @@ def test_a_folder_is_judged_by_its_classes_that_did_not_train(train, photos, tmp
     with np.load(tmp_path / "e.npz") as file:
         assert [*file["paths"]] == ["class03/1.png", "class03/2.png", "class05/2.png"]
         assert [*file["classes"][file["labels"]]] == ["class03", "class03", "class05"]
+
+
+@pytest.mark.parametrize("script, flags, says", [
+    (jrd, "", "cannot download http://data.lip6.fr/.*bn_inception-.*: no network; .* or pass "
+     "--weights FILE, --weights random, or --backbone small, whose weights are part of this code"),
+    (mdr, "--backbone resnet18", "cannot download .*resnet18-.*--backbone small"),
+    (dml_da, "--weights none.pth", "No such file or directory: 'none.pth'"),
+    (dml_da, "--backbone googlenet_bvlc", "needs --weights FILE")])
+def test_what_cannot_be_had_is_said_before_anything_is_built(script, flags, says, photos, tmp_path,
+                                                             monkeypatch, typed):
+    """... weights, before a photo is read; but first that the folder is not there."""
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    download = Mock(side_effect=OSError("no network"))
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", download)
+    words = (f"{script.__name__}.py", "--data-root", tmp_path, "--out", tmp_path / "runs",
+             *flags.split(), "--dataset")
+    status, told, err = typed(*words, photos)
+    assert (status, told) == (2, "") and re.search(says, err) and err.count("\n") == 1
+    assert [*tmp_path.iterdir()] == [photos]
+    asked = download.call_count
+    assert "unknown dataset" in typed(*words, tmp_path / "nowhere")[2]
+    assert "no cub under" in typed(*words, "cub")[2] and download.call_count == asked
 
 
 def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_path):

@@ -583,6 +583,32 @@ def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all, tmp_path
     assert ends(run_all("--list")) == (f"{tmp_path}/my\\ python listed\n", "", 0)
 
 
+@pytest.mark.parametrize("words", [
+    "--plan", "--dataset glyphs --plan", "--quick --plan --seeds 3", "--compare a b", "--curves=a",
+    "--curves a b --out c.png", "--sheet runs/a/last.pt", "--sheet=runs/a/last.pt", "--annotate",
+    "--sort R@1 --runs r", "--version"])
+def test_run_all_does_what_else_the_report_does_alone(words, run_all, tmp_path):
+    """Nothing trains after a plan; a missing dataset is told once, by the report's own status."""
+    for missing in ("0", "3"):
+        stdout, stderr, status = ends(run_all(*words.split(), PLAN=missing))
+        assert (tmp_path / "log").read_text() == f"-m report {words}\n"
+        if "--plan" in words:
+            assert (stdout.count("\n"), stderr, status) == (3, "plan: 3 runs\n", int(missing))
+        else:
+            assert (stdout, stderr, status) == ("the report\n", "", 0)
+        (tmp_path / "log").write_text("")
+
+
+def test_run_alls_plan_is_the_reports(out, report):
+    """... to the word, where a dataset is missing, too."""
+    pretend(listed(report, "--quick")[0])
+    for words in (["--quick", "--plan"], ["--plan", "--dataset", "cub", "--paper", "mdr"]):
+        done = subprocess.run(["bash", ROOT / "run_all.sh", *words, "--runs", out], text=True,
+                              capture_output=True, env=os.environ | {"PYTHON": sys.executable})
+        assert (done.returncode, done.stdout, done.stderr) == report(*words)
+    assert done.returncode == 3 and done.stderr.count("missing: no cub under ") == 1
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_run_all_stops_as_a_whole(run_all, end, tmp_path):
     process, log = run_all("--jobs", "2", SLOW="1"), tmp_path / "log"
