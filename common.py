@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from support import backbones           # yours in the way?  docs/extending.md
 from support.backbones import (BACKBONE, Preprocess, backbone, backbone_name, features,
                                freeze_batch_norm, load_weights, to_device)
 from support.command_line import Parser, cores, main, number, refuse_idle, settings, settle

@@ -32,8 +32,8 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from common import number
-from eval import judge, kmeans, l2_normalized, nmi, recalls
+from common import number           # yours in the way?  docs/extending.md
+from eval import judge, kmeans, l2_normalized, nmi, recalls  # yours in the way?  docs/extending.md
 
 # U9: the paper gives no weights.  These were chosen on held-out training classes of `glyphs`, with
 # contrastive loss; EN's is the lowest tried (studies/reg_weight.py).

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from scipy.special import entr, stdtrit       # scipy.stats would add a second to every start
 
-from support import ranks
+from support import ranks               # yours in the way?  docs/extending.md
 
 
 # ---------------------------------------------------------------------------- retrieval

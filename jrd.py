@@ -36,9 +36,10 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from common import number
-from eval import (confidence_interval, generalization_bound, judge, l2_normalized, recall_at_k,
-                  recalls, stratified_parts)
+from common import number           # yours in the way?  docs/extending.md
+from eval import (                      # yours in the way?  docs/extending.md
+    confidence_interval, generalization_bound, judge, l2_normalized, recall_at_k, recalls,
+    stratified_parts)
 
 # Table 2: which representations are joined, 0 x⁻, 1 x, 2 x⁺.  "-c" drops x⁺, "-pooling" drops x⁻.
 VARIANTS = {"jrd": (0, 1, 2), "mrd": (1,), "jrd-c": (0, 1), "jrd-pooling": (1, 2)}

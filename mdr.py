@@ -29,8 +29,8 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 import common
-from common import number
-from eval import judge, l2_normalized, recalls
+from common import number           # yours in the way?  docs/extending.md
+from eval import judge, l2_normalized, recalls      # yours in the way?  docs/extending.md
 
 MARGINS = {"triplet": 0.2, "margin": 0.2, "contrastive": 1.0}   # triplet's: the paper; others: U10
 # One row per setting: default, kind, help.  The defaults are "Implementation Details"; by the

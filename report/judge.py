@@ -2,6 +2,8 @@
 
 An entry (name, class, source) is an image: source is its path or, without a file, a PIL image.
 """
+import collections
+import os
 import textwrap
 from pathlib import Path
 from unicodedata import normalize
@@ -37,7 +39,8 @@ OTHER_IMAGES = ("note: these are not the images of the run; figures of classes t
 
 # ---------------------------------------------------------------------------- judging
 def evaluate(args):
-    """Judge the embeddings of an .npz or of a checkpoint's images, or search among the latter."""
+    """Judge the embeddings of an .npz or of a checkpoint's images, or search or compare the latter.
+    """
     if args.arrays:
         embedded, ks = load_npz(args.file, device(args)), [1, 2, 4, 8]
     else:
@@ -48,6 +51,8 @@ def evaluate(args):
             data = images_to_judge(cfg, transform, args.dataset, not args.no_cache)
         if args.query:
             return search(args, network, cfg, transform, data)
+        if args.pairs:
+            return compare(args, network, cfg, data)
         embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery", "train_plain")
         ks = cfg.ks
     ks = args.ks or ks
@@ -243,7 +248,8 @@ def save_npz(path, embedded, data):
 # ---------------------------------------------------------------------------- --query
 def search(args, network, cfg, transform, data):
     """Print and, with --to, draw the images nearest to each photo of --query, among those that
-    Recall@K searches.  A photo that is itself among them is found."""
+    Recall@K searches.  A photo that is itself among them is marked
+    and no answer."""
     photos = common.Split(ImageFiles(args.query, transform, decode),
                           torch.zeros(len(args.query), dtype=int), [UNKNOWN], args.query)
     x, queries = embed_entries(network, cfg, Path(), photos)
@@ -252,14 +258,44 @@ def search(args, network, cfg, transform, data):
         x, y = F.normalize(x), F.normalize(y)
     kinds = searched(data).present()
     print(f"{args.file} searches {len(entries):,} images of {len(kinds)} classes: {listed(kinds)}")
-    answers = [*zip(queries, nearest_entries(x, y, entries, args.top))]
-    for query, nearest in answers:
+    files = [os.path.realpath(source) for *_, source in entries if isinstance(source, str)]
+    themselves = collections.Counter(files)             # of a link and its file there are two
+    most = args.top + max(themselves[os.path.realpath(source)] for *_, source in queries)
+    answers = []
+    for query, nearest in zip(queries, nearest_entries(x, y, entries, most)):
         print(f"\nquery {query[0]}\n    distance  {'class':<30}  image")
-        for place, (distance, (name, kind, _)) in enumerate(nearest, 1):
-            print(f"{place:>3} {distance:8.4f}  {kind:<30}  {name}")
+        others = []
+        for distance, entry in nearest:
+            name, kind, source = entry
+            if isinstance(source, str) and os.path.realpath(source) == os.path.realpath(query[2]):
+                print(f"  {UNKNOWN} {distance:8.4f}  {kind:<30}  {name}  (the query itself)")
+            elif len(others) < args.top:
+                others.append((distance, entry))
+                print(f"{len(others):>3} {distance:8.4f}  {kind:<30}  {name}")
+        answers.append((query, others))
     if args.to:
         draw_sheet(args.to, answers)
         print(f"\nwrote {args.to}")
+
+
+def compare(args, network, cfg, data):
+    """Print and, with --to, draw the --pairs of images nearest to each other, of those that
+    Recall@K searches."""
+    x, entries = embed_entries(network, cfg, data.folder, searched(data))
+    if args.l2norm:
+        x = F.normalize(x)
+    print(f"{args.file} compares {len(entries):,} images, each with every other")
+    print("    distance  pair")
+    pairs = nearest_pairs(x, args.pairs)
+    if not pairs:
+        raise UserError("one image has no other to be compared with")
+    for place, (distance, i, j) in enumerate(pairs, 1):
+        print(f"{place:>3} {distance:8.4f}  {entries[i][0]}  {entries[j][0]}")
+    print("note: two images of different things can be nearer than an altered copy is to its "
+          "original: look at each pair")
+    if args.to:
+        draw_sheet(args.to, [(entries[i], [(distance, entries[j])]) for distance, i, j in pairs])
+        print(f"wrote {args.to}")
 
 
 def searched(data):
@@ -292,17 +328,33 @@ def nearest_entries(x, y, entries, top):
         yield [(d, entries[i]) for d, i in zip(distances[:top].tolist(), order)]
 
 
+def nearest_pairs(x, most):
+    """x (n, d) -> the `most` pairs of rows that are nearest to each other, nearest first:
+    [(distance, i, j)], i < j.  A product in float64 finds them; their differences say how far, so
+    that equal embeddings are at 0."""
+    x, pairs = x.double() - x.double().mean(0), []
+    for start in range(0, len(x), 256):
+        d = torch.cdist(x[start:start + 256], x[start:], compute_mode="use_mm_for_euclid_dist")
+        d[torch.ones_like(d, dtype=torch.bool).tril()] = torch.inf          # each pair once
+        values, places = d.flatten().topk(min(most, d.numel()), largest=False)
+        for value, place in zip(values.tolist(), places.tolist()):
+            if value < torch.inf:
+                pairs.append((value, start + place // d.shape[1], start + place % d.shape[1]))
+        pairs = sorted(pairs)[:most]
+    return sorted(((x[i] - x[j]).norm().item(), i, j) for _, i, j in pairs)
+
+
 # ---------------------------------------------------------------------------- a sheet of images
 def draw_sheet(path, answers):
-    """A picture with a line of images for each of answers [(query, the entries nearest to it)], all
-    with as many, framed as right or wrong if the query's class is known."""
+    """A picture with a line of images for each of answers [(query, the entries nearest to it)], as
+    many as for the one with fewest, framed as right or wrong if the query's class is known."""
     try:
         font = ImageFont.truetype("DejaVuSans.ttf", 14)
     except OSError:
         font = ImageFont.load_default(14)                   # without umlauts
-    tiles = []
+    tiles, most = [], min(len(nearest) for _, nearest in answers)
     for query, nearest in answers:
-        for distance, (name, kind, source) in [(None, query), *nearest]:
+        for distance, (name, kind, source) in [(None, query), *nearest[:most]]:
             below, colour = "query", "black"
             if distance is not None:
                 below = f"{distance:.4f}"
@@ -318,7 +370,7 @@ def draw_sheet(path, answers):
             tile = ImageOps.expand(tile, (GAP, GAP, GAP, LINES), "white")
             ImageDraw.Draw(tile).text((GAP, SIDE + 15), f"{line}\n{below}", colour, font)
             tiles.append(pil_to_tensor(tile))
-    to_pil_image(make_grid(tiles, 1 + len(nearest), padding=0)).save(path)
+    to_pil_image(make_grid(tiles, 1 + most, padding=0)).save(path)
 
 
 # ---------------------------------------------------------------------------- command line
@@ -332,10 +384,12 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "device": SHARED["device"],
     "no_cache": (False, bool, "decode images anew"),
     "query": ([], "PHOTO", "print the nearest images"),
-    "gallery": (None, "FOLDER", "with --query: the images to search, in sub-folders or not "
-                "(default: what Recall@K searches, the run's gallery or else its test images)"),
+    "pairs": (None, number(int, 1), "print so many pairs of images, those nearest to each other"),
+    "gallery": (None, "FOLDER", "with --query and --pairs: the images to search, in sub-folders or "
+                "not (default: what Recall@K searches, the run's gallery or else its test images)"),
     "top": (5, number(int, 1), "with --query: how many"),
-    "to": (None, output(".png", ".jpg"), "with --query: the .png or .jpg to draw them in")}
+    "to": (None, output(".png", ".jpg"), "with --query and --pairs: the .png or .jpg to draw them "
+           "in")}
 
 
 def parse_args(argv=None):
@@ -345,8 +399,10 @@ def parse_args(argv=None):
     flags, args = read_flags(parser, argv, FLAGS)
     args.arrays = args.file.lower().endswith((".npz", ".npy"))
     refuse_idle(parser, flags, [
-        ("with an .npz", args.arrays, "query export dataset data_root no_cache"),
-        ("without --query", not args.query, "gallery top to"),
-        ("with --query", args.query, "ks export"),
+        ("with an .npz", args.arrays, "query pairs export dataset data_root no_cache"),
+        ("without --query", not args.query, "top"),
+        ("without --query or --pairs", not args.query and not args.pairs, "gallery to"),
+        ("with --query", args.query, "pairs"),
+        ("with --query or --pairs", args.query or args.pairs, "ks export"),
         ("with --gallery", args.gallery, "dataset data_root no_cache")])
     return args

@@ -28,7 +28,9 @@ mdr.py --lambda 0 --levels 1 2 | mdr.py --fixed-levels --nu 1 | mdr.py --l2norm 
 mdr.py --size 256 | dml_da.py --loss npair --margin 1 | dml_da.py --lambda 0 --regularizer da-
 dml_da.py --reg-weight 1 | dml_da.py --regularizer da- --eta 1
 dml_da.py --regularizer gor --lambda 1 | eval.py e.npz --dataset cub | eval.py e.npz --query a.png
-eval.py last.pt --top 3 | eval.py last.pt --query a.png --ks 1
+eval.py last.pt --top 3 | eval.py last.pt --query a.png --ks 1 | eval.py last.pt --to pairs.png
+eval.py last.pt --pairs 3 --top 2 | eval.py last.pt --query a.png --pairs 3
+eval.py e.npz --pairs 3 | eval.py last.pt --pairs 3 --export e.npz
 eval.py last.pt --query a.png --gallery photos --data-root data
 eval.py last.pt --query a.png --gallery photos --no-cache
 common.py check cub --paper jrd | report --out x.md | report --seeds 2 | report --list --out x.md

@@ -1,11 +1,14 @@
 """docs/extending.md: its recipes train, its loops run, add what they say, and continue; its diffs
 and those of the lectures are files that git applies."""
 import importlib
+import itertools
 import re
 import shutil
 import subprocess
 import sys
-from unittest.mock import Mock
+import traceback
+from pathlib import Path
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -146,6 +149,85 @@ def test_the_losses_of_the_page_are_what_they_say(extended):
          {"dml_da": extended["dml_da"], "np": np, "agrees": agrees, "points": points})
 
 
+# ---------------------------------------------------------------------------- bigger projects
+OWN_FILES = {"common.py": "DATA = 1", "eval.py": "def score(): return 2", "report.py": "",
+             "support/__init__.py": "", "support/data.py": "DATA = 3"}
+
+
+@pytest.fixture
+def bigger_project(tmp_path, monkeypatch):
+    """bigger_project(files): a project of somebody who has files of these names, before this folder
+    on the path, and nothing of both imported"""
+    def make(files, ours=(str(ROOT),)):
+        for name in files:
+            path = tmp_path / "mine" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(OWN_FILES.get(name, "DATA = 1"))
+        path = [entry for entry in sys.path if entry != str(ROOT)]
+        monkeypatch.setattr(sys, "path", [str(tmp_path / "mine"), *ours, *path])
+        for name in [*sys.modules]:
+            if name.partition(".")[0] in ("common", "eval", "support", "report", "jrd", "mdr",
+                                          "dml_da"):
+                del sys.modules[name]
+        importlib.invalidate_caches()
+        return tmp_path / "mine"
+    with patch.dict(sys.modules):
+        yield make
+
+
+FILES = "common.py common/__init__.py eval.py eval/__init__.py support/__init__.py support.py"
+
+
+@pytest.mark.parametrize("script, file", [
+    *itertools.product(["jrd", "mdr", "dml_da"], FILES.split()), ("eval", "support/__init__.py")])
+def test_a_file_of_a_bigger_project_that_is_in_the_way_is_named(script, file, bigger_project):
+    """By the traceback, whose lines show the comments beside the imports."""
+    folder = bigger_project([file])
+    with pytest.raises(ImportError) as error:
+        importlib.import_module(script)
+    *lines, last = traceback.format_exception(error.value)
+    assert last.startswith("ImportError: cannot import name '") and f"({folder / file})" in last
+    assert "# yours in the way?  docs/extending.md\n" in lines[-1]
+    assert "### Beside a common.py of yours" in OWN
+
+
+@pytest.mark.parametrize("files", [["report.py"], ["support/data.py"], ["common/data.py"]])
+def test_other_files_of_a_bigger_project_are_not_in_the_way(files, bigger_project):
+    """A report of its own; folders without __init__.py."""
+    bigger_project(files)
+    assert jrd.jrs is not importlib.import_module("jrd").jrs
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_pages_recipe_lets_both_sides_keep_their_own(when, bigger_project):
+    """Whether a project imports its own files before ours or after, or imports ours amid them."""
+    (source,) = [block for block in BLOCKS if "set_aside" in block]
+    folder = bigger_project(OWN_FILES, ours=())
+    (folder / "papers.py").write_text(source.replace("path/to/this/folder", str(ROOT)))
+    with (folder / "common.py").open("a") as file:
+        file.write("\nfrom papers import jrd")                          # they import ours
+    path = [*sys.path]
+    names = ("papers", "common", "eval", "support.data", "report")
+    for name in names if when == "after" else names[::-1]:
+        importlib.import_module(name)
+    papers, common, own_eval = map(sys.modules.get, ("papers", "common", "eval"))
+    for name in names:
+        assert Path(sys.modules[name].__file__).parent in (folder, folder / "support"), name
+    assert (common.DATA, own_eval.score(), sys.modules["support"].data.DATA) == (1, 2, 3)
+    assert common.jrd is papers.jrd and sys.path == path
+    z = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(8) // 2
+    for theirs, ours in ((papers.jrd, jrd), (papers.mdr, mdr), (papers.dml_da, dml_da)):
+        assert theirs is not ours
+    assert papers.jrd.jrs(papers.jrd.gaussian_kernel(z, 3), y) == jrd.jrs(
+        jrd.gaussian_kernel(z, 3), y)
+    assert papers.mdr.MDR()(papers.mdr.pairwise_distances(z)) == mdr.MDR()(
+        mdr.pairwise_distances(z))
+    assert torch.equal(papers.dml_da.class_density(z, y)[1], dml_da.class_density(z, y)[1])
+    assert papers.jrd.common.UserError.__module__ == "support.files"
+
+
+# ---------------------------------------------------------------------------- loops
 def setting(seed=0, batches=4):
     """What the page's loops find: six classes, ten images of each in a batch."""
     torch.manual_seed(seed)

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import sys
 import weakref
 from pathlib import Path
 from unittest import mock
@@ -36,23 +37,37 @@ def checkpoint(tmp_path_factory):
         yield next(runs.glob("*/last.pt"))
 
 
-def table(text):
-    """What eval.py printed -> {query: [(distance, class, image), ...]}"""
+def table(text, place=r"\d+"):
+    """What eval.py printed -> {query: [(distance, class, image), ...]}; – is the place of a query
+    that is itself among the images."""
     answers = {}
     for line in text.splitlines():
         if line.startswith("query "):
             rows = answers.setdefault(line.removeprefix("query "), [])
-        elif re.match(r" +\d+ ", line):
+        elif re.match(f" +{place} ", line):
             _, distance, kind, image = re.split(r"\s{2,}", line.strip(), maxsplit=3)
             rows.append((float(distance), kind, image))
     return answers
 
 
+def snippet(words):
+    """The one block of Python on the page that has these words"""
+    (block,) = [block for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+                if words in block]
+    return block
+
+
+def itself(path):
+    return 0.0, Path(path).parent.name, f"{path}  (the query itself)"
+
+
 def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, typed):
-    """Against plain loops over the same images, in order of distance; a photo finds itself at 0."""
+    """Against plain loops over the same images, in order of distance.  A photo that is among them
+    is marked, by whatever path it is asked for; it is none of --top, but an equal file is."""
     folder = make_folder(tmp_path / "g", [2, 3, 2])
     shutil.copy(folder / "class01" / "1.png", folder / "lone.png")
     asked = [str(folder / "class00" / "0.png"), str(folder / "class02" / "1.png")]
+    asked.append(str(folder / "class01" / "1.png"))
     _, text, _ = typed("eval.py", checkpoint, "--query", *asked, "--gallery", folder, "--top", 3)
     answers, x = table(text), {}
     assert [*answers] == asked and f"{checkpoint} searches 8 images of 4 classes: " in text
@@ -62,10 +77,16 @@ def test_photos_are_found_by_the_networks_own_distances(checkpoint, tmp_path, ty
         x[str(path)] = common.embed(network.embed, image, cfg)[0].double()
     for path in asked:
         distances = {other: (x[path] - x[other]).norm().item() for other in x}
+        assert distances.pop(path) == 0 and table(text, "–")[path] == [itself(path)]
         nearest = sorted(distances, key=distances.get)[:3]
-        assert answers[path][0] == (0.0, Path(path).parent.name, path)
         for (distance, _, found), want in zip(answers[path], nearest, strict=True):
             assert found == want and distance == pytest.approx(distances[want], abs=2e-4)
+    assert answers[path][0] == (0.0, "–", str(folder / "lone.png"))
+    link = tmp_path / "link.png"
+    link.symlink_to(path)
+    _, text, _ = typed("eval.py", checkpoint, "--query", link, "--gallery", folder, "--top", 3)
+    assert table(text) == {str(link): answers[path]}
+    assert table(text, "–") == {str(link): [itself(path)]}
 
 
 def test_photos_that_cannot_be_read_are_named_and_the_others_searched(checkpoint, tmp_path, typed):
@@ -78,8 +99,8 @@ def test_photos_that_cannot_be_read_are_named_and_the_others_searched(checkpoint
     status, text, _ = typed(*words, *asked)
     answers = table(text)
     assert status == 0 and [*answers] == asked and "searches 32 images" in text
-    for query, rows in answers.items():
-        assert rows[0] == (0.0, "class01", query)
+    for query, rows in table(text, "–").items():
+        assert rows == [itself(query)] and len(answers[query]) == 5
     assert text.count("cannot read the image ") == 3
     assert typed(*words)[::2] == (2, "eval.py: no images to embed that can be read\n")
     assert typed(*words[:2], "--query", broken, "--gallery", tmp_path / "no")[::2] == (
@@ -132,10 +153,10 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
     for more in ([], ["--no-cache"], ["--l2norm"], ["--to", tmp_path / "sheet.JPG"]):
         told = typed("eval.py", checkpoint, *words, *more)[1]
         rows = table(told.partition("\n\nwrote")[0])[photo]
-        assert rows[0] == (0.0, "class01", photo)
-        assert sorted(image for *_, image in rows) == sorted(searched)
-    with PIL.Image.open(tmp_path / "sheet.JPG") as sheet:       # a query and ten images
-        assert sheet.format == "JPEG" and sheet.size == (11 * 148, 148 + 2 * 17)
+        assert table(told, "–")[photo] == [itself(photo)]
+        assert sorted([photo, *(image for *_, image in rows)]) == sorted(searched)
+    with PIL.Image.open(tmp_path / "sheet.JPG") as sheet:       # a query and the nine other images
+        assert sheet.format == "JPEG" and sheet.size == (10 * 148, 148 + 2 * 17)
     assert "searches 10 images of 3 classes: class00, class01, class02\n" in told
 
 
@@ -157,6 +178,51 @@ def test_the_sheet_of_a_gallery_has_queries_of_test_and_answers_of_the_gallery(t
             assert Path(name).parent.parent == folder / "gallery"
     distances = [nearest[0][0] for (_, kind, _), nearest in rows if kind == "class01"]
     assert distances == [0]
+
+
+def test_all_pairs_of_a_folder_nearest_first(checkpoint, tmp_path, typed):
+    """Against plain loops; of equal files first those that come first.  A line says what distances
+    do not, and --to draws a row per pair."""
+    folder = make_folder(tmp_path / "g", [3, 4])
+    shutil.copy(folder / "class01" / "2.png", folder / "copy.png")
+    words = "eval.py", checkpoint, "--gallery", folder, "--pairs"
+    _, text, _ = typed(*words, 50, "--to", tmp_path / "pairs.png")
+    first, header, *lines, note, wrote = text.splitlines()
+    assert first == f"{checkpoint} compares 8 images, each with every other"
+    assert header.split() == ["distance", "pair"] and "look at each pair" in note
+    network, cfg = common.load(checkpoint, jrd.Network, "cpu")
+    paths = sorted(folder.rglob("*.png"))
+    x = common.embed(network.embed, ImageFiles(paths, jrd.transforms(cfg)[2], decode), cfg).double()
+    want = {}
+    for i, a in enumerate(paths):
+        for j in range(i):
+            want[frozenset([str(a), str(paths[j])])] = (x[i] - x[j]).norm().item()
+    assert len(lines) == len(want) == 28
+    found = [re.split(r"\s{2,}", line.strip()) for line in lines]
+    assert found[0][:2] == ["1", "0.0000"] and str(folder / "copy.png") in found[0]
+    assert [float(row[1]) for row in found] == pytest.approx(sorted(want.values()), abs=2e-4)
+    for _, distance, a, b in found:
+        assert float(distance) == pytest.approx(want[frozenset([a, b])], abs=2e-4)
+    with PIL.Image.open(tmp_path / "pairs.png") as sheet:
+        assert sheet.width == 2 * 148
+    assert typed(*words, 1)[1].splitlines()[2:-1] == lines[:1]
+    assert "compares 40 images" in typed("eval.py", checkpoint, "--pairs", 1)[1]    # the run's
+    status, _, err = typed("eval.py", checkpoint, "--pairs", 1, "--gallery", make_folder(
+        tmp_path / "one", [1]))
+    assert (status, err) == (2, "eval.py: one image has no other to be compared with\n")
+
+
+def test_pairs_far_from_the_origin_and_in_several_blocks():
+    """600 rows are three blocks; equal rows are at 0 whatever the offset, and each pair is once."""
+    x = 1000 + torch.randn(600, 5, generator=torch.Generator().manual_seed(0))
+    x[[7, 300, 599]] = x[20].clone()
+    pairs = judge.nearest_pairs(x, 40)
+    same = [(i, j) for i in (7, 20, 300, 599) for j in (7, 20, 300, 599) if i < j]
+    assert [(i, j) for d, i, j in pairs[:6] if d == 0] == sorted(same)
+    d = (x[:, None].double() - x.double()).norm(dim=2)
+    want = d[torch.ones_like(d, dtype=bool).triu(1)].sort().values[:40]
+    assert [d for d, *_ in pairs] == pytest.approx(want.tolist(), abs=1e-9)
+    assert len({(i, j) for _, i, j in pairs}) == 40 and all(i < j for _, i, j in pairs)
 
 
 def test_a_sheet_of_the_nearest(checkpoint, typed, monkeypatch):
@@ -217,6 +283,24 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path, monkeypatch):
     (left, _, high), (left_of_wrong, *_, high_too) = place((0, 158, 115)), place((213, 94, 0))
     assert place((0, 0, 255))[1:] == (128, 64) and left < left_of_wrong and high == high_too == 134
     assert (sheet[-1] == 255).all() and (sheet[:, -1] == 255).all()     # nothing is cut off
+    judge.draw_sheet(tmp_path / "sheet.png", [row, (wide, row[1][:1])])     # as the shortest
+    assert PIL.Image.open(tmp_path / "sheet.png").width == 2 * 148
+
+
+class IndexFlatL2:
+    """faiss's, whose distances are squared"""
+
+    def __init__(self, d):
+        self.d = d
+
+    def add(self, x):
+        assert x.shape[1] == self.d and x.dtype == np.float32
+        self.x = x
+
+    def search(self, x, k):
+        squared = ((x[:, None] - self.x) ** 2).sum(2)
+        order = squared.argsort(axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(squared, order, 1), order
 
 
 def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capfd, typed):
@@ -228,7 +312,8 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capfd, typed):
     for i, path in enumerate(sorted(make_folder(tmp_path / "g", [2] * 4).rglob("*.png"))):
         PIL.Image.open(path).save(f"photos/{i}.jpg")
     shutil.copy("photos/5.jpg", "query.jpg")
-    recipe, deeper, use, export = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    recipe, deeper, use, export = map(snippet, (
+        'Path("photos"', "groceries", "def embed(", "torch.export.export("))
     recipe = recipe.replace('Path("photos"', 'Path("linked"')
     (tmp_path / "groceries" / "Fruit" / "Apple").mkdir(parents=True)
     shutil.copy("query.jpg", "groceries/Fruit/Apple/1.jpg")
@@ -254,6 +339,16 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capfd, typed):
     _, text, _ = typed("eval.py", checkpoint, "--query", "query.jpg", "--gallery", "photos")
     rows = table(text)["query.jpg"]
     assert [row[1:] for row in rows] == [("–", image) for _, image in printed]
+    monkeypatch.setitem(sys.modules, "faiss", mock.Mock(IndexFlatL2=IndexFlatL2))
+    names["gallery"].append(shutil.copy("photos/2.jpg", "photos/copy.jpg"))
+    exec(snippet("faiss"), names)
+    lines = [line.split() for line in capfd.readouterr().out.splitlines()]
+    copies = {("photos/2.jpg", "photos/copy.jpg"), ("photos/copy.jpg", "photos/2.jpg")}
+    assert len(lines) == 9 and {(a, b) for near, a, b in lines if float(near) == 0} == copies
+    _, text, _ = typed("eval.py", checkpoint, "--gallery", "photos", "--pairs", 36)
+    pairs = {frozenset(row.split()[2:]): row.split()[1] for row in text.splitlines()[2:-1]}
+    for distance, *pair in lines:
+        assert float(distance) == pytest.approx(float(pairs[frozenset(pair)]), abs=2e-4)
     exec(export, names)
     images = torch.randint(0, 256, (7, 3, 32, 32), dtype=torch.uint8)
     exported = torch.export.load("embed.pt2").module()
