@@ -23,8 +23,8 @@ Equation                                        where
   5.1   Gaussian mixture; Table 4's kernels     gaussian_kernel, laplace_kernel, polynomial_kernel,
                                                 mgf_kernel
 
-U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1, E3
-and E4 are errata.  docs/equations.md has them all.
+U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1 and
+E3 to E5 are errata.  docs/equations.md has them all.
 Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes (in the
 regularizers the batch's); C(P), C_I are the paper's covariance operators.
 """
@@ -305,7 +305,9 @@ def evaluate(network, data, cfg):
 
 def tables_2_and_3(embedded, data, cfg):
     """R@K within ten parts of the test images (Table 2), λ and d_H of ten splits (Table 3): mean
-    and half-width of 95% intervals (U13).  What the images are too few for is left out."""
+    and half-width of 95% intervals (U13).  What the images are too few for is left out.
+
+    E5: λ is the sum of Eq. 3.  The λ of the paper's Table 3 is below one of its two terms."""
     (x, labels), tables = embedded["test"], {}
     sizes = labels.unique(return_counts=True)[1]                        # (classes,)
     train_sizes = embedded["train_plain"][1].unique(return_counts=True)[1]

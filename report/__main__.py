@@ -81,7 +81,7 @@ def write_report(rows, dataset, folder):
                 texts.append(f"![{heading}]({picture})")
         for on, on_dataset in itertools.groupby(of_key, attrgetter("dataset")):
             text, of_table = tables.paper_table(list(on_dataset))
-            texts += [f"**{NAMES[on]}**", *lines, text]
+            texts += [f"**{NAMES[on]}**", *lines, *filter(None, [experiment.note]), text]
             csv_rows += of_table
     with atomic(folder / "tables.csv") as file:
         writer = csv.DictWriter(file, csv_rows[0], lineterminator="\n")

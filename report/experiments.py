@@ -39,6 +39,7 @@ class Experiment(NamedTuple):
     beside: tuple = ()          # metrics that no paper's table and no figure has
     measured: str = None        # of a run's figures this part alone
     picture: str = None         # what draws it, a function of report/figures.py
+    note: str = ""              # a line above its tables
 
 
 ALPHAS = (0, 0.1, 0.4, 0.7, 1, 1.5, 2)     # Fig. 4 goes from 0 to 2; the paper names no points
@@ -70,7 +71,10 @@ EXPERIMENTS = {     # paper and table or figure: what to run
     "jrd 3": Experiment(
         "terms of the generalization bound by 1-NN; R@1 in ten parts", "cub", 5, """
         JMMD (alpha=0.1) | --regularizer jmmd --alpha 0.1 |
-        JRD (alpha=1)    |                                |""", measured="ten parts"),
+        JRD (alpha=1)    |                                |""", measured="ten parts",
+        note="λ is Eq. 3's sum of the errors on seen and on unseen classes.  The paper's λ is "
+             "another quantity, because it is below its own error on unseen classes alone (E5 in "
+             "docs/equations.md).  So do not compare them."),
     "jrd 4": Experiment("kernels", "cub", 5, """
         Gaussian (alpha=1)                       | --K 1                                   |
         Laplace (alpha=1)                        | --kernel laplace                        |
@@ -124,7 +128,10 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         levels {-4,-2,0,2,4} fixed     | --levels -4 -2 0 2 4 --fixed-levels |
         levels {-4,-2,0,2,4} learnable | --levels -4 -2 0 2 4 | levels {-4,-2,0,2,4} fixed
         levels {-6,-3,0,3,6} fixed     | --levels -6 -3 0 3 6 --fixed-levels |
-        levels {-6,-3,0,3,6} learnable | --levels -6 -3 0 3 6 | levels {-6,-3,0,3,6} fixed"""),
+        levels {-6,-3,0,3,6} learnable | --levels -6 -3 0 3 6 | levels {-6,-3,0,3,6} fixed""",
+        note="The outer learnable levels end where Adam's rate lets them: on CUB about 0.22, on "
+             "glyphs 0.18, inside their start (studies/mdr_by_network.md).  So learnable against "
+             "fixed compares levels with slightly narrower ones."),
     "mdr 3": Experiment("l2 norm at inference only", "cub", 10, """
         Triplet                            | --lambda 0 |
         Triplet (L2 norm at inference)     | --lambda 0 | Triplet

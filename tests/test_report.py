@@ -617,3 +617,19 @@ def test_run_all_stops_as_a_whole(run_all, end, tmp_path):
         time.sleep(0.05)
     process.send_signal(end)
     assert ends(process)[2] == -end and "-m report --dataset" not in log.read_text()
+
+
+def test_the_papers_lambda_is_not_the_sum_of_its_errors():
+    """E5: with all images as bank and with a tenth of them, the paper's own error on unseen classes
+    is above its λ.  So the report says that the two λ are not comparable."""
+    papers = {}
+    for entry in tables.PAPER_NUMBERS:
+        if (entry["paper"], entry["dataset"]) == ("jrd", "cub"):
+            papers[entry["table"], entry["row"], entry["metric"]] = entry["value"]
+    errors = [1 - papers["1", "JRD", "R@1"] / 100, 1 - papers["3", "JRD (alpha=1)", "R@1 (fraction)"]]
+    assert errors == pytest.approx([0.321, 0.494])
+    assert papers["3", "JRD (alpha=1)", "lambda_NN"] == 0.31
+    for dataset in ("glyphs", "cub128"):
+        page = (ROOT / "results" / dataset / "report.md").read_text(encoding="utf-8")
+        table = page.partition("## JRD, Table 3")[2].partition("\n## ")[0]
+        assert experiments.EXPERIMENTS["jrd 3"].note in table

@@ -1,5 +1,5 @@
 """studies/: rate_search.py's split, rule and table, jrs_bandwidths.py's identity, composed.py's
-arms, decided.py's families, the pages of both; benchmarks/step.py to its end."""
+arms, decided.py's families, level_ramp.py, their pages; benchmarks/step.py to its end."""
 import json
 import os
 import re
@@ -17,7 +17,7 @@ import mdr
 from conftest import LONG, ROOT, points
 from report import experiments, tables
 from report.records import pivot
-from studies import composed, decided, rate_search
+from studies import composed, decided, level_ramp, rate_search
 from studies.jrs_bandwidths import KS, penalty
 from test_report import out, pretend  # noqa: F401
 
@@ -354,3 +354,24 @@ def test_the_commands_and_the_page_of_the_committed_runs(monkeypatch, typed):
     assert [*map(int, seeds)] == wanted + sorted([*range(6, 11)] * 2) * 2
     page = (ROOT / "results" / "cub128" / "decided.md").read_text(encoding="utf-8")
     assert typed("studies/decided.py") == (0, page, "")
+
+
+# ---------------------------------------------------------------------------- level_ramp.py
+def test_adams_rate_sets_the_outer_levels():
+    """The reach is the sum of 40% of the epochs at the rate, 20% each at a fifth, ... of it; the
+    outer levels end within 3% of it, whether ν decays them or not."""
+    cfg = mdr.parse_args(["--lr", "0.01", "--epochs", "10", "--iterations", "5"])
+    assert sum(level_ramp.rates(cfg)) == pytest.approx(0.01 * 5 * (4 + 2 / 5 + 2 / 25 + 2 / 125))
+    for nu in (0, 0.01):
+        cfg.nu = nu
+        low, _, high = level_ramp.simulate(cfg)
+        assert [low + 3, 3 - high] == pytest.approx([sum(level_ramp.rates(cfg))] * 2, rel=0.03)
+
+
+def test_the_page_has_the_levels_of_the_archives(monkeypatch, capsys):
+    monkeypatch.setattr(level_ramp, "simulate", lambda cfg: cfg.levels)     # half a minute
+    level_ramp.main()
+    page = (ROOT / "studies" / "mdr_by_network.md").read_text(encoding="utf-8")
+    for line in capsys.readouterr().out.splitlines()[2:2 + len(level_ramp.RUNS)]:
+        _, _, figures = re.sub(" +", " ", line).split(" | ", 2)
+        assert f"| {figures}" in page, line
