@@ -220,7 +220,7 @@ def nearest_entries(x, y, entries, top):
 # ---------------------------------------------------------------------------- a sheet of images
 def draw_sheet(path, answers):
     """A picture with a line of images for each of answers [(query, the entries nearest to it)], all
-    with as many, framed as right or wrong if the query's class is known."""
+    with as many, framed as right or wrong if the query's class is known, and what it shows below."""
     try:
         font = ImageFont.truetype("DejaVuSans.ttf", 14)
     except OSError:
@@ -243,7 +243,15 @@ def draw_sheet(path, answers):
             tile = ImageOps.expand(tile, (GAP, GAP, GAP, LINES), "white")
             ImageDraw.Draw(tile).text((GAP, SIDE + 15), f"{line}\n{below}", colour, font)
             tiles.append(pil_to_tensor(tile))
-    to_pil_image(make_grid(tiles, 1 + len(nearest), padding=0)).save(path)
+    sheet = to_pil_image(make_grid(tiles, 1 + len(nearest), padding=0))
+    caption = "Black: the query.  Numbers: distances to it, nearest first."
+    if any(query[1] != UNKNOWN for query, _ in answers):
+        caption += "  Green: right, the query's class.  Orange: wrong, another class."
+    told = textwrap.wrap(caption, max(20, sheet.width // 9))
+    sheet = ImageOps.expand(sheet, (0, 0, 0, 17 * len(told) + GAP), "white")
+    place = GAP, sheet.height - 17 * len(told) - GAP
+    ImageDraw.Draw(sheet).text(place, "\n".join(told), "black", font)
+    sheet.save(path)
 
 
 # ---------------------------------------------------------------------------- command line
