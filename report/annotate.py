@@ -2,9 +2,11 @@
 import ast
 import functools
 import html
+import itertools
 import os
 import re
 from collections import defaultdict
+from xml.etree import ElementTree
 
 from latex2mathml.converter import convert
 from pygments import highlight
@@ -14,9 +16,11 @@ from pygments.lexers import PythonLexer
 from report.experiments import NAMES, SCRIPTS
 from support.files import ROOT, atomic
 
-MARKS = {r"(?<![\w-])(--[a-z][\w-]*)": r'<span class="flag">\1</span>',
+MARKS = {r"\\([*_`])": lambda escaped: f"&#{ord(escaped[1])};",            # in this order
+         r"(?<![\w-])(--[a-z][\w-]*)": r'<span class="flag">\1</span>',
          r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
-         r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}     # in this order
+         r"\*\*(.*?)\*\*": r"<b>\1</b>", r"\*(\w.*?)\*": r"<em>\1</em>"}
+NAME = r"(?:^|(?<=[,;] ))[\w./]+(?:\([^)]*\))?(?=[,;]|$)"     # of a function or file in a list
 NUMBER = r"\\qquad \((\d+)\)"                            # of an equation
 HOW_TO_READ = """Each part has the paper on the left and its code on the right (below, on a narrow
     screen). Notes say what the paper leaves open (U) or gets wrong (E). The links lead to
@@ -25,9 +29,125 @@ HOW_TO_READ = """Each part has the paper on the left and its code on the right (
 
 # ---------------------------------------------------------------------------- left: the paper
 def mathml(latex, display="inline"):
-    """LaTeX -> MathML, with what latex2mathml lacks: aligned, arg min, words in script letters"""
+    """LaTeX -> MathML, with what latex2mathml lacks: aligned, arg min, words in script letters, bars
+    of one height, which open and close by turns"""
     latex = latex.replace("{aligned}", "{align*}").replace(r"\arg\min", r"\operatorname{argmin}")
-    return convert(latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S"), display=display)
+    latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S")
+    forms = itertools.cycle(("prefix", "postfix"))
+    return re.sub(r"<mo>(&#x02016;|&#x0007C;)</mo>", lambda bar: (
+        f'<mo stretchy="false" form="{next(forms)}">{bar[1]}</mo>'), convert(latex, display=display))
+
+
+# ---------------------------------------------------------------------------- its long formulas
+# A formula is broken as a typesetter would, only where the column is too narrow: a browser breaks
+# no MathML, so each piece is one of its own, an inline block that wraps as a word does.  The pieces
+# nest, relations around sums around factors, so that a line ends at the outermost that fits.
+PHONE = 15                              # em: no piece is wider, if there is a place to break it
+TOKEN = re.compile(r"\\left\s*(?:\\[a-zA-Z]+|\\.|.)|\\right\s*(?:\\[a-zA-Z]+|\\.|.)|\\[a-zA-Z]+"
+                   r"|\\.|.", re.S)
+RELATIONS = {"=", "<", r"\leq", r"\triangleq"}
+OPEN = {"(", "[", r"\{", r"\langle", r"\lVert", r"\lvert"}
+CLOSE = {")", "]", r"\}", r"\rangle", r"\rVert", r"\rvert"}
+
+
+def tokens_of(latex):
+    """-> (token, depth in braces and environments, depth in other brackets too)"""
+    tokens, braces, brackets = [], 0, 0
+    for token in TOKEN.findall(latex):
+        if token in ("}", r"\end"):
+            braces -= 1
+        elif token in CLOSE or token.startswith(r"\right"):
+            brackets -= 1
+        tokens.append((token, braces, braces + brackets))
+        if token in ("{", r"\begin"):
+            braces += 1
+        elif token in OPEN or re.match(r"\\left(?![a-z])", token):
+            brackets += 1
+    return tokens
+
+
+def cuts(tokens, level):
+    """The places of this level: before a relation or after a quad; before + or -; before a factor;
+    inside of brackets, before + or - or after a comma"""
+    places, before = [], None
+    for i, (token, braces, depth) in enumerate(tokens):
+        if not token.strip():
+            continue
+        sign = token in ("+", "-") and before not in {None, "{", "^", "_", *OPEN, *RELATIONS}
+        here = {
+            0: depth == 0 and (token in RELATIONS or before == r"\quad"),
+            1: depth == 0 and sign,
+            2: depth == 0 and before not in (None, *RELATIONS, "+", "-") and (
+                before == r"\," or token in (r"\log", r"\max", r"\prod", r"\langle")),
+            3: braces == 0 and depth == 1 and (sign or before == ",")}[level]
+        if here:
+            places.append(i)
+        before = token
+    return places
+
+
+def formula(latex):
+    """A displayed formula -> HTML: each row of an aligned one in a line of its own, indented if it
+    goes on with the row above"""
+    latex = latex.strip()
+    aligned = re.fullmatch(r"\\begin\{aligned\}(.*)\\end\{aligned\}", latex, re.S)
+    page = ""
+    for row in aligned[1].split(r"\\") if aligned else [latex]:
+        goes_on = aligned is not None and row.strip().startswith("&")
+        row = row.replace("&", "").strip() if aligned else row
+        page += f'<div class="row{" on" * goes_on}">{broken(row, goes_on=goes_on)}</div>'
+    return page
+
+
+def broken(latex, level=0, goes_on=False):
+    """... of a row or piece of it"""
+    whole = piece(latex, goes_on)
+    if level == 4 or width(whole) <= PHONE and level > 0:
+        return whole
+    tokens = tokens_of(latex)
+    places = [0, *(i for i in cuts(tokens, level) if i), len(tokens)]
+    if len(places) == 2:
+        return broken(latex, level + 1, goes_on)
+    if level == 3:                                  # a bracket and its partner come apart
+        tokens = [(re.sub(r"^\\(left|right)(?![a-z])", "", token), *depths)
+                  for token, *depths in tokens]
+    page = ""
+    for start, end in zip(places, places[1:]):
+        part = "".join(token for token, *_ in tokens[start:end])
+        page += f"<span>{broken(part, level + 1, goes_on or start > 0)}</span>"
+    return page
+
+
+def piece(latex, goes_on):
+    """LaTeX -> MathML that stands in a line, in the size of a displayed formula.  What begins it
+    has an operator's blanks on both sides if the formula began before it."""
+    math = mathml(latex, "block").replace('display="block"', 'display="inline" displaystyle="true"')
+    if goes_on:
+        math = re.sub(r"<mrow><mo>", '<mrow><mo form="infix">', math, count=1)
+    return math
+
+
+def width(math):
+    """About how wide MathML is, in em"""
+    def of(node):
+        children = [of(child) for child in node]
+        kind = node.tag.rpartition("}")[2]
+        if kind in ("mi", "mn", "mo", "mtext"):
+            text = node.text or ""
+            blanks = 0.5 if kind == "mo" and text in "=+<-−≤≜≠∈·" else 0
+            return sum(0.3 if c in "()[]{},.‖|⟨⟩∣:;il" else 0.6 for c in text) + blanks
+        if kind == "mspace":
+            return float(node.get("width", "0em").removesuffix("em"))
+        if kind in ("msub", "msup"):
+            return children[0] + 0.7 * children[1]
+        if kind == "msubsup":
+            return children[0] + 0.7 * max(children[1:])
+        if kind in ("munder", "mover", "munderover"):
+            return max(children[0], 0.7 * max(children[1:]))
+        if kind in ("mfrac", "mtable"):
+            return max(children) + 0.2
+        return sum(children)
+    return of(ElementTree.fromstring(math))
 
 
 def inline(markdown):
@@ -45,20 +165,45 @@ def inline(markdown):
 
 
 def paragraphs(markdown, code=None):
-    """... of paragraphs: formulas, whose numbers lead to the code, columns as they are, and text"""
+    """... of paragraphs: formulas, whose numbers lead to the code, commands, equations, and text"""
     page = ""
     for paragraph in markdown.strip().split("\n\n"):
+        commands = re.findall(r"^ *(python .*?)(?:   *|$)(.*)$", paragraph, re.M)
         if paragraph.startswith("```math"):
             latex, number = paragraph[7:-3], re.search(NUMBER, paragraph)
             if number:
                 n, latex = number[1], latex.replace(number[0], "")
                 page += f'<a class="number" id="eq-{n}" href="#{code}">({n})</a>'
-            page += f'<div class="formula">{mathml(latex, "block")}</div>'
+            page += f'<div class="formula">{formula(latex)}</div>'
+        elif commands:
+            items = (f"<li><code>{inline(command)}</code>: {inline(told)}</li>"
+                     for command, told in commands)
+            rest = re.sub(r"^ *python .*\n?", "", paragraph, flags=re.M)
+            page += f'<ul class="commands">{"".join(items)}</ul><p>{inline(rest)}</p>'
+        elif paragraph.startswith("Equation  "):
+            page += table(paragraph)
         elif "   " in paragraph:
             page += f"<pre>{inline(paragraph)}</pre>"
         else:
             page += f"<p>{inline(paragraph)}</p>"
     return page
+
+
+def table(columns):
+    """A docstring's columns of equations -> a table; a line that begins far in goes on with the last
+    cell of the line above"""
+    rows = []
+    for line in columns.split("\n")[1:]:
+        row = re.fullmatch(r"  (\S+) +(.+?)  +(\S.*)", line)
+        if row:
+            rows.append([*row.groups()])
+        else:
+            rows[-1][-1] += " " + line.strip()
+    page = '<table><tr><th>Eq.</th><th>what</th><th>where</th></tr>'
+    for n, what, where in rows:
+        where = re.sub(NAME, r"<code>\g<0></code>", inline(where))
+        page += f"<tr><td>{inline(n)}</td><td>{inline(what)}</td><td>{where}</td></tr>"
+    return page + "</table>"
 
 
 def paper_side(paper, text):

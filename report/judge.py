@@ -347,7 +347,8 @@ def nearest_pairs(x, most):
 # ---------------------------------------------------------------------------- a sheet of images
 def draw_sheet(path, answers):
     """A picture with a line of images for each of answers [(query, the entries nearest to it)], as
-    many as for the one with fewest, framed as right or wrong if the query's class is known."""
+    many as for the one with fewest, framed as right or wrong if the query's class is known, and
+    what it shows below."""
     try:
         font = ImageFont.truetype("DejaVuSans.ttf", 14)
     except OSError:
@@ -370,7 +371,15 @@ def draw_sheet(path, answers):
             tile = ImageOps.expand(tile, (GAP, GAP, GAP, LINES), "white")
             ImageDraw.Draw(tile).text((GAP, SIDE + 15), f"{line}\n{below}", colour, font)
             tiles.append(pil_to_tensor(tile))
-    to_pil_image(make_grid(tiles, 1 + most, padding=0)).save(path)
+    sheet = to_pil_image(make_grid(tiles, 1 + most, padding=0))
+    caption = "Black: the query.  Numbers: distances to it, nearest first."
+    if any(query[1] != UNKNOWN for query, _ in answers):
+        caption += "  Green: right, the query's class.  Orange: wrong, another class."
+    told = textwrap.wrap(caption, max(20, sheet.width // 9))
+    sheet = ImageOps.expand(sheet, (0, 0, 0, 17 * len(told) + GAP), "white")
+    place = GAP, sheet.height - 17 * len(told) - GAP
+    ImageDraw.Draw(sheet).text(place, "\n".join(told), "black", font)
+    sheet.save(path)
 
 
 # ---------------------------------------------------------------------------- command line

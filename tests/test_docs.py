@@ -241,6 +241,29 @@ def test_every_silent_point_and_erratum_is_here(script, equations):
         assert number[0] == "E" or number in marked or f"`{script}." not in where, number
 
 
+def test_a_formula_is_broken_as_a_typesetter_would():
+    """Before a relation, else before a sign between terms, else between factors, else in brackets;
+    never in a script, a fraction or at a sign that belongs to one term; short pieces stay whole."""
+    annotate = pytest.importorskip("report.annotate", reason="needs pygments and latex2mathml")
+
+    def pieces(latex):
+        math = re.findall("<math.*?</math>", annotate.formula(latex))
+        return [html.unescape(re.sub("<[^>]*>", "", piece)) for piece in math]
+    long = "+".join("abcdefgh")
+    assert pieces(f"x_{{i=1}}^-=-y_{{{long}}}+z") == ["xi=1−", "=−ya+b+c+d+e+f+g+h+z"]
+    assert pieces(rf"y\leq\frac{{{long}{long}}}{{2}}-\sum_{{i<j}}{{({long})}}z") == [
+        "y", f"≤{long}{long}2", f"−∑i<j({long})z"]
+    assert pieces(rf"y=\log{{{long}}}\,k(x)\,{{{long}}}") == ["y", f"=log{long}", "k(x)", long]
+    assert pieces(rf"\max\left(0,m_{{{long}{long}}}-D(x-y)\right)^2") == [
+        "max(0,", f"m{long}{long}", "−D(x−y))2"]
+    rows = annotate.formula(r"\begin{aligned}a&=b\\&=c\end{aligned}")
+    assert rows.count('<div class="row"') == rows.count('<div class="row on"') == 1
+    signs = re.findall(r"<mo[^>]*>(?=&#x0003D;)", rows)
+    assert signs == ['<mo form="infix">'] * 2, "blanks on both sides"
+    assert annotate.width(annotate.mathml("abcd")) == pytest.approx(2.4)
+    assert annotate.width(annotate.mathml(r"\frac{abcd}{e}x^{ab}")) == pytest.approx(4.04)
+
+
 @each_paper
 def test_every_formula_stands_once_beside_its_code_and_every_line(script, equations, tmp_path):
     """... whole, and its number leads to the code."""
@@ -255,6 +278,9 @@ def test_every_formula_stands_once_beside_its_code_and_every_line(script, equati
     for latex in formulas:
         bare = re.sub(r"\\qquad \(\d+\)", "", latex)
         assert text(annotate.mathml(bare, "block")) in text(page)
+        assert text(annotate.formula(bare)) == text(annotate.mathml(bare, "block"))
+        for piece in re.findall("<math.*?</math>", annotate.formula(bare)):
+            assert annotate.width(piece) < 18, "a phone's column, at its size of formulas"
     assert page.count('display="inline">') == markdown.count("$`")
     for n in range(1, equations + 1):
         (code,) = re.findall(rf'id="eq-{n}" href="#(.*?)"', page)
@@ -269,4 +295,8 @@ def test_every_formula_stands_once_beside_its_code_and_every_line(script, equati
     code = [i for i, line in enumerate(source.split("\n"), 1) if re.search(
         r"^\s*(def|class|return|if|for|with|[a-z_.]+ = )", line) and '"""' not in line]
     assert len(set(code) - shown) < 12, "lines of docstrings alone are left out"
-    assert page.count("<pre>") - page.count("<pre><i") >= 1, "columns of a docstring"
+    assert page.count("<pre>") == page.count("<pre><i"), "columns of a docstring as they are"
+    assert page.count('<ul class="commands">') == page.count("<table>") == 1
+    assert "\\*" not in page and source.count("\n    python ") == page.count("<li><code>python ")
+    columns = re.search(r"\nEquation  .*?\n\n", source, re.S)[0]
+    assert page.count("<tr>") - 1 == len(re.findall(r"^  \S", columns, re.M)) > 6

@@ -156,7 +156,7 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
         assert table(told, "–")[photo] == [itself(photo)]
         assert sorted([photo, *(image for *_, image in rows)]) == sorted(searched)
     with PIL.Image.open(tmp_path / "sheet.JPG") as sheet:       # a query and the nine other images
-        assert sheet.format == "JPEG" and sheet.size == (10 * 148, 148 + 2 * 17)
+        assert sheet.format == "JPEG" and sheet.size == (10 * 148, 148 + 2 * 17 + 17 + 7)
     assert "searches 10 images of 3 classes: class00, class01, class02\n" in told
 
 
@@ -273,7 +273,14 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path, monkeypatch):
     wide = "wide", "a name by far\ntoo long to stand below it", tmp_path / "wide.png"
     row = wide, [(0.5, ("tall", wide[1], tall)), (0.7, ("tall", "short\nname", tall))]
     judge.draw_sheet(tmp_path / "sheet.png", [row, row])
+    told = texts.pop()
     assert texts[3:] == texts[:3] and texts[2] == "short name\n0.7000"
+    assert " ".join(told.split()) == (
+        "Black: the query. Numbers: distances to it, nearest first. Green: right, the query's class. "
+        "Orange: wrong, another class.")
+    unknown = "photo.jpg", judge.UNKNOWN, tall
+    judge.draw_sheet(tmp_path / "unknown.png", [(unknown, row[1])])
+    assert texts[-1].startswith("Black") and "Green" not in texts[-1]
     assert re.fullmatch("a name by far.{,3}…\nquery", texts[0])
     sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png").convert("RGB")).astype(int)
 
