@@ -17,7 +17,7 @@ def distances(x, labels, bank, bank_labels):
     aa, bb = a.square().sum(1), b.square().sum(1)
     rounding = (x.shape[1] + 8) * 2 ** -52
     of_a, of_b = rounding * aa + torch.finfo(aa.dtype).tiny, rounding * bb
-    size = 2 ** 18 if x.device.type == "cpu" else 2 ** 24           # 2 MB fit a CPU's cache
+    size = 2 ** 18 if x.device.type == "cpu" else 2 ** 24           # of float64: 2 MB, 128 MB
     for rows in torch.arange(len(a), device=a.device).split(max(64, size // len(b))):
         d = torch.addmm(bb, a[rows], b.T, alpha=-2)
         positive = labels[rows, None] == bank_labels
