@@ -81,7 +81,7 @@ def train_loader(split, augment, batches, cfg):
 def embed(function, images, cfg):
     """function(uint8 images on the device) for every one of a split's images, or of an ImageFiles
     -> (n, d) float32.  UserError: no image, or none that can be read."""
-    size = 200 if cfg.device.startswith("cuda") else 25             # 25 fit into a CPU's cache
+    size = 200 if cfg.device.startswith("cuda") else 25             # images at a time
     if hasattr(images, "split"):                        # a tensor, or a cache of one
         parts = images.split(size)
     else:                                               # 8 photos of 50 megapixels take 1.2 GB

@@ -57,7 +57,7 @@ if [ -z "${PYTHON:-}" ] && [ -z "$active" ]; then
     if ! cat requirements.txt report/requirements.txt | cmp -s - "$stamp"; then
         echo "installing requirements (a few minutes the first time: the default torch wheels are" \
              "large)" >&2
-        # Python compiles what it imports; pip would compile all of torch, half a minute.
+        # Python compiles what it imports; pip would compile all of torch.
         "$PYTHON" -m pip install -q --no-compile --disable-pip-version-check -r requirements.txt >&2
         if "$PYTHON" -m pip install -q --disable-pip-version-check -r report/requirements.txt >&2; then
             cat requirements.txt report/requirements.txt > "$stamp"

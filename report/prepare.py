@@ -35,7 +35,7 @@ def download(dataset, root):
         Path(root).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as place:
             archive = Path(place, Path(url).name)
-            torch.hub.download_url_to_file(url, archive)                # torchvision's has no ftp
+            torch.hub.download_url_to_file(url, archive)        # torchvision 0.29.1's has no ftp
             if not check_md5(archive, md5):
                 raise UserError(f"{archive.stat().st_size:,} bytes came, whose md5 is not {md5}")
             extract_archive(archive, place)

@@ -99,7 +99,7 @@ def unpacked(paths):
         return
     with tempfile.TemporaryDirectory() as folder:
         for path in map(Path, paths):
-            try:        # all of it first: tarfile takes damage in the middle for the archive's end
+            try:        # all at first: tarfile takes damage for the end (test_libraries)
                 archive = tarfile.open(fileobj=io.BytesIO(lzma.decompress(path.read_bytes())))
                 archive.extraction_filter = getattr(tarfile, "data_filter", None)   # Python 3.11.4
                 for file in archive:

@@ -43,7 +43,7 @@ def find_backbone(name):
     UserError: there is none."""
     if name in BACKBONES:
         return BACKBONES[name]
-    try:        # V1, as in the papers' time (V2 is stronger)
+    try:        # V1, as in the papers' time (V2 is stronger: test_libraries)
         weights = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"]
     except (KeyError, ValueError):
         raise UserError(f"--backbone {name} is none of {', '.join(BACKBONES)} and no "
@@ -110,10 +110,10 @@ def to_device(network, cfg):
     """Move a network to cfg.device, and set what cfg.precision allows.  TF32 is for convolutions
     alone: the losses have none."""
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
-    torch.backends.cudnn.benchmark = True           # the fastest convolution of each shape
-    layout = torch.channels_last                    # faster; the convolutions bring images to it
+    torch.backends.cudnn.benchmark = True           # chooses by timing, per shape
+    layout = torch.channels_last                    # the convolutions bring images to it
     if cfg.precision == "fp32" and cfg.device != "cpu":
-        layout = torch.contiguous_format            # a GPU has no such kernels for float32
+        layout = torch.contiguous_format            # of float32 on a GPU
     return network.to(cfg.device, memory_format=layout)
 
 

@@ -65,7 +65,7 @@ def lock(path, timeout=-1):
         return filelock.FileLock(path, timeout=timeout, fallback_to_soft=False).acquire()
     except filelock.Timeout:
         raise UserError(f"another process is writing in {path.parent}")
-    except (OSError, NotImplementedError) as error:         # the latter: filelock before 4
+    except (OSError, NotImplementedError) as error:         # OSError: filelock 3.30.0 and 4.3.1
         print(f"note: {path.parent} has no locks ({reason(error)}), so nothing keeps a second "
               "process from writing in it at the same time")
         return contextlib.nullcontext()
@@ -89,7 +89,7 @@ def sha256(path):
 # ---------------------------------------------------------------------------- checkpoints
 def save_torch(path, state):
     """torch.save of nested dicts.  Thousands of scalars, as DML-DA's α and Adam's moments of them,
-    would take seconds: they become one tensor, which load_torch takes apart."""
+    would take torch 2.14.1 seconds: they become one tensor, which load_torch takes apart."""
     scalars = {}                                        # {where in the nested dicts: scalar}
 
     def without_scalars(state, *where):
@@ -104,7 +104,7 @@ def save_torch(path, state):
     if len(scalars) > 1000:
         rest["all scalars"] = list(scalars), torch.tensor(list(scalars.values()))
         state = rest
-    content = io.BytesIO()                      # torch.save to a full disk hides that it is full
+    content = io.BytesIO()              # torch.save (2.14.1) to a full disk hides that it is full
     torch.save(state, content)
     with atomic(path, "wb") as file:
         file.write(content.getbuffer())

@@ -18,7 +18,7 @@ from support.files import (ROOT, NonFiniteLoss, UserError, atomic, digest, load_
                            save_torch, write_json)
 
 PAPERS = ("jrd", "mdr", "dml_da")
-LOCK_WAIT = 8       # seconds: the loader's workers of a killed run hold its lock for up to five
+LOCK_WAIT = 8       # seconds: workers of a killed run hold its lock for up to 5 (test_libraries)
 NOT_COMPARED = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "images", "dataset",
                 "changed"}
 LENGTH = {"epochs", "iterations"}
