@@ -333,10 +333,10 @@ def print_tables_2_and_3(result):
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
     device = common.settle(cfg)
-    common.look_first(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not cfg.no_cache, val=cfg.val)
+                               cache=not cfg.no_cache, val=cfg.val,
+                               weights=(cfg.backbone, cfg.weights))
     torch.manual_seed(cfg.seed)     # U7: no number of seeds is given; run 3 or more, mean ± std
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)  # paper: ImageNet

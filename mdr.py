@@ -339,10 +339,10 @@ def evaluate(network, data, cfg):
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
     device = common.settle(cfg)
-    common.look_first(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not cfg.no_cache, val=cfg.val)
+                               cache=not cfg.no_cache, val=cfg.val,
+                               weights=(cfg.backbone, cfg.weights))
     common.need_pairs(data.train, cfg)
     cfg.iterations = cfg.iterations or common.iterations_for(data.train, batches, cfg, SETTINGS)
     torch.manual_seed(cfg.seed)     # the paper's figures: mean and std of 5 runs
