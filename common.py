@@ -1,6 +1,5 @@
 """What the three paper scripts share and no paper is about.  Most of it passes on from support/.
 
-    look_first(cfg)                  whether the dataset and the weights can be had
     load_dataset(name, root, ...)    the papers' datasets, glyphs, or a folder of images
     train_loader, embed_splits       batches of one epoch; the embeddings of the splits
     backbone, load_weights           pretrained networks, from a file or downloaded
@@ -22,8 +21,7 @@ from support import backbones           # yours in the way?  docs/extending.md
 from support.backbones import (BACKBONE, Preprocess, backbone, backbone_name, features,
                                freeze_batch_norm, load_weights, to_device)
 from support.command_line import Parser, cores, main, number, refuse_idle, settings, settle
-from support.datasets import (Data, Split, iterations_for, load_dataset, look_first, need_pairs,
-                              split_of)
+from support.datasets import Data, Split, iterations_for, load_dataset, need_pairs, split_of
 from support.files import NonFiniteLoss, UserError, reason
 from support.glyphs import SMALL_TRANSFORMS
 from support.images import ByPillow, on_tensors, read_ahead

@@ -250,8 +250,7 @@ def objective(network, cfg, images, labels, generator):
     """Eq. 9: L_pair + λ L_DA of a batch, or another regularizer with its weight.
 
     images uint8 (B, 3, h, w), labels (B,), generator, on the device -> loss, {term: its value};
-    alpha is the mean over the batch's classes
-    """
+    alpha is the mean over the batch's classes"""
     f = network(images)                                                 # (B, d)
     if cfg.loss == "contrastive":
         pair = contrastive_loss(f, labels, cfg.margin)
@@ -332,10 +331,9 @@ def evaluate(network, data, cfg):
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
     device = common.settle(cfg)
-    common.look_first(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not cfg.no_cache, val=cfg.val)
+                               not cfg.no_cache, cfg.val, (cfg.backbone, cfg.weights))
     common.need_pairs(data.train, cfg)
     cfg.iterations = cfg.iterations or common.iterations_for(data.train, batches, cfg, SETTINGS)
     torch.manual_seed(cfg.seed)
@@ -350,6 +348,8 @@ def train(cfg):
 
     with common.Run("dml_da", cfg, data, weights, cfg.iterations) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
+        weight = cfg.reg_weight if cfg.regularizer in REG_WEIGHTS else cfg.lambda_
+        print(f"loss = {cfg.loss} + λ {cfg.regularizer}, λ = {weight:g}")
         network.eval()
         if start == 0:
             pooled = common.embed_splits(network.pool, data, cfg)

@@ -323,23 +323,23 @@ def tables_2_and_3(embedded, data, cfg):
 
 
 def print_tables_2_and_3(result):
-    """Print the intervals of a run's last epoch."""
-    intervals = {f"{name} in ten parts": interval
-                 for name, interval in result.get("ten parts", {}).items()}
-    intervals |= {f"{name} by 1-NN": result[key]
-                  for name, key in (("λ", "lambda"), ("d_H", "d_H")) if key in result}
-    for name, (mean, half) in intervals.items():
-        print(f"{name}, 95%: [{mean - half:.3f}, {mean + half:.3f}]")
+    """Print the 95% intervals of a run's last epoch: recalls in %, as the table above them, λ and
+    d_H as the paper's Table 3."""
+    for name, (mean, half) in result.get("ten parts", {}).items():
+        print(f"{name} in ten parts, 95%: [{100 * (mean - half):.1f}, {100 * (mean + half):.1f}]")
+    for name, key in (("λ", "lambda"), ("d_H", "d_H")):
+        if key in result:
+            mean, half = result[key]
+            print(f"{name} by 1-NN, 95%: [{mean - half:.3f}, {mean + half:.3f}]")
 
 
 @common.float32_products()
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
     device = common.settle(cfg)
-    common.look_first(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not cfg.no_cache, val=cfg.val)
+                               not cfg.no_cache, cfg.val, (cfg.backbone, cfg.weights))
     torch.manual_seed(cfg.seed)     # U7: no number of seeds is given; run 3 or more, mean ± std
     network = Network(cfg, len(data.train.classes))
     weights = common.load_weights(network.backbone, cfg.backbone, cfg.weights)  # paper: ImageNet
@@ -352,6 +352,7 @@ def train(cfg):
 
     with common.Run("jrd", cfg, data, weights, len(loader(0))) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
+        print(f"loss = amsoftmax + α {cfg.regularizer}, α = {cfg.alpha:g}")
         network.eval()
         if start == 0:
             pooled = common.embed_splits(network.pool, data, cfg)

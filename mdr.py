@@ -73,8 +73,7 @@ PRESETS = {
 class Network(nn.Module):
     """uint8 images -> embeddings e (B, d): backbone, global average pool, fully connected.
 
-    It has MDR (levels, μ*, σ*) and Margin's β too, so one optimizer and one checkpoint hold all.
-    """
+    It has MDR (levels, μ*, σ*) and Margin's β too, so one optimizer and one checkpoint hold all."""
 
     def __init__(self, cfg, classes):
         super().__init__()
@@ -254,8 +253,7 @@ def objective(network, cfg, images, labels, generator):
     """Eq. 7: L_DML + λ L_MDR of a batch.
 
     images uint8 (B, 3, h, w), labels (B,), generator, all on the device -> loss, {name: value} of
-    its terms and of Fig. 6
-    """
+    its terms and of Fig. 6"""
     e, mdr = network(images), network.mdr                               # (B, d)
     distances = pairwise_distances(e)                                   # (B, B)
     # U8: the paper applies the trick to L_DML alone.  Here, as in the authors' code, L_MDR sees the
@@ -270,12 +268,12 @@ def objective(network, cfg, images, labels, generator):
     else:
         dml = network.margin_loss(distances, *triplets)
     reg = mdr(distances)                            # updates μ* and σ* with λ = 0 too
-    loss = dml
+    loss, terms = dml, {cfg.loss: dml, "mdr": reg}
     if cfg.lambda_:
         # U5: the authors' code adds ν Σ s² to Eq. 7.  The network's Adam learns and decays levels.
-        loss = dml + cfg.lambda_ * reg + cfg.nu * mdr.levels.square().sum()
-    return loss, {
-        cfg.loss: dml, "mdr": reg,
+        terms["Σs²"] = mdr.levels.square().sum()
+        loss = dml + cfg.lambda_ * reg + cfg.nu * terms["Σs²"]
+    return loss, terms | {
         "positive pairs by level": mdr.level_shares(distances, positive_pairs(labels)),
         "negative pairs by level": mdr.level_shares(distances, labels[:, None] != labels[None, :])}
 
@@ -339,10 +337,9 @@ def evaluate(network, data, cfg):
 def train(cfg):
     """One run, from the header to the final table -> the dict of result.json."""
     device = common.settle(cfg)
-    common.look_first(cfg)
     train_prefix, augment, test_transform = transforms(cfg)
     data = common.load_dataset(cfg.dataset, cfg.data_root, train_prefix, test_transform,
-                               cache=not cfg.no_cache, val=cfg.val)
+                               not cfg.no_cache, cfg.val, (cfg.backbone, cfg.weights))
     common.need_pairs(data.train, cfg)
     cfg.iterations = cfg.iterations or common.iterations_for(data.train, batches, cfg, SETTINGS)
     torch.manual_seed(cfg.seed)     # the paper's figures: mean and std of 5 runs
@@ -355,6 +352,8 @@ def train(cfg):
 
     with common.Run("mdr", cfg, data, weights, cfg.iterations) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
+        added = f" + λ mdr + ν Σs², λ = {cfg.lambda_:g}, ν = {cfg.nu:g}" if cfg.lambda_ else ""
+        print(f"loss = {cfg.loss}{added}")
         network.eval()
         if start == 0:
             pooled = common.embed_splits(network.pool, data, cfg)
@@ -372,8 +371,7 @@ def train(cfg):
                 run.record(loss=loss, **terms)
             network.eval()
             due = (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs
-            metrics = evaluate(network, data, cfg) if due else {}
-            metrics |= network.mdr.state()
+            metrics = (evaluate(network, data, cfg) if due else {}) | network.mdr.state()
             run.end_epoch(epoch, lr=optimizer.param_groups[0]["lr"], **metrics)
         # U12: report the last epoch.  The authors' code also keeps the best on test.
         if run.result is None:

@@ -64,10 +64,9 @@ def prepare(dataset, args):
             if getattr(args, name):
                 flags.append(f"--{name}={getattr(args, name)}")
         cfg = script.parse_args(flags)
-        cfg.data_root = args.data_root
-        common.look_first(cfg)
         train, _, test = script.transforms(cfg)
-        data = common.load_dataset(dataset, args.data_root, train, test)
+        data = common.load_dataset(dataset, args.data_root, train, test,
+                                   weights=(cfg.backbone, cfg.weights))
         network, _ = common.backbone(cfg.backbone, cfg.size)
         sha = common.load_weights(network, cfg.backbone, cfg.weights)
         print(f"ready: {dataset} as {paper}.py sees it, {data.train} to train, {data.test} to "

@@ -149,7 +149,7 @@ def load_weights(network, name, source=None):
     if source == "random":
         return "random"
     row = find_backbone(name)
-    path = weights_file(name, source)
+    path = find_weights(name, source)
     sha = sha256(path)
     if path.name != Path(row.file).name:
         print(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
@@ -176,10 +176,13 @@ def load_weights(network, name, source=None):
     return sha
 
 
-def weights_file(name, source=None):
+def find_weights(name, source=None):
     """The path of a backbone's weights: source or, without one, the published file, which is
-    downloaded if it is not here.  UserError: there is none, or no network."""
+    downloaded if it is not here; None for 'random'.  UserError, OSError: there is no such file."""
+    if source == "random":
+        return None
     if source:
+        Path(source).stat()
         return Path(source)
     row = find_backbone(name)
     if not row.file:

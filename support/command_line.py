@@ -3,7 +3,6 @@ import argparse
 import contextlib
 import math
 import os
-import pprint
 import re
 import signal
 import sys
@@ -104,12 +103,18 @@ SHARED = {
                 "published file, checked by SHA-256)"),
     "resize": (256, number(int, 1), "what images (JRD: test images) are resized to, of which the "
                "network sees a crop"),
-    "size": (224, number(int, 1), "side of that crop, the network's input"),
+    "size": (224, number(int, 1), "side of that crop, the network's input; small's is 32, whatever "
+             "the dataset"),
     "eval_every": (1, number(int, 1), "epochs between evaluations"),
     "precision": ("tf32", ("auto", "fp32", "tf32", "bf16"), "of the backbone: tf32 is float32 but "
                   "for a GPU's convolutions, as PyTorch has them; auto is bf16 where the processor "
                   "has it, else fp32; losses and distances are in float32 always"),
     "seed": (0, number(int, 0, 2 ** 31), "")} | RUNTIME_ONLY
+
+
+def flag_of(name):
+    """The option of a setting: --lambda of lambda_, --eval-every of eval_every"""
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 def read_flags(parser, argv, rows):
@@ -135,7 +140,7 @@ def read_flags(parser, argv, rows):
             options |= {"type": kind, "metavar": "VALUE"}
         if isinstance(default, list):
             options["nargs"] = "+"
-        parser.add_argument("--" + name.rstrip("_").replace("_", "-"), **options)
+        parser.add_argument(flag_of(name), **options)
     flags = parser.parse_args(argv)
     usual = {name: row[0] for name, row in rows.items()}
     return flags, argparse.Namespace(**usual | vars(flags))
@@ -144,22 +149,51 @@ def read_flags(parser, argv, rows):
 def settings(parser, argv, rows, presets):
     """Parse the flags of rows and of SHARED; a flag beats the dataset's preset, that the default ->
     the flags that were given, and all settings, with `changed`: {setting: value} of the flags that
-    change what a run is."""
-    parser.epilog += f"\n\nIn place of these defaults, by dataset:\n{pprint.pformat(presets)}"
-    flags, cfg = read_flags(parser, argv, rows | SHARED)
-    preset = {name: row[0] for name, row in (SHARED | rows).items()}
-    preset["data_root"] = data_root()
-    preset |= presets.get(cfg.dataset, presets["folder"])
-    cfg = argparse.Namespace(**preset | vars(flags))
+    change what a run is.  --help has the defaults of the dataset that is asked for."""
+    asked = asked_dataset(argv, rows["dataset"][0])
+    preset, rows_of_asked = presets.get(asked, presets["folder"]), {}
+    for name, (default, kind, text) in (rows | SHARED).items():
+        rows_of_asked[name] = preset.get(name, default), kind, text
+    parser.epilog += (f"\n\nThe defaults above are those of --dataset {asked}.  Where a preset has "
+                      f"another:\n\n{table_of_presets(rows | SHARED, presets)}")
+    flags, cfg = read_flags(parser, argv, rows_of_asked)
+    cfg.data_root = cfg.data_root or data_root()
     if cfg.size > cfg.resize:
         raise UserError(f"--size {cfg.size} is larger than --resize {cfg.resize}")
     refuse_idle(parser, flags, [            # small sees 32 × 32, whatever the dataset
         ("with --backbone small", cfg.backbone == "small", "resize size")])
     cfg.changed = {}
-    for name, usual in preset.items():
-        if getattr(cfg, name) != usual and name not in (*RUNTIME_ONLY, "seed", "dataset", "name"):
-            cfg.changed[name.rstrip("_")] = getattr(cfg, name)
+    for name in SHARED | rows:              # in this order they name the run's folder
+        value, (usual, _, _) = getattr(cfg, name), rows_of_asked[name]
+        if value != usual and name not in (*RUNTIME_ONLY, "seed", "dataset", "name"):
+            cfg.changed[name.rstrip("_")] = value
     return flags, cfg
+
+
+def asked_dataset(argv, usual):
+    """What --dataset says, before the other flags are read: they have its defaults."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    first.add_argument("--dataset", type=path, default=usual)
+    try:
+        return first.parse_known_args(argv)[0].dataset
+    except argparse.ArgumentError:          # no value, as the whole parser will say
+        return usual
+
+
+def table_of_presets(rows, presets):
+    """For --help: of each option in which a preset differs, the default and the presets' values."""
+    lines = [["", "default", *presets]]
+    for name, (default, kind, _) in rows.items():
+        values = [preset.get(name, default) for preset in presets.values()]
+        if kind and any(value != default for value in values):
+            line = [flag_of(name), plain(default)]
+            for value in values:
+                text = "by size" if value is None else plain(value)
+                line.append("" if value == default else text)
+            lines.append(line)
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    texts = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    return "\n".join(texts)
 
 
 def refuse_idle(parser, flags, rules):
@@ -167,7 +201,7 @@ def refuse_idle(parser, flags, rules):
     for when, true, names in rules:
         for name in names.split():
             if true and name in flags:
-                parser.error(f"--{name.rstrip('_').replace('_', '-')} does nothing {when}")
+                parser.error(f"{flag_of(name)} does nothing {when}")
 
 
 STARVED = (r"MemoryError|DataLoader worker \(pid|shared memory|</torch_|can't allocate memory|"

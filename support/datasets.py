@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from support import glyphs
-from support.backbones import weights_file
+from support.backbones import find_weights
 from support.command_line import data_root
 from support.files import UserError, digest
 from support.images import ImageFiles, cache_images
-from support.layouts import find_dataset, of_papers, read_dataset
-from support.photos import Folder, decode, decode_as_stored, divided, identity, need_folder
+from support.layouts import of_papers, read_dataset
+from support.photos import Folder, decode, decode_as_stored, divided, identity
 
 
 @dataclass
@@ -60,23 +60,13 @@ class Data:
         return counts
 
 
-def look_first(cfg):
-    """Find the dataset's folder and the weights, which are downloaded if they are published: what
-    cannot be had is said before caches are built.  UserError, OSError: one is not there."""
-    if of_papers(cfg.dataset):
-        find_dataset(cfg.dataset, cfg.data_root)
-    elif cfg.dataset != "glyphs":
-        need_folder(cfg.dataset)
-    if cfg.weights != "random":
-        weights_file(cfg.backbone, cfg.weights).stat()
-
-
-def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
+def load_dataset(name, root=None, train=None, test=None, cache=True, val=None, weights=None):
     """A dataset by name, or a folder of one's own -> Data, ready to train.
 
     root: the folder of the datasets and their .cache.  train, test: the deterministic first part of
     the transforms, None for none.  cache: keep what that part makes.  val: the share of the
-    training classes to hold out.
+    training classes to hold out.  weights: a backbone's name and --weights, which are looked for,
+    or downloaded, before a cache takes minutes.
     """
     root, papers, folder, ids, read = Path(root or data_root()), of_papers(name), None, {}, decode
     if name == "glyphs":
@@ -94,6 +84,8 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None):
         ids = identity(folder, splits, papers)
     if val:
         _hold_out(splits, val)
+    if weights:
+        find_weights(*weights)
 
     def split(part, prefix):
         sources = list(splits[part])

@@ -46,24 +46,18 @@ def of_papers(name):
         return name
 
 
-def find_dataset(name, root):
-    """The folder of one of the papers' datasets, and where it comes from.  UserError: missing."""
+def read_dataset(name, root):
+    """One of the papers' datasets -> its folder, {"train", "test" and of In-Shop "gallery": {path:
+    class}}.  UserError: missing or not whole."""
     name = of_papers(name)
+    readers = {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}
     folders = [Path(root, other) for other in FOLDERS[name]]
     folder = next(filter(Path.is_dir, folders), folders[0])
     source = SOURCES[name].format(folder, shlex.quote(str(root)), *ARCHIVES.get(name, ()))
     if not folder.is_dir():
         raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): "
                         + source)
-    return folder, source
-
-
-def read_dataset(name, root):
-    """One of the papers' datasets -> its folder, {"train", "test" and of In-Shop "gallery": {path:
-    class}}.  UserError: missing or not whole."""
-    folder, source = find_dataset(name, root)
-    name, splits = of_papers(name), {}
-    readers = {"cub": _cub, "cars": _cars, "sop": _sop, "inshop": _inshop}
+    splits = {}
     try:
         for part, path, kind in readers[name](folder):
             splits.setdefault(part, {})[path] = kind

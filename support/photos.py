@@ -182,14 +182,6 @@ def files_below(folder):
     return sorted(images, key=attrgetter("parts")), others
 
 
-def need_folder(path):
-    """A folder's Path.  UserError: it is none, nor the name of a dataset."""
-    if not path or not Path(path).is_dir():
-        raise UserError(f"unknown dataset '{path}': no folder of images, and none of cub, cub128, "
-                        "cars, sop, inshop, glyphs")
-    return Path(path)
-
-
 class Folder:
     """A folder of images, as all here read it.
 
@@ -202,7 +194,10 @@ class Folder:
     """
 
     def __init__(self, path):
-        self.path = need_folder(path)
+        self.path = Path(path)
+        if not path or not self.path.is_dir():
+            raise UserError(f"unknown dataset '{path}': no folder of images, and none of cub, "
+                            "cub128, cars, sop, inshop, glyphs")
         images, self.others = files_below(self.path)
         self.images = dict.fromkeys(images)             # without a class so far
         folders_of, top, with_folders = {}, set(), set()

@@ -49,14 +49,14 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --dataset birds": "unknown dataset 'birds'", "mdr.py --dataset=": "unknown dataset ''",
     "jrd.py --dataset {tmp}/singles --val 0.1":
         "to hold out: each needs two",
-    "mdr.py --dataset {tmp}/singles": "no training class has two images",
+    "mdr.py --dataset {tmp}/singles --backbone small": "no training class has two images",
     "mdr.py --batch 4": "is full with one class: raise it, or lower --images-per-class",
     "mdr.py --dataset {tmp}/apart": "gallery has none of the test classes, so that every query "
         "would be a miss: class00, class01 are not in it",
     "common.py check {tmp}/no": "common.py: unknown dataset '{tmp}/no': no folder of images, and "
         "none of cub, cub128, cars, sop, inshop, glyphs\n",            # no word of --dataset
     "common.py check {tmp}/apart": "apart: its gallery has none of the test classes",
-    "jrd.py --dataset {tmp}/singles --backbone inception_v3 --resize 64 --size 64":
+    "jrd.py --dataset {tmp}/singles --backbone inception_v3 --weights random --resize 64 --size 64":
         "inception_v3 cannot take images of 64 × 64",
     "jrd.py --weights {tmp}/none.pth": "No such file or directory: '{tmp}/none.pth'",
     "dml_da.py --backbone googlenet_bvlc": "needs --weights FILE",
@@ -124,6 +124,39 @@ def test_a_script_says_which_version_it_is(script, typed):
     assert status == 0 and not stderr and told == (
         f"{script} at commit {machine.commit()}, torch {torch.__version__}, "
         f"Python {sys.version.split()[0]}\n")
+
+
+@each_script
+@pytest.mark.parametrize("dataset", ["", "glyphs", "cub", "sop", "cub128", "photos"])
+def test_the_help_has_the_defaults_that_apply_and_the_presets_as_a_table(script, dataset, typed):
+    """... in the options' own names; a preset's blank is the default."""
+    words = ["--dataset", dataset] if dataset else []
+    status, told, _ = typed(f"{script.__name__}.py", *words, "--help")
+    cfg, default = script.parse_args(words), script.parse_args(["--dataset", "cub"])
+    options, table = told.split("Where a preset has another:\n\n")
+    assert f"The defaults above are those of --dataset {dataset or 'glyphs'}.  " in options
+    given = {}
+    for option, text in re.findall(r"^  (--[\w-]+) (.*?)(?=^  -|^$)", options, re.M | re.S):
+        given[option] = re.findall(r"\(default ([^)]*)\)$", " ".join(text.split()))
+    head, *lines = table.splitlines()
+    column = head.split().index(dataset or "glyphs") if dataset != "photos" else -1
+    starts = [match.start() for match in re.finditer(r"\S+", head)] + [None]
+    in_table, differing = {}, set()
+    for line in lines:
+        cells = [line[a:b].strip() for a, b in zip([0, *starts], starts)]
+        in_table[cells[0]] = cells[1 + column] or cells[1] if column >= 0 else cells[-1] or cells[1]
+        differing.add(cells[0])
+    for name in (script.SETTINGS | command_line.SHARED).keys() - {"ks", "data_root", "dataset"}:
+        option, value = command_line.flag_of(name), getattr(cfg, name)
+        if value is None:
+            assert given[option] in ([], ["1, none for glyphs"]) or "file" in given[option][0]
+        elif value is not False and name not in ("margin", "reg_weight"):
+            assert given[option] == [command_line.plain(value)], option
+        if value != getattr(default, name):
+            assert option in differing
+        if option in differing:
+            assert in_table[option] == ("by size" if value is None else command_line.plain(value))
+    assert status == 0 and "{'" not in told and "_':" not in told and "lambda_" not in told
 
 
 def test_a_flag_that_does_nothing_is_refused(typed):

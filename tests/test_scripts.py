@@ -1,6 +1,7 @@
 """What the three scripts share: each choice does what it says, any batch is finite, presets and
 transforms are the papers', and the figures of a run are what their names say."""
 import math
+import re
 from functools import partial
 from unittest.mock import Mock
 
@@ -331,6 +332,35 @@ def test_the_figures_of_a_run(script, train):
         D0 = torch.stack([seen[ys == c].var(0, correction=0).sum() for c in range(10)])
         np.testing.assert_allclose(state["D0"], D0 / D0.mean(), rtol=1e-4)
         assert D0.std() > 0.01 * D0.mean()                                              # U3
+
+
+@pytest.mark.parametrize("script, flags", [
+    (jrd, ""), (jrd, "--regularizer jmmd --alpha 0.1"), (mdr, ""), (mdr, "--lambda 0"),
+    (mdr, "--loss margin --nu 0.5"), (dml_da, ""), (dml_da, "--regularizer gor"),
+    (dml_da, "--loss npair --regularizer da- --lambda 3")])
+def test_an_epochs_columns_add_up_as_the_line_above_them_says(script, flags, train):
+    """loss = triplet + λ mdr + ν Σs², λ = 0.6, ν = 0.01: as printed, to the last digit shown."""
+    folder, told = train(script, *flags.split())
+    total, *symbols = re.search("^loss = (.*)", told, re.M)[1].split(", ")
+    weights = dict(symbol.split(" = ") for symbol in symbols)
+    table = told.replace("seen R@1", "seen")
+    head, row = [line.split() for line in re.findall(r"^ +(?:epoch|1/1) .*", table, re.M)]
+    shown, value, error = dict(zip(head, row, strict=True)), 0, 0.0006
+    for term in total.split(" + "):
+        *symbol, name = term.split()
+        weight = float(weights.pop(symbol[0])) if symbol else 1
+        value, error = value + weight * float(shown[name]), error + weight * 0.0006
+    assert abs(float(shown["loss"]) - value) < error and not weights
+    assert ("Σs²" in left_in(folder)[0][0]) == ("Σs²" in total)
+
+
+def test_intervals_have_one_unit(train, monkeypatch):
+    """Recalls in ten parts in %, as in the table above them; λ and d_H as in the paper's Table 3."""
+    monkeypatch.setattr(jrd, "tables_2_and_3", lambda *_: {
+        "ten parts": {"R@1": (0.25, 0.014)}, "lambda": (1.156, 0.014), "d_H": (0.7825, 0.0075)})
+    assert train(jrd)[1].splitlines()[-4:-1] == [
+        "R@1 in ten parts, 95%: [23.6, 26.4]", "λ by 1-NN, 95%: [1.142, 1.170]",
+        "d_H by 1-NN, 95%: [0.775, 0.790]"]
 
 
 @pytest.mark.parametrize("script, flags, steps, few", [
