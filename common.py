@@ -129,5 +129,5 @@ def load(checkpoint, Network, device="auto"):
 
 
 if __name__ == "__main__":
-    from report import prepare as command               # the top floor
-    command.main(command.run, command.parse_args)
+    import runpy                                        # the command line is a program on top
+    runpy.run_module("report.prepare", run_name="__main__")

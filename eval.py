@@ -260,5 +260,5 @@ def _traps(x, labels, bank, bank_labels):
 
 
 if __name__ == "__main__":
-    from report import judge as command                 # the top floor
-    command.main(command.evaluate, command.parse_args)
+    import runpy                                        # the command line is a program on top
+    runpy.run_module("report.judge", run_name="__main__")

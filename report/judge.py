@@ -20,8 +20,8 @@ import dml_da
 import eval as protocol
 import jrd
 import mdr
-from support.command_line import (SHARED, Parser, device, main, number, output,    # noqa: F401
-                                  path, read_flags, refuse_idle)
+from support.command_line import (SHARED, Parser, device, main, number, output, path, read_flags,
+                                  refuse_idle)
 from support.files import UserError, atomic, listed, reason
 from support.images import ImageFiles
 from support.layouts import of_papers
@@ -162,8 +162,8 @@ def read_npz(path):
     try:
         arrays = np.load(path)
         if isinstance(arrays, np.ndarray):
-            raise UserError("one array, without labels: np.savez(\"e.npz\", embeddings=x, labels=y) "
-                            "writes both into one file")
+            raise UserError("one array, without labels: np.savez(\"e.npz\", embeddings=x, "
+                            "labels=y) writes both into one file")
         with arrays:
             if "gallery" in arrays or "gallery_labels" in arrays:
                 fields["gallery"] = "gallery", "gallery_labels"
@@ -415,3 +415,7 @@ def parse_args(argv=None):
         ("with --query or --pairs", args.query or args.pairs, "ks export"),
         ("with --gallery", args.gallery, "dataset data_root no_cache")])
     return args
+
+
+if __name__ == "__main__":
+    main(evaluate, parse_args)

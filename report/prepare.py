@@ -14,8 +14,8 @@ from tqdm.contrib.concurrent import thread_map
 
 import common
 from report.judge import SCRIPTS
-from support.command_line import (SHARED, Parser, cores, data_root, main, number,  # noqa: F401
-                                  path, read_flags, refuse_idle)
+from support.command_line import (SHARED, Parser, cores, data_root, main, number, path,
+                                  read_flags, refuse_idle)
 from support.files import UserError, listed, reason, sha256
 from support.images import ImageFiles
 from support.layouts import ARCHIVES, COUNTS, FOLDERS, of_papers, read_dataset
@@ -143,3 +143,7 @@ def parse_args(argv=None):
     refuse_idle(parser, flags, [
         ("with check", args.command == "check", "paper backbone size weights")])
     return args
+
+
+if __name__ == "__main__":
+    main(run, parse_args)

@@ -196,8 +196,8 @@ def find_weights(name, source=None):
             torch.hub.load_state_dict_from_url(row.file, check_hash=True, weights_only=True)
         except Exception as error:          # a server fails in a dozen ways
             raise UserError(f"cannot download {row.file}: {error}; fetch it some other way and put "
-                            f"it at {path}, or pass --weights FILE, --weights random, or --backbone "
-                            "small, whose weights are part of this code")
+                            f"it at {path}, or pass --weights FILE, --weights random, or "
+                            "--backbone small, whose weights are part of this code")
     return path
 
 

@@ -6,6 +6,7 @@ import os
 import runpy
 import signal
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,9 @@ def typed(monkeypatch, capfd):
         monkeypatch.setattr(sys, "argv", [script, *map(str, words)])
         status = 0
         try:
-            runpy.run_path(str(ROOT / script), run_name="__main__")
+            with warnings.catch_warnings():             # that a test has imported it too
+                warnings.filterwarnings("ignore", "'report", RuntimeWarning)
+                runpy.run_path(str(ROOT / script), run_name="__main__")
         except SystemExit as stop:
             status = stop.code
         return status, *capfd.readouterr()

@@ -19,7 +19,7 @@ import common
 import jrd
 from conftest import ROOT, make_folder
 from report import figures, judge
-from support import glyphs
+from support import glyphs, photos
 from support.images import ImageFiles
 from support.photos import Folder, decode
 
@@ -111,11 +111,11 @@ def test_queries_are_kept_small(checkpoint, tmp_path, typed, monkeypatch):
     """A photo as it was decoded goes before the next but a few."""
     def watched(path):
         photo = decode(path)
-        photos.append(weakref.ref(photo))
-        alive.append(sum(ref() is not None for ref in photos))
+        decoded.append(weakref.ref(photo))
+        alive.append(sum(ref() is not None for ref in decoded))
         return photo
-    photos, alive = [], []
-    monkeypatch.setattr(judge, "decode", watched)
+    decoded, alive = [], []
+    monkeypatch.setattr(photos, "decode", watched)
     asked = sorted(make_folder(tmp_path / "g", [40]).rglob("*.png"))
     typed("eval.py", checkpoint, "--query", *asked, "--gallery", tmp_path / "g")
     assert len(alive) == 80 and max(alive) <= 12
