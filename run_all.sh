@@ -8,6 +8,7 @@
 #   --list                             only print the commands, one per line: for xargs, SLURM, ...
 #                                      and for several GPUs (docs/running.md)
 #   --plan                             only print what there is to do
+#   --backbone NAME                    of every run, with --paper: googlenet_bvlc is DML-DA's own
 #   --jobs N                           N runs at a time; each gets its share of the cores
 # Everything else goes to `python -m report`, which says what it takes: --paper jrd|mdr|dml_da,
 # --table 2a, --seeds N, --weights FILE, --precision fp32, --runs DIR.  Paths are as seen from here.

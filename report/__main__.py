@@ -10,6 +10,7 @@
     python -m report --compare RUN RUN            one setting against another, paired by seed
     python -m report --curves RUN ...             loss, unseen and seen R@1 by epoch, PNG or SVG
     python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each
+    python -m report --pairs runs/RUN/last.pt     pairs of images at each level of an mdr.py run
     python -m report --annotate [--out DIR]       each script beside its paper, as web pages
 To be started in the repository's folder.  --paper, --table and --seeds narrow or widen a list.
 --runs reads other folders than runs/, and archives: --runs results/glyphs/runs.tar.xz.
@@ -27,6 +28,7 @@ from pathlib import Path
 from report import experiments, figures, tables
 from report.experiments import EXPERIMENTS, NAMES, NOTES, SCRIPTS, all_runs
 from report.records import unpacked
+from support.backbones import backbone_name
 from support.command_line import SHARED, Parser, number, read_flags, refuse_idle
 from support.command_line import main as run_script
 from support.files import UserError, atomic
@@ -123,6 +125,9 @@ def main(args):
         elif args.sheet:
             out = args.out or Path(args.sheet).with_name("sheet.png")
             draw_picture(out, ".jpg", figures.draw_nearest, args.sheet)
+        elif args.pairs:
+            out = args.out or Path(args.pairs).with_name("pairs.png")
+            draw_picture(out, ".jpg", figures.draw_pairs, args.pairs)
         elif args.annotate:
             figures.needed("report.annotate").annotate(Path(args.out or "annotated"))
         else:
@@ -141,6 +146,8 @@ def draw_picture(path, other, function, *args):
 def of_list(args, folder):
     """List, plan or report the runs that the flags select.  folder: --runs, or unpacked from it"""
     runs, more, archived = Path(args.runs[0]), "", folder != args.runs[0]
+    if args.backbone:
+        more += f" --backbone {args.backbone}"
     if args.weights:
         more += f" --weights {shlex.quote(args.weights)}"
     if args.precision:
@@ -186,6 +193,7 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "seeds": (None, number(int, 1), "runs per row (5; on glyphs 10, 5 or 3 by table; on cub128 3; "
               "with --quick 1)"),
     "quick": (False, bool, "a method of each paper and its baseline"),
+    "backbone": (None, backbone_name, "of every command (default: the paper's); with --paper"),
     "weights": SHARED["weights"],
     "precision": (None, ("fp32", "tf32", "bf16"), "of every command (default: its preset's)"),
     "runs": (["runs"], "PATH", "folder that holds the runs, or archives of such folders: "
@@ -196,26 +204,29 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "curves": ([], "RUN", "folders in --runs, with -s0, -s1, ... or without: the mean of their "
                "seeds and its 95%% interval"),
     "sheet": (None, "last.pt", "draw queries and the images nearest to them"),
+    "pairs": (None, "last.pt", "draw pairs at each level of an mdr.py run (MDR's Fig. 6)"),
     "annotate": (False, bool, "write the side-by-side pages"),
-    "out": (None, "PATH", "what to write (default: a report-... in --runs; the sheet beside the "
-            "run; curves.png; the folder annotated)")}
-LISTED = "dataset paper table quick seeds weights precision"    # the flags of a list of runs
+    "out": (None, "PATH", "what to write (default: a report-... in --runs; the sheet and the "
+            "pairs beside the run; curves.png; the folder annotated)")}
+LISTED = "dataset paper table quick seeds backbone weights precision"   # flags of a list of runs
 
 
 def parse_args(argv=None):
     parser = Parser("python -m report", __doc__)
     flags, args = read_flags(parser, argv, FLAGS)
-    idle_alone = "out seeds weights precision"
+    idle_alone = "out seeds backbone weights precision"
     args.everything = not vars(flags).keys() - {"runs", *idle_alone.split()}
     refuse_idle(parser, flags, [
         ("with an archive", args.runs[0].endswith(".xz"), "list plan"),
-        ("with --list", args.list, "plan compare curves sheet annotate out"),
-        ("with --plan", args.plan, "compare curves sheet annotate out"),
-        ("with --compare", args.compare, f"curves sheet annotate out {LISTED}"),
-        ("with --curves", args.curves, f"sheet annotate {LISTED}"),
-        ("with --sheet", args.sheet, f"annotate runs {LISTED}"),
+        ("with --list", args.list, "plan compare curves sheet pairs annotate out"),
+        ("with --plan", args.plan, "compare curves sheet pairs annotate out"),
+        ("with --compare", args.compare, f"curves sheet pairs annotate out {LISTED}"),
+        ("with --curves", args.curves, f"sheet pairs annotate {LISTED}"),
+        ("with --sheet", args.sheet, f"pairs annotate runs {LISTED}"),
+        ("with --pairs", args.pairs, f"annotate runs {LISTED}"),
         ("with --annotate", args.annotate, f"runs {LISTED}"),
-        ("without --dataset, --paper, --table or --quick", args.everything, idle_alone)])
+        ("without --dataset, --paper, --table or --quick", args.everything, idle_alone),
+        ("without --paper, because each paper has its own", not args.paper, "backbone")])
     if len(args.compare) not in (0, 2):
         parser.error("--compare takes two")
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")

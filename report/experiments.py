@@ -149,13 +149,18 @@ EXPERIMENTS = {     # paper and table or figure: what to run
     "mdr fig4": Experiment(
         "norms of the test embeddings", "cub", 10, TRIPLET, columns=("norm mean", "norm cv"),
         picture="epochs"),
-    "mdr fig6": Experiment("pairs at each level", "cub", 10, "Triplet+MDR | |",
-                                picture="levels"),
+    "mdr fig6": Experiment(
+        "shares of pairs at each level", "cub", 10, "Triplet+MDR | |", picture="levels",
+        note="The paper's figure is pictures of pairs; here are the shares of all pairs.  The "
+             "pictures, of a run: `python -m report --pairs runs/RUN/last.pt`."),
     "dml_da I": Experiment("NMI and Recall@K", "cars cub sop", 10, PLAIN + """
         DML-DA triplet     | --loss triplet | Triplet
         DML-DA N-pair      | --loss npair   | N-pair
         DML-DA contrastive |                | Contrastive""",
-        beside=("MAP@R", "seen R@1", "D_avg mean")),
+        beside=("MAP@R", "seen R@1", "D_avg mean"),
+        note="Not here: HDC, which the paper evaluated itself (23 cells); it is another method.  The "
+             "paper's network is Caffe's GoogLeNet: its 138 cells are `bash run_all.sh --paper "
+             "dml_da --backbone googlenet_bvlc --weights FILE` (docs/running.md, Datasets)."),
     "dml_da fig1d": Experiment("R@1 of train and test", "cars", 10, PLAIN + """
         DML-DA contrastive | | Contrastive""", columns=("R@1", "seen R@1"), picture="epochs"),
     "dml_da fig3": Experiment(
@@ -257,6 +262,8 @@ def rows_of(key, runs, code, dataset, quick, seeds, more):
             if dataset not in (on, "real") or quick and name not in HEADLINES[key]:
                 continue
             if stand_in and re.search("--(backbone|size)", flags):
+                continue
+            if "--backbone" in flags and "--backbone" in more:          # which would override it
                 continue
             if on == "cub128":
                 for word, ours in CUB128_FLAGS.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from report.experiments import NAMES
-from report.judge import (draw_sheet, embed_entries, images_to_judge, nearest_entries,
+from report.judge import (SCRIPTS, draw_sheet, embed_entries, images_to_judge, nearest_entries,
                           open_checkpoint)
 from report.records import in_paper_units, reading, seeds_of
 from report.tables import difference, mean_and_half, mean_and_std
@@ -251,7 +251,8 @@ def epochs(rows, metrics):
 
 
 def levels(rows, metrics):
-    """MDR Fig. 6: the shares of positive and of negative pairs at each level in the last epoch."""
+    """MDR Fig. 6 in numbers: the shares of positive and of negative pairs at each level in the last
+    epoch.  The paper's figure is pictures of some pairs, which draw_pairs draws."""
     for row in rows:
         panel = title_of(row), "level (learned value, in σ* from μ*)", "share of the pairs (%)"
         places = np.mean([run.log[-1]["levels"] for run in row.finished], 0)
@@ -297,4 +298,38 @@ def draw_nearest(path, checkpoint):
         i = draw.choice(np.flatnonzero(kinds == kind))
         (nearest,) = nearest_entries(x[[i]], bank, searched, 6)
         rows.append((entries[i], [pair for pair in nearest if pair[1] is not entries[i]][:5]))
+    draw_sheet(path, rows)
+
+
+def draw_pairs(path, checkpoint):
+    """--pairs, MDR's Fig. 6: of each level two images of test classes, and beside each five others
+    whose pair with it the level attracts, up to two of its class, framed as such; below, d̄ (Eq. 3).
+    The pairs are of 1,000 random test images, scaled to mean distance 1 as a batch is."""
+    network, cfg, transform = open_checkpoint(checkpoint)
+    if not hasattr(network, "mdr"):
+        raise UserError(f"{checkpoint} is of a run without levels; --pairs takes one of mdr.py")
+    data = images_to_judge(cfg, transform)
+    x, entries = embed_entries(network, cfg, data.folder, data.test)
+    draw, mdr = np.random.RandomState(0), SCRIPTS["mdr"]
+    chosen = draw.permutation(len(entries))[:1000]
+    distances = mdr.pairwise_distances(x[chosen])
+    if not cfg.l2norm:
+        distances = mdr.unit_mean(distances)
+    normalized = network.mdr.normalize(distances)                       # (n, n)
+    assigned = network.mdr.assign(normalized).fill_diagonal_(-1).cpu().numpy()
+    normalized = normalized.detach().cpu().numpy()
+    kinds, rows = np.array([entries[i][1] for i in chosen]), []
+    for level in range(len(cfg.levels)):
+        at_level = assigned == level
+        positives = (at_level & (kinds[:, None] == kinds)).sum(1)
+        usable = np.flatnonzero(at_level.sum(1) >= 5)
+        for i in usable[np.argsort(-positives[usable], kind="stable")][:2]:
+            others = draw.permutation(np.flatnonzero(at_level[i]))
+            same = others[kinds[others] == kinds[i]][:2]
+            different = others[kinds[others] != kinds[i]][:5 - len(same)]
+            pairs = [(normalized[i, j], entries[chosen[j]]) for j in [*same, *different]]
+            rows.append((entries[chosen[i]], pairs))
+    rows = [row for row in rows if len(row[1]) == 5]
+    if not rows:
+        raise UserError(f"{checkpoint}: no level attracts five pairs of one test image")
     draw_sheet(path, rows)

@@ -8,17 +8,23 @@ from collections import Counter
 from pathlib import Path
 
 import torch.nn.functional as F
+from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import dml_da  # noqa: E402
 from report.figures import draw_curves  # noqa: E402
 from report.records import finished, pivot, reading  # noqa: E402
 from report.tables import difference, markdown, spread  # noqa: E402
+from studies.decided import holm  # noqa: E402
 from studies.jrs_bandwidths import mean_distance, penalty  # noqa: E402
 from support.command_line import main  # noqa: E402
 
 ARMS = {"contrastive": ("0", None), "density": ("10", None), "JRS": ("0", "detached"),
-        "both": ("10", "detached"), "tau": ("0", "only τ"), "dtau": ("10", "only τ")}
+        "both": ("10", "detached"), "tau": ("0", "only τ"), "dtau": ("10", "only τ"),
+        "tauminus": ("0", "only τ of x⁻"), "dtauminus": ("10", "only τ of x⁻")}
+# The differences of the page, on cub128: Holm's correction is over these.
+PAGE = ("JRS-1", "tau-1", "density-0", "both-1", "both-1 - density", "dtau-1 - density",
+        "both-1 - dtau")
 SHOWN = {"R@1": 1, "MAP@R": 1, "seen R@1": 1, "D_avg mean": 3, "τ of x⁻": 0, "τ of x": 3}  # digits
 BY_EPOCH = {f"R@1 at {epoch}": 1 for epoch in range(3, 31, 3)}          # cub128's evaluations
 BY_EPOCH["best R@1"] = 1                                                # chosen on test
@@ -68,8 +74,11 @@ def differences(arms):
         kind, _, alpha = arm.partition("-")
         if arm != "contrastive-0":
             signs[arm] = {arm: 1, "contrastive-0": -1}
-        if kind in ("both", "dtau"):
+        if kind in ("both", "dtau", "dtauminus"):
             signs[f"{arm} - density"] = {arm: 1, "density-0": -1}
+        if kind in ("tauminus", "dtauminus"):       # what the ascent on τ of x adds
+            beside = kind.removesuffix("minus")
+            signs[f"{beside}-{alpha} - {kind}"] = {f"{beside}-{alpha}": 1, arm: -1}
         if kind == "both":
             signs[f"{arm}, interaction"] = {
                 arm: 1, f"JRS-{alpha}": -1, "density-0": -1, "contrastive-0": 1}
@@ -86,6 +95,18 @@ def within_seeds(figures, signs, head):
         for seed, value in figures[arm, "last epoch", head].items():
             by_seed.setdefault(seed, []).append(sign * value)
     return {seed: sum(terms) for seed, terms in by_seed.items() if len(terms) == len(signs)}
+
+
+def corrected(figures, signs_of):
+    """The page's differences with p of the paired t-test and Holm's over all of them -> Markdown"""
+    rows, heads = [["p → Holm-adjusted"]] + [[name] for name in PAGE], ("R@1", "MAP@R", "seen R@1")
+    for head in heads:
+        p = [stats.ttest_1samp([*within_seeds(figures, signs_of[name], head).values()], 0).pvalue
+             for name in PAGE]
+        cells = [f"{one:.2g} → {adjusted:.2g}" for one, adjusted in zip(p, holm(p, len(p)))]
+        for row, cell in zip(rows, [head] + cells):
+            row.append(cell)
+    return markdown(rows)
 
 
 def table(runs):
@@ -113,6 +134,8 @@ def table(runs):
                 row.append(difference([*whole.values()], digits + 1))
             gains.append(row)
         print(markdown(rows), markdown(gains), sep="\n\n", end="\n\n")
+    if set(PAGE) <= set(differences(arms)):
+        print(corrected(figures, differences(arms)), end="\n\n")
     if arms:
         draw(run.config, figures, arms)
 

@@ -57,10 +57,12 @@ def penalty(variant, reps, labels, Ks, first):
     if variant == "detached":
         kernels = [partial(jrd.gaussian_kernel, K=K) for K in Ks]
         return jrd.jrs(jrd.joint_kernel(reps, kernels), labels)
-    if variant == "only τ":                                             # -Σ ∂L/∂τ τ
+    if variant in ("only τ", "only τ of x⁻"):                           # -Σ ∂L/∂τ τ
         constant = [tau.detach().requires_grad_() for tau in taus]
         value = at_bandwidths([x.detach() for x in reps], labels, Ks, constant)
         slopes = torch.autograd.grad(value, constant)
+        if variant == "only τ of x⁻":                                   # x⁻ is the first layer
+            return -slopes[0] * taus[0]
         return -sum(slope * tau for slope, tau in zip(slopes, taus))
     return at_bandwidths(reps, labels, Ks, first if variant == "fixed" else taus)
 

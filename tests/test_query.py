@@ -17,6 +17,7 @@ import torch
 
 import common
 import jrd
+import mdr
 from conftest import ROOT, make_folder
 from report import figures, judge
 from support import glyphs, photos
@@ -236,6 +237,40 @@ def test_a_sheet_of_the_nearest(checkpoint, typed, monkeypatch):
     for query, nearest in rows:
         distances, entries = zip(*nearest)
         assert len(entries) == 5 and query not in entries and [*distances] == sorted(distances)
+
+
+def test_pairs_at_each_level(tmp_path, typed, monkeypatch, checkpoint):
+    """Each pair's nearest level is its row's, by the distances of the 40 test images over their mean;
+    pairs of a class come first.  A run without levels has none to draw."""
+    monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 410), 4))
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 4))
+    mdr.train(mdr.parse_args(["--epochs", "1", "--batch", "8", "--levels", "-1", "0", "1", "--out",
+                              str(tmp_path)]))
+    (path,) = tmp_path.glob("*/last.pt")
+    drawn = mock.Mock()
+    monkeypatch.setattr(figures, "draw_sheet", drawn)
+    assert typed("report", "--pairs", path)[1].endswith(f"wrote {path.with_name('pairs.png')}\n")
+    rows = drawn.call_args.args[1]
+    network, cfg, transform = judge.open_checkpoint(path)
+    test = judge.images_to_judge(cfg, transform).test
+    with torch.no_grad():
+        x = network.eval().embed(torch.stack([test.images[i] for i in range(40)]).to(cfg.device))
+    d = torch.cdist(x, x).cpu()
+    d, found = d / (d.sum() / (40 * 39)), []
+    for query, pairs in rows:
+        assert len(pairs) == 5
+        same, levels = [], set()
+        for value, entry in pairs:
+            i, j = (int(name.removeprefix("image ")) for name, *_ in (query, entry))
+            want = (d[i, j] - network.mdr.mu.cpu()) / network.mdr.sigma.cpu()
+            assert i != j and value == pytest.approx(want.item(), abs=1e-3)
+            levels.add((network.mdr.levels.cpu() - want).abs().argmin().item())
+            same.append(query[1] == entry[1])
+        assert same == sorted(same, reverse=True) and sum(same) < 3 and len(levels) == 1
+        found += levels
+    assert found == sorted(found) == [0, 0, 1, 1, 2, 2]
+    status, _, error = typed("report", "--pairs", checkpoint)
+    assert status == 2 and "is of a run without levels" in error
 
 
 def test_a_class_is_the_first_sub_folder(tmp_path):

@@ -633,3 +633,21 @@ def test_the_papers_lambda_is_not_the_sum_of_its_errors():
         page = (ROOT / "results" / dataset / "report.md").read_text(encoding="utf-8")
         table = page.partition("## JRD, Table 3")[2].partition("\n## ")[0]
         assert experiments.EXPERIMENTS["jrd 3"].note in table
+
+
+def test_a_backbone_for_the_runs_of_a_paper(report):
+    """DML-DA's own network by one command; rows that name a backbone of theirs are left out."""
+    words = "--paper", "dml_da", "--backbone", "googlenet_bvlc", "--weights", "caffe.pth"
+    commands = listed(report, *words)
+    assert len(commands) > 50
+    for command in commands:
+        assert command.count("--backbone googlenet_bvlc --weights caffe.pth") == 1, command
+    for command in listed(report, "--paper", "mdr", "--backbone", "resnet50"):
+        assert re.findall("--backbone (\\S+)", command) == ["resnet50"]
+    for table in ("2a", "1a"):
+        texts = report("--list", "--paper", "mdr", "--table", table, "--backbone", "resnet50")
+        assert (texts[0] == 2) == (table == "2a")
+    for words in (("--list", "--backbone", "resnet50"), ("--backbone", "resnet50"),
+                  ("--list", "--paper", "mdr", "--backbone", "nothing")):
+        status, _, error = report(*words)
+        assert status == 2 and len(error.splitlines()) == 1 and "backbone" in error

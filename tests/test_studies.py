@@ -77,9 +77,23 @@ def test_what_detaching_adds_is_radial():
 
 
 # ---------------------------------------------------------------------------- composed.py
+def slope_by_tau(x_minus, x, labels, step=1e-4):
+    """∂JRS/∂τ of x⁻ at constant features: a central difference, in float64"""
+    def at(factor):
+        kernels = 1
+        for rep, scale in ((x_minus, factor), (x, 1)):
+            d2 = torch.cdist(rep, rep).square()
+            tau = scale * torch.pdist(rep).square().mean()
+            kernels = kernels * sum(torch.exp(-d2 / (tau * s)) for s in (0.5, 1, 2)) / 3
+        return kernels[labels[:, None] != labels].mean()
+    x_minus, x = x_minus.detach().double(), x.detach().double()
+    tau = torch.pdist(x_minus).square().mean()
+    return ((at(1 + step) - at(1 - step)) / (2 * step * tau)).float()
+
+
 @pytest.mark.parametrize("arm, density, jrs, tau", [
     ("contrastive", 0, 0, 0), ("density", 10, 0, 0), ("JRS", 0, 3, 0), ("both", 10, 3, 0),
-    ("tau", 0, 0, 3), ("dtau", 10, 0, 3)])
+    ("tau", 0, 0, 3), ("dtau", 10, 0, 3), ("tauminus", 0, 0, 3), ("dtauminus", 10, 0, 3)])
 def test_each_arm_is_the_sum_of_its_parts(arm, density, jrs, tau, monkeypatch):
     """dml_da.py's objective and what the arm adds, which reaches the backbone; value, gradient."""
     alone = dml_da.objective
@@ -97,7 +111,11 @@ def test_each_arm_is_the_sum_of_its_parts(arm, density, jrs, tau, monkeypatch):
     loss, terms = objective(dml_da.objective, λ)
     x_minus, x = layers = network.pool(images), network.embed(images)
     gram = jrd.gaussian_kernel(x_minus, 3) * jrd.gaussian_kernel(x, 3)
-    added = jrs * jrd.jrs(gram, labels) + tau * penalty("only τ", layers, labels, (3, 3), None)
+    added = jrs * jrd.jrs(gram, labels)
+    if arm.endswith("minus"):           # JRS's derivative by τ of x⁻ alone, on which x has no part
+        added = added - tau * slope_by_tau(x_minus, x, labels) * torch.pdist(x_minus).square().mean()
+    else:
+        added = added + tau * penalty("only τ", layers, labels, (3, 3), None)
     want = objective(alone, density)[0] + added
     torch.testing.assert_close(loss, want)
     weights = [*network.backbone.parameters(), network.embedding.weight]
