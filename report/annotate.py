@@ -29,8 +29,8 @@ HOW_TO_READ = """Each part has the paper on the left and its code on the right (
 
 # ---------------------------------------------------------------------------- left: the paper
 def mathml(latex, display="inline"):
-    """LaTeX -> MathML, with what latex2mathml lacks: aligned, arg min, words in script letters, bars
-    of one height, which open and close by turns"""
+    """LaTeX -> MathML, with what latex2mathml lacks: aligned, arg min, words in script letters,
+    bars of one height, which open and close by turns"""
     latex = latex.replace("{aligned}", "{align*}").replace(r"\arg\min", r"\operatorname{argmin}")
     latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S")
     forms = itertools.cycle(("prefix", "postfix"))

@@ -36,7 +36,8 @@ AXES = {"loss": "training loss, of each its own objective", "R@1": "R@1 on test 
         "seen R@1": "R@1 on training classes (%)", "NMI": "NMI (%)",
         "lambda": "λ, a term of the bound (Eq. 3)", "d_H": "d_H, a term of the bound (Eq. 2)",
         "norm mean": "mean of ‖e‖", "norm cv": "coefficient of variation of ‖e‖"}
-VARIED = {("jrd", "α"): "α, the weight of the regularizer", ("mdr", "d"): "d, the embedding's width",
+VARIED = {("jrd", "α"): "α, the weight of the regularizer",
+          ("mdr", "d"): "d, the embedding's width",
           ("dml_da", "λ"): "λ, the weight of the regularizer (Eq. 9)"}
 
 # ---------------------------------------------------------------------------- a picture

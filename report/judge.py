@@ -220,7 +220,7 @@ def nearest_entries(x, y, entries, top):
 # ---------------------------------------------------------------------------- a sheet of images
 def draw_sheet(path, answers):
     """A picture with a line of images for each of answers [(query, the entries nearest to it)], all
-    with as many, framed as right or wrong if the query's class is known, and what it shows below."""
+    with as many, framed as right or wrong if the query's class is known.  A caption says so."""
     try:
         font = ImageFont.truetype("DejaVuSans.ttf", 14)
     except OSError:
