@@ -117,7 +117,8 @@ def draw_curves(path, points, title, bars=False, found=None, sharey=False):
             told.append(found(of_panel, x_label))
         if not of_all:
             told.append(by_seeds({series: seeds[panel, series] for series in of_panel}))
-        axis.set(title="\n".join(filter(None, told)), xlabel=x_label, ylabel=AXES.get(y_label, y_label))
+        axis.set(title="\n".join(filter(None, told)), xlabel=x_label,
+                 ylabel=AXES.get(y_label, y_label))
         if x_label == "epoch":
             axis.xaxis.get_major_locator().set_params(integer=True)
     heading = [textwrap.fill(title, 52 * figure.axes[0].get_gridspec().ncols)]
