@@ -168,7 +168,7 @@ def means_of(of_panel):
 
 
 def of_sweep(of_panel, x_label, baselines):
-    """Where which series has the highest mean; of a single one its extreme, if it leaves the bars"""
+    """Where which series has the highest mean; of a single one its extreme, if beyond the bars"""
     means, symbol = means_of(of_panel), x_label.partition(",")[0]
     if len(means) == 1:
         (curve,), (values,) = means.values(), of_panel.values()
