@@ -77,7 +77,8 @@ def write_report(rows, dataset, folder):
         texts.append(f"## {heading}")
         if experiment.picture and any(row.finished for row in of_key):
             points = getattr(figures, experiment.picture)(of_key, experiment.columns)
-            bars, found = experiment.picture != "epochs", figures.finding(experiment.picture, of_key)
+            bars = experiment.picture != "epochs"
+            found = figures.finding(experiment.picture, of_key)
             if figures.redraw(folder / picture, figures.draw_curves, points, heading + note, bars,
                               found):
                 texts.append(f"![{heading}]({picture})")

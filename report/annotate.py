@@ -34,8 +34,10 @@ def mathml(latex, display="inline"):
     latex = latex.replace("{aligned}", "{align*}").replace(r"\arg\min", r"\operatorname{argmin}")
     latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S")
     forms = itertools.cycle(("prefix", "postfix"))
-    return re.sub(r"<mo>(&#x02016;|&#x0007C;)</mo>", lambda bar: (
-        f'<mo stretchy="false" form="{next(forms)}">{bar[1]}</mo>'), convert(latex, display=display))
+
+    def bar(found):
+        return f'<mo stretchy="false" form="{next(forms)}">{found[1]}</mo>'
+    return re.sub("<mo>(&#x02016;|&#x0007C;)</mo>", bar, convert(latex, display=display))
 
 
 # ---------------------------------------------------------------------------- its long formulas
@@ -190,8 +192,8 @@ def paragraphs(markdown, code=None):
 
 
 def table(columns):
-    """A docstring's columns of equations -> a table; a line that begins far in goes on with the last
-    cell of the line above"""
+    """A docstring's columns of equations -> a table; a line that begins far in goes on with the
+    last cell of the line above"""
     rows = []
     for line in columns.split("\n")[1:]:
         row = re.fullmatch(r"  (\S+) +(.+?)  +(\S.*)", line)

@@ -36,7 +36,8 @@ AXES = {"loss": "training loss, of each its own objective", "R@1": "R@1 on test 
         "seen R@1": "R@1 on training classes (%)", "NMI": "NMI (%)",
         "lambda": "λ, a term of the bound (Eq. 3)", "d_H": "d_H, a term of the bound (Eq. 2)",
         "norm mean": "mean of ‖e‖", "norm cv": "coefficient of variation of ‖e‖"}
-VARIED = {("jrd", "α"): "α, the weight of the regularizer", ("mdr", "d"): "d, the embedding's width",
+VARIED = {("jrd", "α"): "α, the weight of the regularizer",
+          ("mdr", "d"): "d, the embedding's width",
           ("dml_da", "λ"): "λ, the weight of the regularizer (Eq. 9)"}
 
 # ---------------------------------------------------------------------------- a picture
@@ -116,7 +117,8 @@ def draw_curves(path, points, title, bars=False, found=None, sharey=False):
             told.append(found(of_panel, x_label))
         if not of_all:
             told.append(by_seeds({series: seeds[panel, series] for series in of_panel}))
-        axis.set(title="\n".join(filter(None, told)), xlabel=x_label, ylabel=AXES.get(y_label, y_label))
+        axis.set(title="\n".join(filter(None, told)), xlabel=x_label,
+                 ylabel=AXES.get(y_label, y_label))
         if x_label == "epoch":
             axis.xaxis.get_major_locator().set_params(integer=True)
     heading = [textwrap.fill(title, 52 * figure.axes[0].get_gridspec().ncols)]
@@ -166,7 +168,7 @@ def means_of(of_panel):
 
 
 def of_sweep(of_panel, x_label, baselines):
-    """Where which series has the highest mean; of a single one its extreme, if it leaves the bars"""
+    """Where which series has the highest mean; of a single one its extreme, if beyond the bars"""
     means, symbol = means_of(of_panel), x_label.partition(",")[0]
     if len(means) == 1:
         (curve,), (values,) = means.values(), of_panel.values()

@@ -347,8 +347,8 @@ def nearest_pairs(x, most):
 # ---------------------------------------------------------------------------- a sheet of images
 def draw_sheet(path, answers):
     """A picture with a line of images for each of answers [(query, the entries nearest to it)], as
-    many as for the one with fewest, framed as right or wrong if the query's class is known, and
-    what it shows below."""
+    many as for the one with fewest, framed as right or wrong if the query's class is known, with a
+    caption."""
     try:
         font = ImageFont.truetype("DejaVuSans.ttf", 14)
     except OSError:

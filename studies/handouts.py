@@ -78,7 +78,7 @@ def places(lines, old):
 
 
 def context(lines):
-    """Lines of a file as lines of a hunk.  A blank one has no blank, which an editor would strip."""
+    """Lines of a file as lines of a hunk.  A blank one has no blank: an editor strips it."""
     return [" " + line if line else "" for line in lines]
 
 

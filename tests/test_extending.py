@@ -89,7 +89,8 @@ def test_hunks_are_renewed_when_a_script_has_changed(tmp_path):
     """Lines came above, the context changed: + and - lines stay, git takes the diff again.  A hunk
     whose lines have gone, or stand twice, is refused and named."""
     source = "import a\n\n\ndef f(x):\n    y = 1\n    return y\n\n\ndef g():\n    return 2\n"
-    diff = ("--- a/f.py\n+++ b/f.py\n@@ -4,3 +4,4 @@ def f\n def f(x):\n-    y = 1\n+    y = x\n+    y += 1\n"
+    diff = ("--- a/f.py\n+++ b/f.py\n@@ -4,3 +4,4 @@ def f\n def f(x):\n"
+            "-    y = 1\n+    y = x\n+    y += 1\n"
             "     return y\n@@ -9,1 +10,5 @@\n+def h():\n+    return 3\n+\n+\n def g():\n")
     assert handouts.renewed(diff, source) == diff
     moved = "import b\n" + source.replace("return y", "return y + 1")

@@ -430,7 +430,8 @@ def test_a_title_names_the_finding():
         f"more ends above plain: +1.33 [{4 / 3 - half:+.2f}, {4 / 3 + half:+.2f}]",
         f"less ends below plain: -1.17 [{-3.5 / 3 - half:+.2f}, {-3.5 / 3 + half:+.2f}]",
         "other - plain, at the end: +0.00 [-9.94, +9.94]"])
-    assert figures.of_levels({"positive pairs": {-3.04: [80, 60], 0.02: [20, 40]}}, "level", {}) == (
+    of_panel = {"positive pairs": {-3.04: [80, 60], 0.02: [20, 40]}}
+    assert figures.of_levels(of_panel, "level", {}) == (
         "70% of the positive pairs at level -3")
 
 
