@@ -9,11 +9,11 @@
 
 Protocol: Oh Song et al.'s (2016), whose evaluator DML-DA names (MDR names the paper, JRD none),
 without the traps of its successors.
-- Euclidean distances (on unit vectors the ranking is that of the cosine), in float64; k-means and
-  the 1-NN estimates compare in the embeddings' own precision.  A query leaves its own list by
-  index: an image may occur twice.
+- Euclidean distances (on unit vectors the ranking is that of the cosine), as exact as float64 has
+  them; k-means and the 1-NN estimates compare in the embeddings' own precision.  A query leaves its
+  own list by index: an image may occur twice.
 - Ties count against the query: a negative as far as the nearest positive, so far as float64 can
-  tell, is nearer.  So a collapsed embedding scores 0 and not 100%.
+  tell (support/ranks.py), is nearer.  So a collapsed embedding scores 0 and not 100%.
 - A query whose class has no second image cannot hit and counts as a miss.
 - Embeddings that are not finite are an error.  Shares lie in [0, 1] and are printed in %.
 """
@@ -38,10 +38,7 @@ def recall_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
 
 def hits_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
     """As recall_at_k, but of each query -> {k: whether it hits (n,)}"""
-    ks = list(ks)
-    for k in ks:
-        if k != int(k) or k < 1:
-            raise ValueError(f"K must be whole and at least 1, not {k}")
+    ks = _usable_ks(ks)
     sets = _usable(embeddings, labels, gallery, gallery_labels)
     places = ranks.first_places(*sets, ks)
     return {k: places <= k for k in ks}
@@ -50,8 +47,15 @@ def hits_at_k(embeddings, labels, ks, gallery=None, gallery_labels=None):
 def map_at_r(embeddings, labels, gallery=None, gallery_labels=None):
     """MAP@R (Musgrave et al. 2020): 1/R Σ_{i<=R} P(i) rel(i), R the query's number of positives,
     P(i) the precision among its i nearest, rel(i) whether the i-th nearest is a positive."""
+    return hits_and_map(embeddings, labels, [], gallery, gallery_labels)[1]
+
+
+def hits_and_map(embeddings, labels, ks, gallery=None, gallery_labels=None):
+    """hits_at_k and map_at_r by one search -> {k: whether it hits (n,)}, MAP@R"""
+    ks = _usable_ks(ks)
     sets = _usable(embeddings, labels, gallery, gallery_labels)
-    return ranks.precisions(*sets)[1].mean().item()
+    places, precisions = ranks.precisions(*sets, ks)
+    return {k: places <= k for k in ks}, precisions.mean().item()
 
 
 def _positives(x, labels, bank, bank_labels):
@@ -189,6 +193,14 @@ def _usable(x, labels, bank=None, bank_labels=None):
     return x.to(dtype), labels, bank.to(dtype), bank_labels
 
 
+def _usable_ks(ks):
+    ks = list(ks)
+    for k in ks:
+        if k != int(k) or k < 1:
+            raise ValueError(f"K must be whole and at least 1, not {k}")
+    return ks
+
+
 def _usable_set(name, x, labels):
     x = torch.as_tensor(x).detach()
     labels = torch.as_tensor([] if labels is None else labels, device=x.device)
@@ -235,13 +247,13 @@ def judge(embedded, ks):
     each class's queries at K = 1 ("0110"), MAP@R, what makes a search trivial, and without a
     gallery NMI, its k the number of test classes, and NMI by start (nmi_by_start)."""
     (x, labels), (bank, bank_labels) = embedded["test"], embedded.get("gallery", (None, None))
-    hits = hits_at_k(x, labels, [1, *ks], bank, bank_labels)
+    hits, map_at_r = hits_and_map(x, labels, [1, *ks], bank, bank_labels)
     result = recalls(embedded, ks, hits)
     result["hits"] = of_class = {}
     labels = torch.as_tensor(labels).cpu()
     for label, hit in zip(labels.tolist(), hits[1].int().tolist()):
         of_class[str(label)] = of_class.get(str(label), "") + str(hit)
-    result["MAP@R"] = map_at_r(x, labels, bank, bank_labels)
+    result["MAP@R"] = map_at_r
     if bank is None:
         result["NMI by start"] = nmi_by_start(x, labels)
         result["NMI"] = result["NMI by start"][0]

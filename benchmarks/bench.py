@@ -1,4 +1,4 @@
-"""What both benchmarks share: the number of threads, the header, the table.
+"""What the benchmarks share: the number of threads, the header, the table, the goals.
 
 Import it first: NumPy, torch and faiss read the number of threads when they load.
 """
@@ -33,3 +33,15 @@ def header(title, *packages, threads, device="cpu"):
 def table(rows):
     """Print lists of cells, the heads first, as Markdown."""
     print(markdown(rows))
+
+
+def goals(rows):
+    """Print rows of (task, cells, ratio, goal or None) under their heads, the first row, and end
+    the program: with exit status 1 and the tasks' names if a ratio is above its goal."""
+    missed, cells = [], [[rows[0][0], *rows[0][1], *rows[0][2:]]]
+    for task, others, ratio, goal in rows[1:]:
+        if goal is not None and ratio > goal:
+            missed.append(f"{task}: {ratio:.2f}, above its goal of {goal}")
+        cells.append([task, *others, f"{ratio:.2f}", "" if goal is None else f"{goal}"])
+    table(cells)
+    sys.exit("\n" + "\n".join(missed) if missed else 0)

@@ -15,6 +15,8 @@ import torch
 
 TIE = 2.0 ** -46
 TINY = torch.finfo(torch.float64).tiny                  # what underflow takes from a sum
+SIDE = {"cpu": 384, "cuda": 4096}                       # a block of products is SIDE by 4 SIDE
+MIRRORED = 2 ** 14                                      # sets of so many points: 256 MB
 
 
 def exact(x, i, bank, j):
@@ -87,7 +89,7 @@ class Search:
         self.left = torch.searchsorted(self.bank_labels, self.labels)
         self.right = torch.searchsorted(self.bank_labels, self.labels, right=True)
         self.ends = self.left.tolist(), self.right.tolist()
-        self.size = 256 if x.device.type == "cpu" else 4096             # a block has 1 : 4
+        self.size = SIDE.get(x.device.type, 4096)
         self.cells = 4 * self.size ** 2
 
     def exact(self, queries, items):
@@ -127,8 +129,9 @@ class Search:
     def nearest_positives(self):
         """The bounds of -D/2 of each query's nearest positive -> low, high (n,), -inf without one"""
         lows, highs = [], []
-        for start in range(0, len(self.a), 64):
-            rows = slice(start, min(start + 64, len(self.a)))
+        size = max(1, self.size // 6)
+        for start in range(0, len(self.a), size):
+            rows = slice(start, min(start + size, len(self.a)))
             first = min(self.ends[0][start], len(self.b) - 1)
             columns = slice(first, max(first + 1, self.ends[1][rows.stop - 1]))
             s = self.products(rows, columns)
@@ -193,7 +196,7 @@ class Search:
         is kept of the blocks before, mirrored, until it is needed: at most n²/4 numbers, 256 MB.
         """
         n, m = len(self.a), len(self.b)
-        mirrored = self.within and n <= 2 ** 14
+        mirrored = self.within and n <= MIRRORED
         buffer, rows_buffer = self.buffer(self.cells), self.buffer(self.size * m)
         kept = {start: [] for start in range(0, n, self.size)}
         for rows, columns in self.blocks(mirrored):
@@ -247,7 +250,8 @@ class Search:
             window = torch.searchsorted(-s, -lower, right=True) - nearer
             window *= (nearer < R) & (p > -torch.inf)   # from R on, a positive's place is beyond R
             ends = ((window > 0) & (nearer + window == s.shape[1])).any(1)
-            many = ends & (s.shape[1] < len(self.b)) | (window.sum(1) > len(self.b))
+            many = ends & (s.shape[1] < len(self.b))
+            many |= window.sum(1) > min(len(self.b), 16 * s.shape[1])
             self.count_window(rows.start, items, negatives, nearer, window * ~many[:, None])
             self.count_row(rows.start, items, nearer, many)
             nearer.masked_fill_(p == -torch.inf, len(self.b))
@@ -296,11 +300,14 @@ def largest(s, k, ordered=True):
 
 
 def first_places(x, labels, bank, bank_labels, ks):
+    """The place of each query's first positive, exact as to whether it is <= k for each k in ks
+    -> (n,), inf without a positive"""
     with float32_products():
         return Search(x, labels, bank, bank_labels).first_places(ks)
 
 
 def precisions(x, labels, bank, bank_labels, ks=()):
+    """Both by one search: first_places (n,) and the average precision at R of each query (n,)"""
     with float32_products():
         return Search(x, labels, bank, bank_labels).precisions(ks)
 
