@@ -204,7 +204,7 @@ def ranx(x, y):
 
 
 def exact_knn(query, k, reference, ref_includes_query):
-    """A knn_func for AccuracyCalculator: by differences in float64, the query left out by its row"""
+    """A knn_func for AccuracyCalculator: by differences in float64, a query left out by its row"""
     d = torch.cdist(query.double(), reference.double(),
                     compute_mode="donot_use_mm_for_euclid_dist")
     if ref_includes_query:
@@ -215,8 +215,8 @@ def exact_knn(query, k, reference, ref_includes_query):
 EVERY = list(SETS)
 JUDGES = [      # module, what is called, the sets it is shown on, the function of x and labels
     (None, "eval.py", EVERY, ours),
-    ("pytorch_metric_learning", "AccuracyCalculator()", [s for s in EVERY if s != "classes of four"],
-     metric_learning),
+    ("pytorch_metric_learning", "AccuracyCalculator()",
+     [name for name in EVERY if name != "classes of four"], metric_learning),
     ("pytorch_metric_learning", "AccuracyCalculator(k=2)", ["classes of four"],
      lambda x, y: metric_learning(x, y, 2)),
     ("pytorch_metric_learning", 'AccuracyCalculator(k="max_bin_count")', ["classes of four"],

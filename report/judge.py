@@ -151,8 +151,8 @@ def read_npz(path):
     try:
         arrays = np.load(path)
         if isinstance(arrays, np.ndarray):
-            raise UserError("one array, without labels: np.savez(\"e.npz\", embeddings=x, labels=y) "
-                            "writes both into one file")
+            raise UserError("one array, without labels: np.savez(\"e.npz\", embeddings=x, "
+                            "labels=y) writes both into one file")
         with arrays:
             if "gallery" in arrays or "gallery_labels" in arrays:
                 fields["gallery"] = "gallery", "gallery_labels"
