@@ -422,8 +422,8 @@ def test_an_array_alone_and_a_pickle_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("change", [
-    lambda x: x.astype(">f4"), np.float16, np.float32, np.float64, np.longdouble, np.int8, np.uint64,
-    np.asfortranarray, lambda x: x > 0], ids=lambda change: getattr(change, "__name__", "type"))
+    lambda x: x.astype(">f4"), np.float16, np.float32, np.float64, np.longdouble, np.int8,
+    np.uint64, np.asfortranarray, lambda x: x > 0], ids=lambda change: getattr(change, "__name__", "type"))
 def test_numbers_of_any_kind_are_embeddings(change, tmp_path):
     x = change(np.float32([[0, 1], [0, 2], [5, 0], [6, 0]]))
     np.savez(tmp_path / "e.npz", embeddings=x, labels=[[3], [3], [7], [7]])
