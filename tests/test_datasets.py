@@ -356,13 +356,15 @@ def test_a_killed_build_leaves_nothing_to_the_next(files, tmp_path, monkeypatch)
         with images.atomic(path, "wb") as file:
             file.write(bytes(100_000))
             file.flush()
-            time.sleep(60)
+            time.sleep(600)
     with monkeypatch.context() as patch:
         patch.setattr(images, "_build_cache", hang)
         child = multiprocessing.get_context("fork").Process(target=cached, args=(files(), tmp_path))
         child.start()
-        while not (left := [*tmp_path.glob(".cache/.*.part")]):
+        left = []
+        while child.is_alive() and not left:
             time.sleep(0.01)
+            left = [*tmp_path.glob(".cache/.*.part")]
         child.kill()
         child.join()
     assert left[0].exists()
