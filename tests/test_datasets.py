@@ -335,7 +335,8 @@ def test_what_killed_builds_left_is_removed(files, tmp_path, monkeypatch):
     """... by the next build, of whichever cache; but not what another process writes just now."""
     folder, random = tmp_path / ".cache", "0" * 32
     folder.mkdir()
-    parts = [folder / f".{name}-aa12.npy.{random}.part" for name in ("toy-train-01", "[x] y-test-2")]
+    parts = [folder / f".{name}-aa12.npy.{random}.part"
+             for name in ("toy-train-01", "[x] y-test-2")]
     building, others = folder / f".busy-test-03-aa12.npy.{random}.part", folder / "thesis.part"
     for path in (*parts, building, others):
         path.touch()
