@@ -301,7 +301,8 @@ def transforms(cfg):
     """-> deterministic part and random part for training, whole transform for test
 
     U7: the paper does not say.  As in Oh Song et al. 2016: both sides resized (to 256), random crop
-    (of 224) and mirror in training, center crop at test.
+    (of 224) and mirror in training, center crop at test.  Tensors are resized, not PIL images: the
+    pixels are at most 2 of 255 from Pillow's.
     """
     if cfg.backbone == "small":
         return common.SMALL_TRANSFORMS

@@ -280,7 +280,7 @@ def transforms(cfg):
 
     U3: the paper says random crop (of 224 × 224) and mirror, single center crop at test.  As in the
     authors' code, crops have torchvision's scale and ratio, and test images are resized by their
-    shorter side (to 256).
+    shorter side (to 256).  Theirs resize with Pillow, here tensors: at most 2 of 255 beside it.
     """
     if cfg.backbone == "small":
         return common.SMALL_TRANSFORMS

@@ -3,11 +3,12 @@
     python benchmarks/decoding.py       under a minute on one quiet core; status 1: a goal is missed
 
 Photos are drawn, with the detail of photographs: their JPEGs take 0.3 bytes per pixel, between
-Stanford Online Products' 0.1 and CUB's 0.5.  The more there is to decode, the nearer a ratio comes
-to the decoders' own.  Plain Pillow: Image.open, convert("RGB"), the transform on PIL images, pil_to_tensor at the end.  Both
-sides go through the same photos in turns, each with the same crops; a ratio is one of medians over
-rounds, in CPU seconds of the thread, so that other processes count less.  Rows without a goal say
-what was weighed: MDR's crops on tensors and by Pillow (U3), WebP, and files that go by Pillow.
+Stanford Online Products' 0.1 and CUB's 0.5.  The more there is to decode, the nearer a ratio is to
+the decoders' own.  Plain Pillow: Image.open, convert("RGB"), the transform on PIL images,
+pil_to_tensor.  Both sides go through the same photos in turns, each with the same crops; a ratio is
+one of medians over rounds, in CPU seconds of the thread, so that other processes count less.  Rows
+without a goal say what was weighed: MDR's crops on tensors and by Pillow (U3), WebP, and files that
+go by Pillow.
 """
 import bench  # noqa: I001  first: sets the threads
 

@@ -17,13 +17,15 @@ from support.files import UserError, atomic, digest, lock
 
 
 class ByPillow(torch.nn.Module):
-    """A transform whose pixels Pillow computes.  uint8 (3, h, w) -> uint8 (3, h', w')"""
+    """A transform whose pixels Pillow computes.  uint8 (..., 3, h, w) -> uint8 (..., 3, h', w')"""
 
     def __init__(self, transform):
         super().__init__()
         self.transform = transform
 
     def forward(self, image):
+        if image.dim() > 3:                                 # those of glyphs are one tensor
+            return torch.stack([self(one) for one in image])
         return pil_to_tensor(self.transform(to_pil_image(image)))
 
 

@@ -335,7 +335,8 @@ def test_what_killed_builds_left_is_removed(files, tmp_path, monkeypatch):
     """... by the next build, of whichever cache; but not what another process writes just now."""
     folder, random = tmp_path / ".cache", "0" * 32
     folder.mkdir()
-    parts = [folder / f".{name}-aa12.npy.{random}.part" for name in ("toy-train-01", "[x] y-test-2")]
+    parts = [folder / f".{name}-aa12.npy.{random}.part"
+             for name in ("toy-train-01", "[x] y-test-2")]
     building, others = folder / f".busy-test-03-aa12.npy.{random}.part", folder / "thesis.part"
     for path in (*parts, building, others):
         path.touch()
@@ -356,13 +357,15 @@ def test_a_killed_build_leaves_nothing_to_the_next(files, tmp_path, monkeypatch)
         with images.atomic(path, "wb") as file:
             file.write(bytes(100_000))
             file.flush()
-            time.sleep(60)
+            time.sleep(600)
     with monkeypatch.context() as patch:
         patch.setattr(images, "_build_cache", hang)
         child = multiprocessing.get_context("fork").Process(target=cached, args=(files(), tmp_path))
         child.start()
-        while not (left := [*tmp_path.glob(".cache/.*.part")]):
+        left = []
+        while child.is_alive() and not left:
             time.sleep(0.01)
+            left = [*tmp_path.glob(".cache/.*.part")]
         child.kill()
         child.join()
     assert left[0].exists()

@@ -1,4 +1,4 @@
-"""Pixels from files: torchvision decodes as Pillow does, and whatever it is not trusted with goes by
+"""Pixels from files: torchvision decodes as Pillow does; whatever it is not trusted with goes by
 Pillow.  Another release of either may bring another JPEG or WebP library: then this turns red."""
 import io
 
@@ -209,7 +209,8 @@ def folder(tmp_path):
     """Photos that go by torchvision and by Pillow, of several sizes."""
     content = saved(Image.fromarray(photograph(60, 90)), "JPEG")
     for i, size in enumerate([(60, 90), (90, 60), (75, 100), (33, 47)] * 2):
-        photo, place = Image.fromarray(photograph(*size, seed=i)), tmp_path / "photos" / f"c{i // 2}"
+        photo = Image.fromarray(photograph(*size, seed=i))
+        place = tmp_path / "photos" / f"c{i // 2}"
         place.mkdir(parents=True, exist_ok=True)
         for kind in ("JPEG", "WEBP", "PNG"):
             (place / f"{i}.{kind.lower()}").write_bytes(saved(photo, kind))
@@ -251,6 +252,8 @@ def test_mdr_resizes_by_the_authors_pixels(folder):
         want = shown(path).resize((146, 146), Image.LANCZOS)
         assert torch.equal(prefix(decode(path)), pil_to_tensor(want))
         assert torch.equal(test(decode(path)), pil_to_tensor(want.crop((9, 9, 137, 137))))
+    several = torch.stack([decode(path)] * 3)               # as glyphs are
+    assert torch.equal(prefix(several), torch.stack([prefix(several[0])] * 3))
 
 
 @pytest.mark.parametrize("script", [jrd, dml_da])
