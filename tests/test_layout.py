@@ -75,4 +75,4 @@ def test_nothing_else_stands_at_the_top():
     assert {line.split("/")[0] for line in tracked.stdout.splitlines()} == {
         "jrd.py", "mdr.py", "dml_da.py", "common.py", "eval.py", "run_all.sh", "README.md",
         "requirements.txt", ".gitignore", ".gitattributes", ".ci", "support", "report", "docs",
-        "results", "studies", "benchmarks", "tests"}
+        "results", "studies", "benchmarks", "tests", "findings"}
