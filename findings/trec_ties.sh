@@ -2,11 +2,11 @@
 # pytrec_eval-terrier 0.5.11 and ranx 0.3.21: the same run and judgements, precision@1 of 0 and of
 # 1.
 #
-# Equal scores are ordered by document name, from Z to A, by the first (as trec_eval does), and by
+# Equal scores are ordered by document name, from Z to A, by the first, and by
 # their order in the run by the second. Moreover the first keeps 32-bit floats: cosine
 # similarities that differ by 1e-9 are equal for it. Embeddings have many ties: duplicates, small
 # codes, float16 scores, a collapsed network. Whose names begin with the class (007_bird_12) sorts
-# ties by class.
+# ties by class. (ranx compiles before its first answer: minutes on a busy machine.)
 #
 # Exit status: 0 as described, 1 changed, 2 not installed.  PYTHON=python3.11 chooses the Python.
 set -u
