@@ -3,11 +3,10 @@
 #
 # While queries x dimension stays below 128,000, it sums squared differences. From there on it
 # expands |a|^2 + |b|^2 - 2ab in float32, which loses all digits of embeddings whose common offset
-# is large beside their spread: pooled features before centring, or anything not L2-normalized.
-# Recall@1 of a test set then says nothing, though each single query, tried by hand, is answered
-# rightly. Documentation and forum answers name a limit of 20 queries, which older versions had.
-# Way out: subtract the mean (distances stay the same), L2-normalize, or search 128,000 / d - 1
-# queries at a time; faiss.cvar.distance_compute_blas_threshold holds the limit.
+# is large beside their spread, as of pooled features before centring. Recall@1 of a test set then
+# says nothing, though each single query, tried by hand, is answered rightly.
+# Way out: subtract the mean (distances stay the same), or search fewer queries at a time;
+# faiss.cvar.distance_compute_blas_threshold holds the limit, 128,000.
 #
 # Exit status: 0 as described, 1 changed, 2 not installed.  PYTHON=python3.11 chooses the Python.
 set -u
