@@ -15,7 +15,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
@@ -547,6 +547,30 @@ def test_curves_of_any_runs(out, report, pictures, tmp_path):
     assert titles == ["",                               # two seeds have no band
                       f"seeds 0, 1: {one}\nseed 1: {two}",
                       f"seeds 0, 1: {one}\nseed 1: {two}\nseed 0: {three}", "seed 0"]
+
+
+def test_the_pages_lines_for_curves_elsewhere(out, monkeypatch):
+    """A log into pandas, where it is installed, and into TensorBoard, here a stand-in."""
+    page = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+    of_pandas, of_tensorboard = re.findall(
+        r"^```python\n(.*?)^```", page.partition("### Curves elsewhere")[2].partition("\n## ")[0],
+        re.M | re.S)
+    folder = Path(out, "mdr-glyphs-s0")
+    folder.mkdir(parents=True)
+    (folder / "log.jsonl").write_text("""{"epoch": 1, "loss": 4.0, "levels": [1.0, 2.0]}
+{"epoch": 2, "loss": 2.0, "levels": [1.0, 2.0], "R@1": 0.5}
+""")
+    monkeypatch.chdir(folder.parent.parent)
+    writer, stand_in = Mock(), MagicMock()
+    stand_in.SummaryWriter.return_value.__enter__.return_value = writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
+    exec(of_tensorboard, {})
+    stand_in.SummaryWriter.assert_called_once_with(Path("tensorboard/mdr-glyphs-s0"))
+    assert [call.args for call in writer.add_scalar.call_args_list] == [
+        ("epoch", 1, 1), ("loss", 4.0, 1), ("epoch", 2, 2), ("loss", 2.0, 2), ("R@1", 0.5, 2)]
+    names = {"pandas": pytest.importorskip("pandas")}
+    exec(of_pandas, names)
+    assert names["log"]["loss"].tolist() == [4, 2]
 
 
 def test_what_a_picture_of_curves_has_not_is_said(out, report, pictures, tmp_path):
