@@ -7,6 +7,7 @@
     python -m report --dataset real --out DIR     ... on the papers' datasets (or: cub, ...)
     python -m report --list [--dataset ...]       the commands of every run, one per line
     python -m report --plan [--dataset ...]       what there is to do; on stdout the commands left
+    python -m report --sort R@1                   ... ranked, by held-out classes where there are any
     python -m report --compare RUN RUN            one setting against another, paired by seed
     python -m report --curves RUN ...             loss, unseen and seen R@1 by epoch, PNG or SVG
     python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each
@@ -119,6 +120,8 @@ def main(args):
     with unpacked(args.runs) as folder:
         if args.compare:
             print(tables.compare(folder, *args.compare))
+        elif args.sort:
+            print(tables.ranking(folder, args.sort))
         elif args.everything:
             print(tables.table(folder))
         elif args.curves:
@@ -201,6 +204,8 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
              "results/cub128/runs.tar.xz ..."),
     "list": (False, bool, "print the commands, one per line"),
     "plan": (False, bool, "print what there is to do"),
+    "sort": (None, "METRIC", "rank the finished runs by R@1 (on held-out classes where there are "
+             "some), MAP@R, NMI, ..."),
     "compare": ([], "RUN", "two folders in --runs, without -s0, -s1, ..."),
     "curves": ([], "RUN", "folders in --runs, with -s0, -s1, ... or without: the mean of their "
                "seeds and its 95%% interval"),
@@ -219,8 +224,9 @@ def parse_args(argv=None):
     args.everything = not vars(flags).keys() - {"runs", *idle_alone.split()}
     refuse_idle(parser, flags, [
         ("with an archive", args.runs[0].endswith(".xz"), "list plan"),
-        ("with --list", args.list, "plan compare curves sheet pairs annotate out"),
-        ("with --plan", args.plan, "compare curves sheet pairs annotate out"),
+        ("with --list", args.list, "plan sort compare curves sheet pairs annotate out"),
+        ("with --plan", args.plan, "sort compare curves sheet pairs annotate out"),
+        ("with --sort", args.sort, f"compare curves sheet pairs annotate out {LISTED}"),
         ("with --compare", args.compare, f"curves sheet pairs annotate out {LISTED}"),
         ("with --curves", args.curves, f"sheet pairs annotate {LISTED}"),
         ("with --sheet", args.sheet, f"pairs annotate runs {LISTED}"),

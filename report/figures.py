@@ -98,6 +98,7 @@ def draw_curves(path, points, title, bars=False, found=None, sharey=False):
         spread, shown = mean_and_std, "bars: standard deviations"
     names = {name for name, *_ in curves}
     of_all = len({frozenset(of_curve) for of_curve in seeds.values()}) == 1
+    any_spread = False                                      # none from a seed, or two
     figure, axes = panels(len(curves), sharey=sharey)
     for axis, (panel, of_panel) in zip(axes, curves.items()):
         name, x_label, y_label = panel
@@ -105,6 +106,7 @@ def draw_curves(path, points, title, bars=False, found=None, sharey=False):
             x, i = sorted(curve), numbers[series]
             pairs = [spread(curve[at]) for at in x]
             mean, half = np.array(pairs, float).T           # half is nan of too few seeds
+            any_spread |= np.isfinite(half).any()
             style = {"color": colour_of(series, i), "ls": LINES[i % 7], "label": series,
                      "lw": max(3 - 0.4 * i, 1.4)}           # thinner one by one: none hides another
             if bars:
@@ -124,8 +126,10 @@ def draw_curves(path, points, title, bars=False, found=None, sharey=False):
     heading = [textwrap.fill(title, 52 * figure.axes[0].get_gridspec().ncols)]
     if len(names) == 1:
         heading += names
+    if not any_spread:
+        shown = ""
     if of_all:
-        shown = f"{numbered(next(iter(seeds.values())))}; {shown}"
+        shown = "; ".join(filter(None, [numbered(next(iter(seeds.values()))), shown]))
     figure.suptitle("\n".join(filter(None, [*heading, shown])))
     save(figure, path)
 
@@ -274,13 +278,23 @@ def by_epoch(panel, series, run, metric):
 
 def draw_runs(path, runs, names):
     """--curves: loss, unseen and seen R@1 against the epoch.  A setting's name is a curve over its
-    seeds, a run's a curve of its own."""
+    seeds, a run's a curve of its own.  What a log has not (JRD's no seen R@1), the result of a
+    finished run has of the last epoch, a point; a line says so, or that there is nothing."""
     points = []
-    for name in names:
+    for name, metric in itertools.product(names, ("loss", "R@1", "seen R@1")):
         folders = seeds_of(runs, name, "log.jsonl")[1].values()
         alone = [run for run in folders if run.folder.name == Path(name).name]
-        for run, metric in itertools.product(alone or folders, ("loss", "R@1", "seen R@1")):
-            points += by_epoch(("", "epoch", AXES[metric]), name, run, metric)
+        panel, curve = ("", "epoch", AXES[metric]), []
+        for run in alone or folders:
+            curve += by_epoch(panel, name, run, metric)
+        if not curve:
+            for run in alone or folders:
+                if run.result and metric in run.figures["last epoch"]:
+                    last = run.result["last epoch"]["epoch"]
+                    curve.append((panel, name, last, run.config["seed"], reading(run, metric)))
+            shown = "of its last epoch alone" if curve else "of no epoch"
+            print(f"note: {name} has {metric} {shown}")
+        points += curve
     draw_curves(path, points, "")
 
 

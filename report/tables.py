@@ -216,6 +216,36 @@ def table(runs):
 and dml_da.py resize images differently, so compare it within a script alone."""
 
 
+def ranking(runs, metric):
+    """The finished runs of a folder by a metric of the last epoch, best first: a table per dataset,
+    a row per setting -> Markdown.  R@1 is that of held-out classes where a run has some (--val),
+    because whoever chooses by the test classes has trained on them.  UserError: no run has it."""
+    tables, known = defaultdict(list), set()
+    for name, folders in folders_of(runs).items():
+        config = next(iter(folders.values())).config
+        by, of = metric, "test classes: not to choose settings by, for which there is --val"
+        if metric.startswith("seen"):
+            of = "training classes"
+        if config.get("val") and metric in ("R@1", "val R@1"):
+            by, of = "val R@1", f"held-out classes, --val {config['val']:g}"
+        figures = pivot((name, seed, run.figures) for seed, run in folders.items())
+        values = figures[name, "last epoch", by].values()
+        if values and PERCENT.fullmatch(by):
+            table_of = Path(config["dataset"]).name, by, of
+            tables[table_of].append((statistics.mean(values), name, values))
+        known.update(other for _, part, other in figures if part == "last epoch")
+    if not tables:
+        known = filter(PERCENT.fullmatch, sorted(known))
+        raise UserError(f"no finished run under {runs} has {metric}: there are {', '.join(known)}")
+    texts = []
+    for (dataset, by, of), rows in tables.items():
+        lines = [["", f"runs on {dataset}", "seeds", by]]
+        for _, name, values in sorted(rows, key=lambda row: (-row[0], row[1])):
+            lines.append([str(len(lines)), name, str(len(values)), spread(values, 2)])
+        texts += [f"{by} on {of}", markdown(lines)]
+    return "\n\n".join([*texts, "%, last epoch, mean ± standard deviation over seeds."])
+
+
 def compare(runs, one, other):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
     differences within a seed; then the settings in which they differ -> Markdown.  UserError: they

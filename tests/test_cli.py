@@ -40,6 +40,10 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --alpha -1": "--alpha: '-1' must be a number >= 0",
     "dml_da.py --eta inf": "--eta: 'inf' must be a number",
     "mdr.py --levels 3,0": "'3,0' must be a number", "mdr.py --levels -3,0": "'-3,0' must be a number",
+    "mdr.py --val 0": "--val: '0' must be a number > 0 < 1",             # limits without their ends
+    "mdr.py --val 1": "--val: '1' must be a number > 0 < 1",
+    "jrd.py --lr 0": "--lr: '0' must be a number > 0\n",
+    "mdr.py --momentum 1": "--momentum: '1' must be a number >= 0 < 1",
     "dml_da.py --images-per-class 1": "no positive pair",
     "jrd.py --name=../x": "must be letters, digits",
     "jrd.py --backbone resnet51": "no classification model of torchvision",

@@ -15,7 +15,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
@@ -221,6 +221,37 @@ def test_two_settings_are_compared_within_a_seed(out, report):
     assert "The settings differ in lambda (0.6 and 0.1)." in text       # a weight, no bound's term
     names = {row[0] for row in table_rows(text)}
     assert {"λ by 1-NN", "d_H by 1-NN"} <= names and not {"lambda", "d_H"} & names
+
+
+def test_finished_runs_are_ranked_by_a_metric(out, report):
+    """By the held-out classes where there are some, each dataset and share for itself; by test,
+    which is said; the mean over seeds; what is not finished is left out."""
+    ran(out, JRD, 0.50, 0.60)
+    ran(out, AMSOFTMAX, 0.54)
+    for alpha, r1 in (("0.5", 0.3), ("0.1", 0.4), ("2", 0.35)):
+        ran(out, f"jrd.py --dataset glyphs --val 0.2 --alpha {alpha}", r1)
+    ran(out, "jrd.py --dataset cub --val 0.2", 0.7)
+    pretend(f"python jrd.py --dataset glyphs --val 0.2 --seed 5 --out {out}", finished=False)
+    status, told, _ = report("--sort", "R@1")
+    rows = [row for row in table_rows(told) if not set("".join(row)) <= {"-"}]
+    assert status == 0 and rows == [
+        ["", "runs on cub", "seeds", "val R@1"], ["1", "jrd-cub-val0.2", "1", "70.00"],
+        ["", "runs on glyphs", "seeds", "R@1"], ["1", "jrd-glyphs", "2", "55.00 ± 7.07"],
+        ["2", "jrd-glyphs-alpha0", "1", "54.00"],
+        ["", "runs on glyphs", "seeds", "val R@1"],
+        ["1", "jrd-glyphs-val0.2-alpha0.1", "1", "40.00"],
+        ["2", "jrd-glyphs-val0.2-alpha2", "1", "35.00"],
+        ["3", "jrd-glyphs-val0.2-alpha0.5", "1", "30.00"]]
+    assert told.count("val R@1 on held-out classes, --val 0.2\n") == 2
+    assert told.count("\nR@1 on test classes: not to choose settings by, for which ") == 1
+    by_nmi = report("--sort", "NMI")[1]
+    assert "NMI on test classes: not to" in by_nmi and "held-out" not in by_nmi
+    best = [row[1] for row in table_rows(by_nmi) if row[0] == "1"]
+    assert best == ["jrd-cub-val0.2", "jrd-glyphs"]
+    for wrong in ("loss", "norm cv", "R@3"):
+        status, _, err = report("--sort", wrong)
+        assert status == 2 and f" has {wrong}: there are MAP@R, NMI, R@1, " in err
+    assert ": --seeds does nothing with --sort\n" in report("--sort", "R@1", "--seeds", 2)[2]
 
 
 def test_archives_are_read_like_a_folder(out, tmp_path, report):
@@ -513,9 +544,62 @@ def test_curves_of_any_runs(out, report, pictures, tmp_path):
         (loss, one): [[1, 5], [2, 3], [3, 1]], (loss, two): [[1, 6], [2, 4], [3, 1]],
         (r1, one): [[2, 37.5], [3, 50]], (r1, two): [[2, 25], [3, 50]],
         (r1, three): [[1, 12.5]], (figures.AXES["seen R@1"], one): [[2, 75]]}
-    assert titles == ["bands: 95% intervals, from three seeds on",
+    assert titles == ["",                               # two seeds have no band
                       f"seeds 0, 1: {one}\nseed 1: {two}",
                       f"seeds 0, 1: {one}\nseed 1: {two}\nseed 0: {three}", "seed 0"]
+
+
+def test_the_pages_lines_for_curves_elsewhere(out, monkeypatch):
+    """A log into pandas, where it is installed, and into TensorBoard, here a stand-in."""
+    page = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+    of_pandas, of_tensorboard = re.findall(
+        r"^```python\n(.*?)^```", page.partition("### Curves elsewhere")[2].partition("\n## ")[0],
+        re.M | re.S)
+    folder = Path(out, "mdr-glyphs-s0")
+    folder.mkdir(parents=True)
+    (folder / "log.jsonl").write_text("""{"epoch": 1, "loss": 4.0, "levels": [1.0, 2.0]}
+{"epoch": 2, "loss": 2.0, "levels": [1.0, 2.0], "R@1": 0.5}
+""")
+    monkeypatch.chdir(folder.parent.parent)
+    writer, stand_in = Mock(), MagicMock()
+    stand_in.SummaryWriter.return_value.__enter__.return_value = writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
+    exec(of_tensorboard, {})
+    stand_in.SummaryWriter.assert_called_once_with(Path("tensorboard/mdr-glyphs-s0"))
+    assert [call.args for call in writer.add_scalar.call_args_list] == [
+        ("epoch", 1, 1), ("loss", 4.0, 1), ("epoch", 2, 2), ("loss", 2.0, 2), ("R@1", 0.5, 2)]
+    names = {"pandas": pytest.importorskip("pandas")}
+    exec(of_pandas, names)
+    assert names["log"]["loss"].tolist() == [4, 2]
+
+
+def test_what_a_picture_of_curves_has_not_is_said(out, report, pictures, tmp_path):
+    """Of seen R@1, which jrd.py's log has not, its result has the last epoch, a point; of a run
+    that is not finished it has nothing.  No picture speaks of bands that it has not."""
+    folders = ran(out, JRD, 0.5, 0.6, 0.7) + ran(out, "mdr.py --dataset glyphs", 0.4, 0.5, 0.6)
+    for folder in folders:
+        row, result = {"epoch": 3, "loss": 2.0, "R@1": 0.5}, folder / "result.json"
+        if "mdr" in folder.name:
+            row["seen R@1"] = 0.75
+        (folder / "log.jsonl").write_text(json.dumps(row))
+        whole = json.loads(result.read_text())
+        whole["last epoch"]["epoch"] = 3
+        result.write_text(json.dumps(whole))
+    words = "--curves", "jrd-glyphs", "mdr-glyphs", "--out"
+    told = report(*words, tmp_path / "a.png")[1]
+    assert told.splitlines()[0] == "note: jrd-glyphs has seen R@1 of its last epoch alone"
+    assert pictures["a.png"][figures.AXES["seen R@1"], "jrd-glyphs"] == [[3, 90]]
+    assert pictures["a.png"][figures.AXES["seen R@1"], "mdr-glyphs"] == [[3, 75]]
+    shown = "seeds 0, 1, 2; bands: 95% intervals, from three seeds on"
+    assert pictures["a.png"]["titles"][0] == shown
+    for folder in folders:
+        if folder.name[-1] == "2":
+            shutil.rmtree(folder)
+    (folders[0] / "result.json").unlink()
+    (folders[1] / "result.json").unlink()
+    told = report(*words, tmp_path / "b.png")[1]
+    assert told.splitlines()[0] == "note: jrd-glyphs has seen R@1 of no epoch"
+    assert pictures["b.png"]["titles"][0] == "seeds 0, 1"
 
 
 @pytest.mark.parametrize("file, content", [
