@@ -14,7 +14,7 @@ from report.judge import SCRIPTS
 from report.records import Folder
 from support.files import UserError
 from support.layouts import read_dataset
-from support.runs import code_of, run_folder, why_other
+from support.identity import code_of, run_folder, why_other
 
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
          "cub": "CUB", "cars": "Cars", "sop": "SOP", "inshop": "In-Shop",
@@ -38,7 +38,7 @@ class Experiment(NamedTuple):
     columns: tuple = ("R@1",)   # metrics, unless paper_numbers.jsonl has a table of the paper
     beside: tuple = ()          # metrics that no paper's table and no figure has
     measured: str = None        # of a run's figures this part alone
-    picture: str = None         # what draws it, a function of report/figures.py
+    picture: str = None         # which points it shows, of figures.POINTS
     note: str = ""              # a line above its tables
 
 

@@ -267,6 +267,9 @@ def levels(rows, metrics):
                 yield panel, kind, x, run.cfg.seed, 100 * share
 
 
+POINTS = {"sweep": sweep, "epochs": epochs, "levels": levels}       # an experiment's `picture`
+
+
 # ---------------------------------------------------------------------------- of any runs
 def by_epoch(panel, series, run, metric):
     """A run's points of a curve, in the epochs that were evaluated"""

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from support.files import UserError
-from support.runs import read_json
+from support.identity import read_json
 
 PERCENT = re.compile(r"(seen |val )?R@\d+(, l2-normalized)?|NMI(, (mean|range) of starts)?|MAP@R")
 STARTS = "NMI, mean of starts", "NMI, range of starts"      # of k-means; older runs have one start

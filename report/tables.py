@@ -13,7 +13,7 @@ from report.records import (PERCENT, STARTS, folders_of, gains, pivot, read_line
                             seeds_of)
 from support.files import UserError
 from support.layouts import of_papers
-from support.runs import differences
+from support.identity import differences
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
 COLUMNS = cells("""

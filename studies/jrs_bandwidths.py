@@ -22,7 +22,7 @@ import jrd  # noqa: E402
 from report.figures import LINES, PALETTE, panels, save  # noqa: E402
 from report.tables import difference, markdown, spread  # noqa: E402
 from support.command_line import main  # noqa: E402
-from support.runs import run_folder  # noqa: E402
+from support.identity import run_folder  # noqa: E402
 
 STEPS, VARIANTS = 1000, ("detached", "gradient", "fixed")               # of free points
 LABELS = torch.arange(10).repeat_interleave(5)

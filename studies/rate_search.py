@@ -21,7 +21,7 @@ from report.experiments import SCRIPTS, cells  # noqa: E402
 from report.records import finished, in_paper_units, pivot  # noqa: E402
 from report.tables import markdown, spread  # noqa: E402
 from support import command_line  # noqa: E402
-from support.runs import differences  # noqa: E402
+from support.identity import differences  # noqa: E402
 
 load_dataset = common.load_dataset          # of all classes; run puts held_out in its place
 

@@ -14,7 +14,7 @@ import torch
 import common
 import jrd
 from conftest import each_script, make_folder
-from support import backbones, files, glyphs, runs
+from support import backbones, files, glyphs, identity, runs
 
 
 @pytest.mark.parametrize("part, classes, images, mean", [
@@ -316,7 +316,7 @@ def test_atomic_leaves_the_old_file_when_writing_fails(tmp_path):
     ("--alpha 0.50 --seed 3", "jrd-glyphs-alpha0.5-s3"), ("--alpha 1", "jrd-glyphs-s0"),
     ("--weights a/b.pth --workers 3 --no-cache", "jrd-glyphs-s0")])
 def test_run_names_say_what_differs_from_the_preset(flags, name):
-    assert runs.run_folder("jrd", jrd.parse_args(flags.split())).name == name
+    assert identity.run_folder("jrd", jrd.parse_args(flags.split())).name == name
 
 
 def test_what_a_killed_process_was_writing_goes_when_the_run_continues(train):

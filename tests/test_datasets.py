@@ -24,7 +24,7 @@ import jrd
 import mdr
 from conftest import left_in, make_folder
 from report import prepare
-from support import images, layouts, photos, runs
+from support import identity, images, layouts, photos
 from support.files import lock
 
 
@@ -223,7 +223,7 @@ def test_prepare_fetches_and_builds_what_the_presets_need_once(archive, mini, ty
     status, out, _ = typed("common.py", *words)
     assert status == 0 and re.findall(
         "ready: cub128 as (.*).py sees it, 3 images of 2 classes to train, 4 ", out
-    ) == [*runs.PAPERS] and "building the cache" in out
+    ) == [*identity.PAPERS] and "building the cache" in out
     archive.unlink()
     status, out, _ = typed("common.py", *words, "--paper", "mdr")
     assert status == 0 and "ready: " in out and "building the cache" not in out

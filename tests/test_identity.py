@@ -19,7 +19,7 @@ import mdr
 from conftest import ROOT, edit_settings, left_in, make_folder
 from report import __main__ as report
 from report import judge, prepare, tables
-from support import command_line, machine, runs
+from support import command_line, identity, machine, runs
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ COUNTS_NOT = [
 
 @pytest.mark.parametrize("pattern, replacement", COUNTS + COUNTS_NOT)
 def test_a_run_is_told_by_its_code(pattern, replacement, monkeypatch):
-    before, edits, read = runs.code_of.__wrapped__("jrd"), [], Path.read_text
+    before, edits, read = identity.code_of.__wrapped__("jrd"), [], Path.read_text
 
     def edited(path, **how):
         text, n = re.subn(pattern, replacement, read(path, **how), flags=re.M)
@@ -68,7 +68,7 @@ def test_a_run_is_told_by_its_code(pattern, replacement, monkeypatch):
         return text
     monkeypatch.setattr(Path, "read_text", edited)
     counts = (pattern, replacement) in COUNTS
-    assert (runs.code_of.__wrapped__("jrd") != before) == counts
+    assert (identity.code_of.__wrapped__("jrd") != before) == counts
     for folder in (ROOT, ROOT / "support", ROOT / "report"):
         for file in folder.glob("*.py"):
             file.read_text(encoding="utf-8")
@@ -102,10 +102,10 @@ def test_every_python_tells_the_same_code_by_the_same_digest(tmp_path):
         from unittest.mock import MagicMock
         for name in ("filelock", "torch", "tqdm", "support.command_line", "support.machine"):
             sys.modules[name] = MagicMock(RUNTIME_ONLY=())
-        from support import runs
-        ours = [runs.code_of(paper) for paper in runs.PAPERS]
-        runs.ROOT = pathlib.Path({str(tmp_path)!r})
-        print(runs.code_of.__wrapped__("jrd"), *ours)"""
+        from support import identity
+        ours = [identity.code_of(paper) for paper in identity.PAPERS]
+        identity.ROOT = pathlib.Path({str(tmp_path)!r})
+        print(identity.code_of.__wrapped__("jrd"), *ours)"""
     pythons = Path.home().glob(".pyenv/versions/3.1[0-9]*/bin/python")
     told = set()
     for python in (sys.executable, *pythons, *Path("/usr/bin").glob("python3.1[0-9]")):

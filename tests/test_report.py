@@ -23,7 +23,7 @@ import scipy.stats
 
 from conftest import ROOT, edit_settings
 from report import experiments, figures, tables
-from support.runs import code_of, run_folder
+from support.identity import code_of, run_folder
 
 
 @pytest.fixture

@@ -1,0 +1,129 @@
+"""What a run is: its code, its settings, the name of its folder; why a folder holds another one."""
+import ast
+import functools
+import json
+import os
+import re
+from pathlib import Path
+
+from support.command_line import RUNTIME_ONLY, plain
+from support.files import ROOT, UserError, digest
+
+PAPERS = ("jrd", "mdr", "dml_da")
+NOT_COMPARED = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "images", "dataset",
+                "changed"}
+LENGTH = {"epochs", "iterations"}
+
+
+@functools.cache
+def code_of(paper):
+    """The code of a run: a digest of the syntax trees of its script and of what every training runs
+    through, the same on every Python.  What command_line.py and machine.py decide is settings."""
+    def syntax(node):
+        """A tree as nested lists.  All texts with a blank are alike, because they are docstrings
+        and messages.  Left out are fields that differ between Pythons."""
+        if isinstance(node, list):
+            return [syntax(item) for item in node]
+        if not isinstance(node, ast.AST):
+            return "a text" if " " in str(node) else node
+        fields = [type(node).__name__]
+        for name, value in ast.iter_fields(node):
+            if value not in (None, []) and name not in ("format_spec", "kind"):
+                fields += [name, syntax(value)]
+        if isinstance(node, (ast.Constant, ast.JoinedStr)) and "a text" in str(fields):
+            return "a text"
+        return fields
+    trees = []
+    for pattern in (f"{paper}.py", "common.py", "eval.py", "support/*.py"):
+        for file in sorted(ROOT.glob(pattern)):
+            if file.name not in ("command_line.py", "machine.py"):
+                trees.append(syntax(ast.parse(file.read_text(encoding="utf-8"))))
+    return digest(ascii(trees))[:12]                    # what repr escapes depends on the Python
+
+
+def run_folder(paper, cfg):
+    """`<out>/<paper>-<dataset>-<what differs from the preset>[-<name>]-s<seed>`; not the path of a
+    file of weights.  UserError: no file system takes a name so long."""
+    parts = [paper, dataset_name(cfg.dataset)]
+    for name, value in cfg.changed.items():
+        if name != "weights" or value == "random":
+            parts.append(name + plain(value).replace(" ", "_"))
+    if cfg.name:
+        parts.append(cfg.name)
+    folder = Path(cfg.out, "-".join([*parts, f"s{cfg.seed}"]))
+    if len(os.fsencode(folder.name)) > 255:
+        raise UserError(f"the run's folder {folder.name} has a name too long: it is made of the "
+                        "dataset's name, --name and each setting that is not the preset's; shorten "
+                        "the longest")
+    return folder
+
+
+def dataset_name(dataset):
+    return re.sub("[\ud800-\udfff]", "_", Path(dataset).resolve().name)         # bytes, no text
+
+
+def differences(old, new):
+    """{what: (in old, in new)} of what two configs both have and what differs: settings, "code",
+    and "images of test" of a split.
+
+    Where a run was computed does not count, and a weights file counts by its hash, not its path.
+    Who does not know a run's code, images or weights leaves them out of its config; "auto" in the
+    new one may be anything in the old.
+    """
+    old, new = _with_splits(old), _with_splits(new)
+    differ = {}
+    for what, value in new.items():
+        if what in old and what not in NOT_COMPARED and value not in ("auto", old[what]):
+            differ[what] = old[what], value
+    return differ
+
+
+def _with_splits(config):
+    """A config that has the digest of each split's images beside the others."""
+    splits = {}
+    for split, value in (config.get("images") or {}).items():
+        if isinstance(value, str):                      # old runs have digests of classes
+            splits[f"images of {split}"] = value
+    return config | splits
+
+
+def why_other(folder, config):
+    """Why a folder does not hold the run of a config, in words; "" if it does, or holds none."""
+    old = read_json(folder / "config.json")
+    if old is None:
+        return "without its config.json" if (folder / "last.pt").exists() else ""
+    told = []
+    for what, (there, now) in differences({"code": None} | old, config).items():
+        told.append(f"{what} (there {there!r}, now {now!r})")
+    if not told:
+        return ""
+    return f"with other {', '.join(told)}, made at commit {old.get('commit')}"
+
+
+def of_other_length(folder, config):
+    """The run beside a folder that has a config's settings but for its length, the longest of
+    several -> its number of epochs and its folder, or None."""
+    name, found = dataset_name(config["dataset"]), []
+    for path in sorted(folder.parent.glob(f"*-s{config['seed']}/config.json")):
+        try:
+            old = read_json(path)
+        except (OSError, UserError):                    # of a damaged one nothing is known
+            continue
+        if old.get("paper") == config["paper"] and dataset_name(old["dataset"]) == name:
+            differ = differences(old, config).keys() - {"code"}
+            if differ and differ <= LENGTH:
+                found.append((old["epochs"], path.parent))
+    return max(found, default=None)
+
+
+def read_json(path):
+    """A JSON file of a run's folder -> dict, None where there is none.  UserError if damaged."""
+    if not path.exists():
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        values = None
+    if not values or not isinstance(values, dict):
+        raise UserError(f"{path} is damaged: delete {path.parent} to train anew")
+    return values
