@@ -158,8 +158,8 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         DML-DA N-pair      | --loss npair   | N-pair
         DML-DA contrastive |                | Contrastive""",
         beside=("MAP@R", "seen R@1", "D_avg mean"),
-        note="Not here: HDC, which the paper evaluated itself (23 cells); it is another method.  The "
-             "paper's network is Caffe's GoogLeNet: its 138 cells are `bash run_all.sh --paper "
+        note="Not here: HDC, which the paper evaluated itself (23 cells); it is another method.  "
+             "The paper's network is Caffe's GoogLeNet: its 138 cells are `bash run_all.sh --paper "
              "dml_da --backbone googlenet_bvlc --weights FILE` (docs/running.md, Datasets)."),
     "dml_da fig1d": Experiment("R@1 of train and test", "cars", 10, PLAIN + """
         DML-DA contrastive | | Contrastive""", columns=("R@1", "seen R@1"), picture="epochs"),

@@ -113,7 +113,8 @@ def test_each_arm_is_the_sum_of_its_parts(arm, density, jrs, tau, monkeypatch):
     gram = jrd.gaussian_kernel(x_minus, 3) * jrd.gaussian_kernel(x, 3)
     added = jrs * jrd.jrs(gram, labels)
     if arm.endswith("minus"):           # JRS's derivative by τ of x⁻ alone, on which x has no part
-        added = added - tau * slope_by_tau(x_minus, x, labels) * torch.pdist(x_minus).square().mean()
+        mean = torch.pdist(x_minus).square().mean()
+        added = added - tau * slope_by_tau(x_minus, x, labels) * mean
     else:
         added = added + tau * penalty("only τ", layers, labels, (3, 3), None)
     want = objective(alone, density)[0] + added
