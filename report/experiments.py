@@ -183,7 +183,9 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         N-pair+DA       | --loss npair                     | N-pair
         contrastive+EN  | --regularizer en                 | Contrastive
         contrastive+GOR | --regularizer gor                | Contrastive
-        contrastive+DA  |                                  | Contrastive""", columns=("NMI",)),
+        contrastive+DA  |                                  | Contrastive""", columns=("NMI",),
+        note="EN's rows test nothing: at its weight of 1 EN's gradient is about 1e-4 of the "
+             "contrastive loss's, so +EN is the loss alone (studies/reg_weight.py)."),
     "dml_da fig6": Experiment("NMI against λ", "cars", 3, """
         DML-DA triplet     | --loss triplet --lambda {} |
         DML-DA N-pair      | --loss npair --lambda {}   |
