@@ -158,8 +158,8 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         DML-DA N-pair      | --loss npair   | N-pair
         DML-DA contrastive |                | Contrastive""",
         beside=("MAP@R", "seen R@1", "D_avg mean"),
-        note="Not here: HDC, which the paper evaluated itself (23 cells); it is another method.  The "
-             "paper's network is Caffe's GoogLeNet: its 138 cells are `bash run_all.sh --paper "
+        note="Not here: HDC, which the paper evaluated itself (23 cells); it is another method.  "
+             "The paper's network is Caffe's GoogLeNet: its 138 cells are `bash run_all.sh --paper "
              "dml_da --backbone googlenet_bvlc --weights FILE` (docs/running.md, Datasets)."),
     "dml_da fig1d": Experiment("R@1 of train and test", "cars", 10, PLAIN + """
         DML-DA contrastive | | Contrastive""", columns=("R@1", "seen R@1"), picture="epochs"),
@@ -183,7 +183,9 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         N-pair+DA       | --loss npair                     | N-pair
         contrastive+EN  | --regularizer en                 | Contrastive
         contrastive+GOR | --regularizer gor                | Contrastive
-        contrastive+DA  |                                  | Contrastive""", columns=("NMI",)),
+        contrastive+DA  |                                  | Contrastive""", columns=("NMI",),
+        note="EN's rows test nothing: at its weight of 1 EN's gradient is about 1e-4 of the "
+             "contrastive loss's, so +EN is the loss alone (studies/reg_weight.py)."),
     "dml_da fig6": Experiment("NMI against λ", "cars", 3, """
         DML-DA triplet     | --loss triplet --lambda {} |
         DML-DA N-pair      | --loss npair --lambda {}   |

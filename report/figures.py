@@ -321,8 +321,8 @@ def draw_nearest(path, checkpoint):
 
 
 def draw_pairs(path, checkpoint):
-    """--pairs, MDR's Fig. 6: of each level two images of test classes, and beside each five others
-    whose pair with it the level attracts, up to two of its class, framed as such; below, d̄ (Eq. 3).
+    """--pairs, MDR's Fig. 6: for each level two images of test classes, beside each five others
+    whose pair with it the level attracts, up to two of its class, framed as such; below: d̄, Eq. 3.
     The pairs are of 1,000 random test images, scaled to mean distance 1 as a batch is."""
     network, cfg, transform = open_checkpoint(checkpoint)
     if not hasattr(network, "mdr"):

@@ -1,4 +1,4 @@
-"""MDR's levels beside the farthest that Adam can move them, in committed runs and without a network.
+"""MDR's levels beside the farthest that Adam can move them: in runs, and without a network.
 
     python studies/level_ramp.py            half a minute
 

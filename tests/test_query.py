@@ -240,8 +240,8 @@ def test_a_sheet_of_the_nearest(checkpoint, typed, monkeypatch):
 
 
 def test_pairs_at_each_level(tmp_path, typed, monkeypatch, checkpoint):
-    """Each pair's nearest level is its row's, by the distances of the 40 test images over their mean;
-    pairs of a class come first.  A run without levels has none to draw."""
+    """Each pair's nearest level is its row's, by the distances of the 40 test images over
+    their mean; pairs of a class come first.  A run without levels has none to draw."""
     monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 410), 4))
     monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 4))
     mdr.train(mdr.parse_args(["--epochs", "1", "--batch", "8", "--levels", "-1", "0", "1", "--out",

@@ -711,7 +711,8 @@ def test_the_papers_lambda_is_not_the_sum_of_its_errors():
     for entry in tables.PAPER_NUMBERS:
         if (entry["paper"], entry["dataset"]) == ("jrd", "cub"):
             papers[entry["table"], entry["row"], entry["metric"]] = entry["value"]
-    errors = [1 - papers["1", "JRD", "R@1"] / 100, 1 - papers["3", "JRD (alpha=1)", "R@1 (fraction)"]]
+    errors = [1 - papers["1", "JRD", "R@1"] / 100,
+              1 - papers["3", "JRD (alpha=1)", "R@1 (fraction)"]]
     assert errors == pytest.approx([0.321, 0.494])
     assert papers["3", "JRD (alpha=1)", "lambda_NN"] == 0.31
     for dataset in ("glyphs", "cub128"):

@@ -17,7 +17,7 @@ import mdr
 from conftest import LONG, ROOT, points
 from report import experiments, tables
 from report.records import pivot
-from studies import composed, decided, level_ramp, rate_search
+from studies import composed, decided, level_ramp, rate_search, reg_weight
 from studies.jrs_bandwidths import KS, penalty
 from test_report import out, pretend  # noqa: F401
 
@@ -113,7 +113,8 @@ def test_each_arm_is_the_sum_of_its_parts(arm, density, jrs, tau, monkeypatch):
     gram = jrd.gaussian_kernel(x_minus, 3) * jrd.gaussian_kernel(x, 3)
     added = jrs * jrd.jrs(gram, labels)
     if arm.endswith("minus"):           # JRS's derivative by τ of x⁻ alone, on which x has no part
-        added = added - tau * slope_by_tau(x_minus, x, labels) * torch.pdist(x_minus).square().mean()
+        mean = torch.pdist(x_minus).square().mean()
+        added = added - tau * slope_by_tau(x_minus, x, labels) * mean
     else:
         added = added + tau * penalty("only τ", layers, labels, (3, 3), None)
     want = objective(alone, density)[0] + added
@@ -372,6 +373,20 @@ def test_the_commands_and_the_page_of_the_committed_runs(monkeypatch, typed):
     assert [*map(int, seeds)] == wanted + sorted([*range(6, 11)] * 2) * 2
     page = (ROOT / "results" / "cub128" / "decided.md").read_text(encoding="utf-8")
     assert typed("studies/decided.py") == (0, page, "")
+
+
+# ---------------------------------------------------------------------------- reg_weight.py
+def test_en_at_weight_1_does_nothing():
+    """On the unit sphere all values of EN lie within 0.015 for d = 64, from equal coordinates to a
+    single one; its gradient is below a thousandth of the contrastive loss's."""
+    one = torch.eye(64)[:1]
+    least, most = (dml_da.entropy_regularizer(f).item() for f in (torch.full((1, 64), 1 / 8), one))
+    assert 0.0145 < most - least < 0.015
+    torch.manual_seed(0)
+    for f in torch.nn.functional.normalize(torch.randn(100, 64)):
+        assert least <= dml_da.entropy_regularizer(f[None]).item() <= most
+    pooled, labels = torch.randn(40, 32), torch.arange(4).repeat(10)
+    assert 0 < reg_weight.gradient_ratio(torch.nn.Linear(32, 64), pooled, labels) < 1e-3
 
 
 # ---------------------------------------------------------------------------- level_ramp.py
