@@ -258,7 +258,7 @@ class Search:
             self.count_window(rows.start, items, negatives, nearer, window * ~many[:, None])
             self.count_row(rows.start, items, nearer, many)
             nearer.masked_fill_(p == -torch.inf, len(self.b))
-            mixed = (nearer.diff() < 0).any(1)          # by their bounds, positives were in another order
+            mixed = (nearer.diff() < 0).any(1)          # the bounds had another order
             nearer[mixed] = nearer[mixed].sort().values
             j = torch.arange(1, nearer.shape[1] + 1, device=s.device)
             place = j + nearer
