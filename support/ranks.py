@@ -244,18 +244,21 @@ class Search:
                 hits = buffer[:len(s)]
                 most[rows] = torch.ge(s, lower[:, :1], out=hits).sum(1)
                 least[rows] = torch.ge(s, upper[:, :1] + self.bank_slack.max(), out=hits).sum(1)
-            s, negatives = largest(s, min(len(self.b), items.shape[1] + 8))
+            s, negatives = largest(s, min(len(self.b), int(R.max()) + 4))
             slack = self.bank_slack[negatives].amax(1, keepdim=True)
             nearer = torch.searchsorted(-s, -slack - upper, right=True)
             window = torch.searchsorted(-s, -lower, right=True) - nearer
-            window *= (nearer < R) & (p > -torch.inf)   # from R on, a positive's place is beyond R
+            surely = torch.searchsorted(-lower, -upper)         # positives that are nearer
+            beyond = (surely + nearer >= R) | (p == -torch.inf)             # a place beyond R
+            nearer.masked_fill_(beyond, len(self.b))
+            window.masked_fill_(beyond, 0)
             ends = ((window > 0) & (nearer + window == s.shape[1])).any(1)
             many = ends & (s.shape[1] < len(self.b))
             many |= window.sum(1) > min(len(self.b), 16 * s.shape[1])
             self.count_window(rows.start, items, negatives, nearer, window * ~many[:, None])
             self.count_row(rows.start, items, nearer, many)
             nearer.masked_fill_(p == -torch.inf, len(self.b))
-            mixed = (nearer.diff() < 0).any(1)          # by their bounds, positives were in another order
+            mixed = (nearer.diff() < 0).any(1)          # the bounds had another order
             nearer[mixed] = nearer[mixed].sort().values
             j = torch.arange(1, nearer.shape[1] + 1, device=s.device)
             place = j + nearer
