@@ -268,12 +268,12 @@ def objective(network, cfg, images, labels, generator):
     else:
         dml = network.margin_loss(distances, *triplets)
     reg = mdr(distances)                            # updates μ* and σ* with λ = 0 too
-    loss, terms = dml, {cfg.loss: dml, "mdr": reg}
+    loss = dml
     if cfg.lambda_:
         # U5: the authors' code adds ν Σ s² to Eq. 7.  The network's Adam learns and decays levels.
-        terms["Σs²"] = mdr.levels.square().sum()
-        loss = dml + cfg.lambda_ * reg + cfg.nu * terms["Σs²"]
-    return loss, terms | {
+        loss = dml + cfg.lambda_ * reg + cfg.nu * mdr.levels.square().sum()
+    return loss, {
+        cfg.loss: dml, "mdr": reg, "Σs²": mdr.levels.square().sum(),
         "positive pairs by level": mdr.level_shares(distances, positive_pairs(labels)),
         "negative pairs by level": mdr.level_shares(distances, labels[:, None] != labels[None, :])}
 

@@ -12,7 +12,8 @@
 #   --jobs N                           N runs at a time; each gets its share of the cores
 # Everything else goes to `python -m report`, which says what it takes: --paper jrd|mdr|dml_da,
 # --table 2a, --seeds N, --weights FILE, --precision fp32, --runs DIR.  Paths are as seen from here.
-# What else it does (--compare, --curves, --sheet, --sort, --annotate) it does alone: nothing trains.
+# What else it does (--compare, --curves, --sheet, --pairs, --sort, --annotate) it does alone:
+# nothing trains.
 # Makes .venv and installs what is missing, unless PYTHON is set or an environment is active, of
 # venv or of conda (but its base).
 # The plan comes first.  A finished run is skipped, a broken one continued, a failed one reported at
@@ -34,7 +35,7 @@ while [ $# -gt 0 ]; do
         -h|--help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;;
         *) select+=("$1")
            [ "$1" != --quick ] || quick=1
-           [[ ! $1 =~ ^--(plan|compare|curves|sheet|sort|annotate|version)(=|$) ]] ||
+           [[ ! $1 =~ ^--(plan|compare|curves|sheet|pairs|sort|annotate|version)(=|$) ]] ||
                mode=${mode:-report} ;;
     esac
     shift

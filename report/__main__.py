@@ -7,7 +7,7 @@
     python -m report --dataset real --out DIR     ... on the papers' datasets (or: cub, ...)
     python -m report --list [--dataset ...]       the commands of every run, one per line
     python -m report --plan [--dataset ...]       what there is to do; on stdout the commands left
-    python -m report --sort R@1                   ... ranked, by held-out classes where there are any
+    python -m report --sort R@1                   ... ranked, by held-out classes if there are any
     python -m report --compare RUN RUN            one setting against another, paired by seed
     python -m report --curves RUN ...             loss, unseen and seen R@1 by epoch, PNG or SVG
     python -m report --sheet runs/RUN/last.pt     queries and the five images nearest to each

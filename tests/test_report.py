@@ -671,7 +671,7 @@ def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all, tmp_path
 @pytest.mark.parametrize("words", [
     "--plan", "--dataset glyphs --plan", "--quick --plan --seeds 3", "--compare a b", "--curves=a",
     "--curves a b --out c.png", "--sheet runs/a/last.pt", "--sheet=runs/a/last.pt", "--annotate",
-    "--sort R@1 --runs r", "--version"])
+    "--sort R@1 --runs r", "--pairs runs/a/last.pt", "--version"])
 def test_run_all_does_what_else_the_report_does_alone(words, run_all, tmp_path):
     """Nothing trains after a plan; a missing dataset is told once, by the report's own status."""
     for missing in ("0", "3"):

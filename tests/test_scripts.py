@@ -351,11 +351,11 @@ def test_an_epochs_columns_add_up_as_the_line_above_them_says(script, flags, tra
         weight = float(weights.pop(symbol[0])) if symbol else 1
         value, error = value + weight * float(shown[name]), error + weight * 0.0006
     assert abs(float(shown["loss"]) - value) < error and not weights
-    assert ("Σs²" in left_in(folder)[0][0]) == ("Σs²" in total)
+    assert ("Σs²" in left_in(folder)[0][0]) == (script is mdr)
 
 
 def test_intervals_have_one_unit(train, monkeypatch):
-    """Recalls in ten parts in %, as in the table above them; λ and d_H as in the paper's Table 3."""
+    """Recalls in ten parts in %, as in the table above them; λ and d_H as in Table 3."""
     monkeypatch.setattr(jrd, "tables_2_and_3", lambda *_: {
         "ten parts": {"R@1": (0.25, 0.014)}, "lambda": (1.156, 0.014), "d_H": (0.7825, 0.0075)})
     assert train(jrd)[1].splitlines()[-4:-1] == [
