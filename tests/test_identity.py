@@ -44,7 +44,7 @@ COUNTS = [      # a place in some file, what stands there instead
     (r"            module.eval\(\)", "            module.train()"),            # batch norm
     (r"in_place=True\)", "in_place=False)"),                                   # how photos decode
     (r"places <= k for k in ks", "places <= k + 1 for k in ks"),               # Recall@K
-    (r"d < nearest", "d <= nearest"),                                          # ... ties
+    (r"D <= limit\(nearest\)", "D < limit(nearest)"),                        # ... ties
     (r'best\("val R@1"\) is', 'best("R@1") is')]                               # which is best.pt
 COUNTS_NOT = [
     (r"lerp_\(d.mean", "add_(d.mean"),                                         # another script
