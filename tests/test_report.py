@@ -416,7 +416,7 @@ def test_figures_from_logs_and_results(report, tmp_path, pictures, monkeypatch):
     assert points[:2] == [[0, 40], [0.05, 40]]
     assert pictures["jrd-fig2.png"]["titles"] == [
         "JRD, Fig. 2: λ and d_H against the intra-class penalty of Eq. 4\n"
-        "JRD on glyphs, backbone small\nseed 0; bars: standard deviations",
+        "JRD on glyphs, backbone small\nseed 0",
         "highest, 0.404, at α = 1; 0.400 at α = 0", "no trend beyond the bars: 0.900 to 0.900",
         "highest, 40.4, at α = 1; 40.0 at α = 0"]
     words = "--dataset", "glyphs", "--seeds", 2, "--paper", "mdr", "--table"
