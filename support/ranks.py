@@ -127,7 +127,7 @@ class Search:
 
     # ------------------------------------------------------------------------ first places
     def nearest_positives(self):
-        """The bounds of -D/2 of each query's nearest positive -> low, high (n,); -inf: it has none"""
+        """The bounds of -D/2 of each query's nearest positive -> low, high (n,); -inf: none"""
         lows, highs = [], []
         size = max(1, self.size // 6)
         for start in range(0, len(self.a), size):
@@ -215,8 +215,8 @@ class Search:
                 yield rows, s
 
     def precisions(self, ks=()):
-        """-> first_places(ks) (n,), the average precision at R of each query (n,) in x's order, with
-        R its number of positives: MAP@R is their mean"""
+        """-> first_places(ks) (n,), the average precision at R of each query (n,), in x's order,
+        with R its number of positives: MAP@R is their mean"""
         low, high, most, least = torch.zeros(4, len(self.a), device=self.a.device)
         precisions = torch.zeros_like(low, dtype=torch.float64)
         buffer = None
