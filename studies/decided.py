@@ -68,6 +68,13 @@ BESIDE = ["p, then Holm-adjusted", *ANALYSES.values(), "bootstrap of seeds and c
           "paired, at the family's level", "power", "seeds that lead", "correlation of the arms"]
 
 
+READING = """\
+A *significant gain* is a difference above 0 with p < 0.05, by the planned paired t-test after \
+Holm's correction, and a *significant loss* one below 0. *Undecided* is neither, which does not \
+mean "no effect". *With these test classes* is added if the difference is not significant once the \
+test classes count as random too. [README](README.md#on-squeezenet-decided) explains the columns."""
+
+
 # ---------------------------------------------------------------------------- analyses
 def hits_of(runs):
     """-> hits of each seed on each test class (S, C), the classes' numbers of images (C,)"""
@@ -201,7 +208,8 @@ def judge(rows, among):
         p = row["p, adjusted"]
         row["Holm-adjusted"], row["adjusted p"] = "undecided", f"{p:.2g}"
         if p < 0.05:
-            row["Holm-adjusted"] = "holds" if row["mean"] > 0 else "does not hold"
+            direction = "gain" if row["mean"] > 0 else "loss"
+            row["Holm-adjusted"] = f"significant {direction}"
             if row["random, adjusted"] >= 0.05:
                 row["Holm-adjusted"] += ", with these test classes"
 
@@ -334,7 +342,7 @@ def commands():
 def main(args):
     if args.list:
         return print("\n".join(commands()))
-    print("# What new seeds decide on cub128\n\nMade by `python studies/decided.py`.")
+    print(f"# What new seeds decide on cub128\n\nMade by `python studies/decided.py`.\n\n{READING}")
     with unpacked(args.runs) as out:
         for label, (network, seeds, _) in FAMILIES.items():
             rows = decided(label, out)

@@ -162,11 +162,12 @@ def test_holm():
 def test_a_verdict_is_the_planned_tests_and_says_of_which_classes():
     rows, wanted = [], []
     for planned, random, text in (
-            (0.001, 0.001, "holds"), (0.001, 0.2, "holds, with these test classes"),
+            (0.001, 0.001, "significant gain"),
+            (0.001, 0.2, "significant gain, with these test classes"),
             (0.4, 0.001, "undecided")):
         for mean in (1, -1):
             rows.append({"p": planned, "Welch": 1.0, "random": random, "mean": mean})
-            wanted.append(text if mean > 0 else text.replace("holds", "does not hold"))
+            wanted.append(text if mean > 0 else text.replace("gain", "loss"))
     decided.judge(rows, len(rows))
     assert [row["Holm-adjusted"] for row in rows] == wanted
     assert rows[0]["planned: paired t"] == "0.001 → 0.006" and rows[0]["adjusted p"] == "0.006"
@@ -331,7 +332,7 @@ def test_the_replication_is_judged_script_by_script(out):
     p = scipy.stats.ttest_1samp(gain, 0).pvalue
     assert jrd["p"] == pytest.approx(p) and jrd["p, adjusted"] == pytest.approx(2 * p)
     assert jrd["random, adjusted"] == pytest.approx(min(1, 2 * jrd["random"]))
-    assert jrd["Holm-adjusted"].startswith("holds") and 2 * p < 0.05
+    assert jrd["Holm-adjusted"].startswith("significant gain") and 2 * p < 0.05
     before = []
     for a, b in zip(*(decided.runs_of("networks", name, out) for name in ("JRD", "AMSoftmax"))):
         before.append(100 * (a.result["last epoch"]["R@1"] - b.result["last epoch"]["R@1"]))
