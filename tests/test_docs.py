@@ -18,7 +18,7 @@ from report import __main__ as report
 from report import judge, prepare
 from support import command_line
 
-PAGES = [path for folder in ("", "docs/**/", "results/**/", "benchmarks/", "studies/")
+PAGES = [path for folder in ("", "docs/**/", "results/**/", "benchmarks/", "studies/", "findings/")
          for path in sorted(ROOT.glob(f"{folder}*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 
