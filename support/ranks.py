@@ -11,6 +11,7 @@ where a K, or MAP@R, depends on them.
 """
 import contextlib
 
+import numpy as np
 import torch
 
 TIE = 2.0 ** -46
@@ -21,7 +22,7 @@ MIRRORED = 2 ** 14                                      # sets of so many points
 
 def exact(x, i, bank, j):
     """D of the pairs of a row i (p,) of x and a row j (p,) of the bank -> (p,) float64"""
-    size = 256 if x.device.type == "cpu" else 2 ** 16                   # pairs that fit a cache
+    size = 512 if x.device.type == "cpu" else 2 ** 16                   # pairs that fit a cache
     D = torch.empty(len(i), dtype=torch.float64, device=x.device)
     for start in range(0, len(i), size):
         pairs = slice(start, start + size)
@@ -61,8 +62,8 @@ def bounded(x, order, origin, scale):
         point -= origin
         point /= scale
         a[rows] = point
-        squared = torch.linalg.vector_norm(point, dim=1).square()
-        moved = torch.linalg.vector_norm(point, torch.inf, dim=1) > 0
+        squared = point.square().sum(1)
+        moved = (point != 0).any(1)
         rounding = 1.02 * (d + 24) * 2 ** -24 * squared + torch.where(moved, least, 0.0)
         slack[rows], half[rows] = rounding, (rounding - squared) / 2
     return a, half, slack
@@ -190,7 +191,7 @@ class Search:
     # ------------------------------------------------------------------------ all that MAP@R needs
     def blocks_of_rows(self):
         """Yield of some queries at a time their rows, a slice, and the upper bounds of -D/2 to the
-        whole bank (r, m), in which the caller may write.
+        whole bank, less half[rows] (r, m), in which the caller may write.
 
         Within a set of a size that leaves memory, the half of a block of rows before its diagonal
         is kept of the blocks before, mirrored, until it is needed: at most n²/4 numbers, 256 MB.
@@ -203,9 +204,10 @@ class Search:
             s = rows_buffer[:(rows.stop - rows.start) * m].view(-1, m)
             if columns.start == (rows.start if mirrored else 0):        # the first of these rows
                 for before, part in kept.pop(rows.start):
-                    s[:, before] = part
-            block = self.products(rows, columns, buffer)
-            s[:, columns] = block
+                    torch.add(part, self.half[before], out=s[:, before])
+            a, b = self.a[rows], self.b[columns]
+            block = torch.mm(a, b.T, out=buffer[:len(a) * len(b)].view(len(a), len(b)))
+            torch.add(block, self.bank_half[columns], out=s[:, columns])
             if mirrored:
                 parts = block.T.contiguous().split(self.size)
                 for start, part in zip(range(columns.start, columns.stop, self.size), parts):
@@ -229,7 +231,7 @@ class Search:
                 positive &= items != torch.arange(rows.start, rows.stop, device=s.device)[:, None]
             items = items.clamp(max=len(self.b) - 1)
             p = s.gather(1, items).masked_fill(~positive, -torch.inf)
-            p, by_nearness = p.sort(descending=True)
+            p, by_nearness = topk(p, p.shape[1], ordered=True)
             slack = (self.bank_slack[items] * positive).amax(1, keepdim=True)
             items, R = items.gather(1, by_nearness), positive.sum(1, keepdim=True)
             lower = p - slack - self.slack[rows, None]
@@ -237,7 +239,8 @@ class Search:
             # From here on s has negatives alone.  How many are nearer than each positive: at least
             # `nearer`, and as many as the window has may be.
             self.drop_positives(s, rows, slice(0, len(self.b)))
-            low[rows], high[rows] = lower[:, 0], upper[:, 0]
+            low[rows] = lower[:, 0] + self.half[rows]
+            high[rows] = upper[:, 0] + self.half[rows]
             if ks:
                 if buffer is None:
                     buffer = torch.empty_like(s)
@@ -256,7 +259,8 @@ class Search:
             many = ends & (s.shape[1] < len(self.b))
             many |= window.sum(1) > min(len(self.b), 16 * s.shape[1])
             self.count_window(rows.start, items, negatives, nearer, window * ~many[:, None])
-            self.count_row(rows.start, items, nearer, many)
+            if many.any():
+                self.count_row(rows.start, items, nearer, many)
             nearer.masked_fill_(p == -torch.inf, len(self.b))
             mixed = (nearer.diff() < 0).any(1)          # the bounds had another order
             nearer[mixed] = nearer[mixed].sort().values
@@ -274,10 +278,11 @@ class Search:
         positive = torch.arange(len(query), device=query.device).repeat_interleave(size)
         next_one = torch.arange(len(positive), device=query.device)
         next_one += (begin - size.cumsum(0) + size)[positive]
-        bounds = limit(self.exact(start + query, items[query, j]))
         query_of = query[positive]
-        D = self.exact(start + query_of, negatives[query_of, next_one])
-        nearer[query, j] += positive[D <= bounds[positive]].bincount(minlength=len(query))
+        D = self.exact(start + torch.cat([query, query_of]),
+                       torch.cat([items[query, j], negatives[query_of, next_one]]))
+        bounds = limit(D[:len(query)])[positive]
+        nearer[query, j] += positive[D[len(query):] <= bounds].bincount(minlength=len(query))
 
     def count_row(self, start, items, nearer, many):
         """Write into `nearer` (r, c) of the queries `many` (r,) the counts by all distances"""
@@ -293,13 +298,25 @@ class Search:
 def largest(s, k, ordered=True):
     """s.topk(k) of (r, m), from the k of its parts of four that have the largest maxima"""
     parts = s.shape[1] // 4
-    if parts < 2 * k:
-        return s.topk(k, sorted=ordered)
+    if parts < 8 * k:
+        return topk(s, k, ordered)
     _, chosen = largest(s[:, :4 * parts].unflatten(1, (4, parts)).amax(1), k, ordered=False)
     rest = torch.arange(4 * parts, s.shape[1], device=s.device).expand(len(s), -1)
     columns = torch.cat([chosen, chosen + parts, chosen + 2 * parts, chosen + 3 * parts, rest], 1)
-    values, at = s.gather(1, columns).topk(k, sorted=ordered)
+    values, at = topk(s.gather(1, columns), k, ordered)
     return values, columns.gather(1, at)
+
+
+def topk(s, k, ordered):
+    """s.topk(k) of (r, m); NumPy sorts by vector instructions, but on one thread alone"""
+    if s.device.type != "cpu" or torch.get_num_threads() > 2:
+        return s.topk(k, sorted=ordered)
+    if ordered:
+        columns = np.argsort(-s.numpy(), 1)[:, :k]
+    else:
+        columns = np.argpartition(s.numpy(), s.shape[1] - k, 1)[:, -k:]
+    columns = torch.from_numpy(np.ascontiguousarray(columns))
+    return s.gather(1, columns), columns
 
 
 def first_places(x, labels, bank, bank_labels, ks):
