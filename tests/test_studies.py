@@ -4,6 +4,8 @@ import json
 import os
 import re
 import runpy
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ import mdr
 from conftest import LONG, ROOT, points
 from report import experiments, tables
 from report.records import pivot
-from studies import composed, decided, level_ramp, rate_search, reg_weight
+from studies import composed, decided, level_ramp, omniglot, rate_search, reg_weight
 from studies.jrs_bandwidths import KS, penalty
 from test_report import out, pretend  # noqa: F401
 
@@ -409,3 +411,21 @@ def test_the_page_has_the_levels_of_the_archives(monkeypatch, capsys):
     for line in capsys.readouterr().out.splitlines()[2:2 + len(level_ramp.RUNS)]:
         _, _, figures = re.sub(" +", " ", line).split(" | ", 2)
         assert f"| {figures}" in page, line
+
+
+# ---------------------------------------------------------------------------- omniglot.py
+def test_omniglot_tests_on_alphabets_that_do_not_train(tmp_path, typed):
+    alphabets = {"train": ("Greek", "Early_Aramaic"), "test": ("Greek", "Japanese_(katakana)")}
+    for part, name in omniglot.PARTS.items():
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for alphabet in alphabets[part]:
+                archive.writestr(f"{Path(name).stem}/{alphabet}/", "")
+                for image in ("01", "02"):
+                    archive.writestr(f"small/{alphabet}/character03/0394_{image}.png", image)
+    code, told, _ = typed("studies/omniglot.py", str(tmp_path), str(tmp_path / "o"))
+    assert code == 0 and told.endswith(": 1 classes\n") and told.count("\n") == 2
+    files = sorted(f.relative_to(tmp_path / "o").as_posix() for f in tmp_path.glob("o/*/*/*"))
+    kinds = ("test/Katakana 03", "train/Aramaic 03", "train/Greek 03")
+    assert files == [f"{kind}/0394_{image}.png" for kind in kinds for image in ("01", "02")]
+    code, _, error = typed("studies/omniglot.py", str(tmp_path / "o"), "x")
+    assert code == 2 and "images_background_small1.zip" in error and error.count("\n") == 1

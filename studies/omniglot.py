@@ -1,0 +1,55 @@
+"""Omniglot as a folder of one's own: handwriting of alphabets that the network has never seen.
+
+    git clone --depth 1 https://github.com/brendenlake/omniglot
+    python studies/omniglot.py omniglot/python data/omniglot
+    python jrd.py --dataset data/omniglot --backbone small --epochs 15
+    python -m report --sheet runs/jrd-omniglot-epochs15-backbonesmall-s0/last.pt
+
+A class is one character, drawn by twenty people.  The five alphabets of images_background_small1
+train the network; those of small2 that are not among them, Katakana, Sanskrit and Tagalog, test it.
+Omniglot is of Brenden Lake, Ruslan Salakhutdinov and Joshua Tenenbaum (Science, 2015) and has the
+MIT licence, so docs/omniglot.jpg may show it.
+"""
+import sys
+import zipfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from support.command_line import Parser  # noqa: E402
+
+PARTS = {"train": "images_background_small1.zip", "test": "images_background_small2.zip"}
+NAMES = {"Japanese_(katakana)": "Katakana", "Early_Aramaic": "Aramaic"}
+
+
+def unpack(source, folder):
+    """Write folder/train and folder/test -> {part: the number of its classes}"""
+    classes, alphabets = {}, {}
+    for part, name in PARTS.items():
+        classes[part], alphabets[part] = set(), set()
+        with zipfile.ZipFile(source / name) as archive:
+            for entry in archive.namelist():                # small1/Greek/character01/0394_01.png
+                if not entry.endswith(".png"):
+                    continue
+                *_, alphabet, character, image = Path(entry).parts
+                if part == "test" and alphabet in alphabets["train"]:
+                    continue
+                kind = f"{NAMES.get(alphabet, alphabet)} {character.removeprefix('character')}"
+                target = folder / part / kind / image
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.read(entry))
+                classes[part].add(kind)
+                alphabets[part].add(alphabet)
+    return {part: len(kinds) for part, kinds in classes.items()}
+
+
+if __name__ == "__main__":
+    parser = Parser("studies/omniglot.py", __doc__)
+    parser.add_argument("source", type=Path, help="the folder of the two archives")
+    parser.add_argument("folder", type=Path, help="the data set to write")
+    args = parser.parse_args()
+    missing = [name for name in PARTS.values() if not (args.source / name).is_file()]
+    if missing:
+        parser.error(f"{args.source} has no {missing[0]}; it is the folder python/ of the "
+                     "repository brendenlake/omniglot")
+    for part, number in unpack(args.source, args.folder).items():
+        print(f"{args.folder / part}: {number} classes")
