@@ -1,4 +1,4 @@
-"""DML-DA: Deep Metric Learning with Density Adaptivity (Li, Yao, Pan, Chao & Mei, IEEE TMM 2019).
+"""DML-DA: Deep Metric Learning with Density Adaptivity (Li, Yao, Pan, Chao & Mei, IEEE TMM 2020).
 
 A loss on pairs or triplets concentrates each class tightly, and may overfit.  DML-DA gives each
 class a target for its spread, rewards large targets, and ties their proportions to those of the

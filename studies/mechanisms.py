@@ -105,13 +105,13 @@ def draw_dml_da():
     plane.plot(D, D + 0.5, "k--", lw=1, label="α = D + ½, the optimum of α: push 10")
     plane.plot(D, D, "k-", lw=1, label="α = D: no push")
     plane.set(xlim=(0, 1), ylim=(0.2, 2.1), xlabel="spread of a class, D", ylabel="its target, α",
-              title="Slow targets let a class collapse (no negative pairs)")
+              title="Without negative pairs, a slow target lets its class collapse")
     force.plot(D, [push(d, d + 0.5)[0] for d in D], color=RED, lw=2.5,
                label="settled target, α = D + ½: a constant push,\nas strong as the pairs' pull")
     force.plot(D, [push(d, 0.5)[0] for d in D], color=BLUE, lw=2.5,
-               label="lagging target, α = ½: a spring around D = ½")
+               label="fixed target, α = ½: a spring around D = ½")
     force.set(xlim=(0, 1), ylim=(-11, 19), xlabel="spread of a class, D",
-              ylabel="push of DML-DA on D", title="Only a lagging target adapts its push to D")
+              ylabel="push of DML-DA on D", title="A settled target pushes alike, whatever D")
     plane.legend(loc="upper left")
     force.legend(loc="upper left")
 
