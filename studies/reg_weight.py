@@ -31,12 +31,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common  # noqa: E402
 import dml_da  # noqa: E402
 from eval import kmeans, nmi, recall_at_k  # noqa: E402
-from report.tables import markdown, spread  # noqa: E402
+from report.records import finished, gains, pivot  # noqa: E402
+from report.tables import difference, markdown, spread  # noqa: E402
 from support import glyphs  # noqa: E402
 from support.command_line import main  # noqa: E402
 
 DECADES = (0, 1, 100, 1e3, 1e4)
-SEEDS = (0, 1, 2)
+SEEDS, HELD_OUT = (0, 1, 2), "25 classes, 10 epochs"
+SHOWN = {"NMI, mean of starts": 1, "R@1": 1, "MAP@R": 1, "D_avg mean": 3}       # digits
 SEARCHED = {"none": (0,), "en": (10, 100, 1e3, 1e4, 1e5), "gor": (1, 10, 100, 1e3, 1e4)}
 
 
@@ -54,6 +56,48 @@ def search(out):
                     flags = "--lambda 0"
                 flags += f" --epochs 10 --eval-every 10 --name half --seed {seed} --out {out}"
                 dml_da.train(dml_da.parse_args(flags.split()))
+
+
+def setting(run):
+    """-> which classes test, the regularizer, its weight; none has weight 0"""
+    cfg, regularizer, weight = run.config, run.config["regularizer"], run.config["reg_weight"]
+    if cfg["reg_weight"] is None:
+        regularizer, weight = "none", cfg["lambda_"]
+    classes = f"{cfg['splits']['test'][1]} classes, {cfg['epochs']} epochs"
+    return classes, regularizer, weight
+
+
+def chosen(figures, regularizer):
+    """The rule, on the held-out half.  figures: a pivot -> the weight"""
+    means = {}
+    for (name, _, metric), by_seed in figures.items():
+        classes, of_run, weight = name
+        if (classes, of_run, metric) == (HELD_OUT, regularizer, "NMI, mean of starts"):
+            means[weight] = mean(by_seed.values())
+    return max(means, key=means.get)
+
+
+def table(runs):
+    """Mean ± std over seeds; below each its gain over no regularizer, within a seed"""
+    figures = pivot((setting(run), run.config["seed"], run.figures) for run in finished(runs))
+    settings = sorted({name for name, _, _ in figures},
+                      key=lambda name: (name[0] != HELD_OUT, list(SEARCHED).index(name[1]), name))
+    rows = [["tested on", "regularizer", "weight", "seeds", *SHOWN]]
+    for name in settings:
+        classes, regularizer, weight = name
+        row, gain = [classes, regularizer, f"{weight:g}", ""], ["", "", "gain", ""]
+        for metric, digits in SHOWN.items():
+            values = figures[name, "last epoch", metric]
+            row.append(spread(values.values(), digits))
+            row[3] = str(len(values))
+            plain = figures[(classes, "none", 0), "last epoch", metric]
+            gain.append(difference(gains(values, plain), max(digits, 2)))
+        rows.append(row)
+        if regularizer != "none":
+            rows.append(gain)
+    print(markdown(rows))
+    for regularizer in ("en", "gor"):
+        print(f"\n{regularizer}: the rule takes {chosen(figures, regularizer):g}")
 
 
 def features():
@@ -120,6 +164,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case "search", out:
             main(search, lambda: out)
+        case "table", runs:
+            main(table, lambda: runs)
         case ("decades",):
             decades()
         case _:
