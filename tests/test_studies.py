@@ -131,8 +131,8 @@ def test_each_arm_is_the_sum_of_its_parts(arm, density, jrs, tau, monkeypatch):
 
 def test_the_page_has_the_gains_of_the_archives(monkeypatch, capsys):
     monkeypatch.setattr(composed, "draw_curves", lambda *args, **how: None)
-    for dataset in ("glyphs", "cub128"):
-        composed.table(ROOT / "results" / dataset / "composed.tar.xz")
+    for archive in ("glyphs/composed", "glyphs/composed-minus", "cub128/composed"):
+        composed.table(ROOT / "results" / f"{archive}.tar.xz")
     page = (ROOT / "studies" / "composed.md").read_text(encoding="utf-8")
     figure = re.compile(r"[+-]\d[\d.]*(?: \[[^]]*\])?|[\d.]+ ± [\d.]+")
     told, printed = set(figure.findall(page)), set(figure.findall(capsys.readouterr().out))
