@@ -2,6 +2,7 @@
 
     python studies/reg_weight.py search RUNS    33 short trainings into a folder: ten core-minutes
     python studies/reg_weight.py table RUNS     what they show, of a folder or an archive
+    python studies/reg_weight.py presets RUNS   the older search, 14 whole trainings, and its table
     python studies/reg_weight.py decades        EN with the backbone fixed: a minute
 
 `search` trains the whole network with the contrastive loss and one of the two, for 10 of glyphs' 40
@@ -12,14 +13,16 @@ term is not searched; its λ of 10 is the paper's.
 
 The rule, fixed before these runs: the weight of the highest NMI, which is what Fig. 4 shows, as the
 mean over three seeds of the mean over five starts of k-means.  R@1 stands beside it.  Whether a
-weight does anything tells the gain over weight 0 within a seed.
+weight does anything tells the gain over weight 0 within a seed.  results/glyphs/README.md has what
+came out.
 
-dml_da.REG_WEIGHTS is older: the highest NMI of two seeds among 1, 10 and 100.
+dml_da.REG_WEIGHTS, which Fig. 4 shows, is older: of each regularizer the highest NMI among 1, 10
+and 100 in two seeds of all 40 epochs (`presets`).
 
-At weight 1 EN does nothing.  On the unit sphere all of its values lie between -log d and that of one
-coordinate alone, 0.015 apart for d = 64.  `decades` prints the norm of its gradient over that of the
-contrastive loss, before training, and trains the embedding layer alone on the pretrained features,
-with two seeds.
+At weight 1 EN does nothing.  On the unit sphere all of its values lie between -log d and that of
+one coordinate alone, 0.015 apart for d = 64.  `decades` prints the norm of its gradient over that
+of the contrastive loss, before training, and trains the embedding layer alone on the pretrained
+features, with two seeds.
 """
 import sys
 from pathlib import Path
@@ -38,7 +41,8 @@ from support.command_line import main  # noqa: E402
 
 DECADES = (0, 1, 100, 1e3, 1e4)
 SEEDS, HELD_OUT = (0, 1, 2), "25 classes, 10 epochs"
-SHOWN = {"NMI, mean of starts": 1, "R@1": 1, "MAP@R": 1, "D_avg mean": 3}       # digits
+BY_PRESETS = {"none": (0,), "en": (1, 10, 100), "gor": (1, 10, 100)}
+SHOWN = {"NMI": 1, "NMI, mean of starts": 1, "R@1": 1, "MAP@R": 1, "D_avg mean": 3}       # digits
 SEARCHED = {"none": (0,), "en": (10, 100, 1e3, 1e4, 1e5), "gor": (1, 10, 100, 1e3, 1e4)}
 
 
@@ -46,16 +50,16 @@ def half_of_the_classes():
     glyphs.GLYPHS.update(train=(range(400, 425), 15), test=(range(425, 450), 15))
 
 
-def search(out):
+def search(out, searched=SEARCHED, seeds=SEEDS, epochs=10):
     half_of_the_classes()
-    for seed in SEEDS:
-        for regularizer, weights in SEARCHED.items():
+    for seed in seeds:
+        for regularizer, weights in searched.items():
             for weight in weights:
                 flags = f"--regularizer {regularizer} --reg-weight {weight:g}"
                 if regularizer == "none":
                     flags = "--lambda 0"
-                flags += f" --epochs 10 --eval-every 10 --name half --seed {seed} --out {out}"
-                dml_da.train(dml_da.parse_args(flags.split()))
+                flags += f" --epochs {epochs} --eval-every {epochs} --name half --seed {seed}"
+                dml_da.train(dml_da.parse_args([*flags.split(), "--out", out]))
 
 
 def setting(run):
@@ -68,13 +72,13 @@ def setting(run):
 
 
 def chosen(figures, regularizer):
-    """The rule, on the held-out half.  figures: a pivot -> the weight"""
+    """The rule, on the held-out half.  figures: a pivot -> the weight, None without such runs"""
     means = {}
     for (name, _, metric), by_seed in figures.items():
         classes, of_run, weight = name
         if (classes, of_run, metric) == (HELD_OUT, regularizer, "NMI, mean of starts"):
             means[weight] = mean(by_seed.values())
-    return max(means, key=means.get)
+    return max(means, key=means.get, default=None)
 
 
 def table(runs):
@@ -97,7 +101,9 @@ def table(runs):
             rows.append(gain)
     print(markdown(rows))
     for regularizer in ("en", "gor"):
-        print(f"\n{regularizer}: the rule takes {chosen(figures, regularizer):g}")
+        weight = chosen(figures, regularizer)
+        if weight is not None:
+            print(f"\n{regularizer}: the rule takes {weight:,g}")
 
 
 def features():
@@ -166,6 +172,8 @@ if __name__ == "__main__":
             main(search, lambda: out)
         case "table", runs:
             main(table, lambda: runs)
+        case "presets", out:
+            main(lambda runs: (search(runs, BY_PRESETS, (0, 1), 40), table(runs)), lambda: out)
         case ("decades",):
             decades()
         case _:
