@@ -129,9 +129,10 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         levels {-4,-2,0,2,4} learnable | --levels -4 -2 0 2 4 | levels {-4,-2,0,2,4} fixed
         levels {-6,-3,0,3,6} fixed     | --levels -6 -3 0 3 6 --fixed-levels |
         levels {-6,-3,0,3,6} learnable | --levels -6 -3 0 3 6 | levels {-6,-3,0,3,6} fixed""",
-        note="The outer learnable levels end where Adam's rate lets them: on CUB about 0.22, on "
-             "glyphs 0.18, inside their start (studies/mdr_by_network.md).  So learnable against "
-             "fixed compares levels with slightly narrower ones."),
+        note="The outer learnable levels end where Adam's rate lets them, inside their start: by "
+             "about 0.22 at the paper's rate and the authors' length, by 0.18 on glyphs, by 0.35 in "
+             "cub128's exploring runs (studies/mdr_by_network.md).  So learnable against fixed "
+             "compares levels with narrower ones."),
     "mdr 3": Experiment("l2 norm at inference only", "cub", 10, """
         Triplet                            | --lambda 0 |
         Triplet (L2 norm at inference)     | --lambda 0 | Triplet

@@ -162,18 +162,37 @@ def test_holm():
     assert sum(kept[::2]) > 20 and sum(kept[1::2]) > 20
 
 
-def test_a_verdict_is_the_planned_tests_and_says_of_which_classes():
-    rows, wanted = [], []
-    for planned, random, text in (
-            (0.001, 0.001, "significant gain"),
-            (0.001, 0.2, "significant gain, with these test classes"),
-            (0.4, 0.001, "undecided")):
-        for mean in (1, -1):
-            rows.append({"p": planned, "Welch": 1.0, "random": random, "mean": mean})
-            wanted.append(text if mean > 0 else text.replace("gain", "loss"))
-    decided.judge(rows, len(rows))
-    assert [row["Holm-adjusted"] for row in rows] == wanted
-    assert rows[0]["planned: paired t"] == "0.001 → 0.006" and rows[0]["adjusted p"] == "0.006"
+def test_a_verdict_is_the_planned_tests_and_so_is_the_rule_that_generalizes():
+    """By the interval over classes, with the later analysis beside it; in replication by random
+    classes.  An undecided difference does not generalize."""
+    for mean, name in ((1, "gain"), (-1, "loss")):
+        said = f"significant {name}"
+        cases = (   # p, random classes, the interval leaves out 0; verdict, by either rule, later
+            (0.001, 0.001, True, said, "yes", "yes", f"{said}, p 0.004"),
+            (0.001, 0.2, True, said, "yes", "no", "undecided, p 0.2"),
+            (0.001, 0.001, False, said, "no", "yes", f"{said}, p 0.004"),
+            (0.4, 0.001, True, "undecided", None, None, f"{said}, p 0.004"))
+        for label in decided.FAMILIES:
+            rows = []
+            for p, random, leaves_out, *_ in cases:
+                rows.append({"p": p, "Welch": 1.0, "random": random, "mean": mean,
+                             "leaves out 0": leaves_out})
+            decided.judge(rows, len(rows), label)
+            for row, (*_, verdict, over_classes, with_random, later) in zip(rows, cases):
+                wanted = (verdict, over_classes, later)
+                if label == "replication":
+                    wanted = (verdict, with_random, None)
+                assert (row["verdict"], row.get("generalizes"), row.get(decided.LATER)) == wanted
+            assert rows[0]["planned: paired t"] == "0.001 → 0.004"
+            assert rows[0]["adjusted p"] == "0.004"
+
+
+def test_the_page_explains_each_column():
+    explained = decided.READING.lower()
+    for head in decided.HEADS[1:] + decided.BESIDE[1:]:
+        told, _, _ = head.lower().removeprefix("epoch chosen ").partition(" (")
+        told = told.replace("planned: paired t", "paired").replace("d r@1 of each", "d")
+        assert f"{told}*" in explained, head
 
 
 def test_random_classes_against_sums_over_cells():
@@ -218,7 +237,7 @@ def test_power_against_drawn_experiments():
 
 
 def test_a_whole_family_against_scipy_and_a_mixed_one(out):
-    """Hits of six classes of different sizes; the regularized arm has all of one class.  The
+    """Hits of six classes of different sizes; the regularized arm has all of the last three.  The
     optional difference belongs to the family once it has all its seeds."""
     draw, hits, told = np.random.RandomState(1), {}, []
     kind = np.repeat(range(6), range(9, 15))                            # the class of each query
@@ -227,15 +246,15 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
         hits[method] = []
         for run in decided.runs_of("networks", method, out):
             if method in ("Triplet", "L2Norm") and run.cfg.seed == 5:
-                told.append({row["Holm-adjusted"] for row in decided.decided("networks", out)})
-            of_run = draw.randint(0, 2, len(kind)) | ((kind == 5) & (method == "JRD"))
+                told.append({row["verdict"] for row in decided.decided("networks", out)})
+            of_run = draw.randint(0, 2, len(kind)) | ((kind > 2) & (method == "JRD"))
             text = {c: "".join(map(str, of_run[kind == c])) for c in range(6)}
             pretend(run.command, of_run.mean(), hits=text)
             experiments.training.cache_clear()
             hits[method].append(of_run)
     assert told[0] == {"not before all seeds"} and not told[0] & told[1]
     *_, jrd, optional = rows = decided.decided("networks", out)
-    assert len(rows) == 4 and optional["must be above 0"] == "MDR - L2Norm"
+    assert len(rows) == 4 and optional["difference"] == "MDR - L2Norm"
     for row in rows:
         assert row["p"] <= row["p, adjusted"]
     a, b = np.array(hits["JRD"]), np.array(hits["AMSoftmax"])           # (seeds, queries)
@@ -250,12 +269,16 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
         shares.append(np.concatenate([gains[kind == c] for c in classes]).mean())
     low, high = 100 * np.percentile(shares, (2.5, 97.5))
     assert jrd["over classes"] == f"[{low:+.2f}, {high:+.2f}]"
+    ours, theirs = (decided.runs_of("networks", name, out) for name in ("JRD", "AMSoftmax"))
+    for row in (jrd, decided.figures(theirs, ours, [[], []], 4)):       # on either side of 0
+        assert row["leaves out 0"] == (low > 0 or high < 0)
+    assert low > 0
     assert jrd["Welch"] == pytest.approx(
         scipy.stats.ttest_ind(a.mean(1), b.mean(1), equal_var=False).pvalue)
     by_class = np.array([(a - b)[:, kind == c].sum(1) for c in range(6)]).T     # (seeds, classes)
     assert jrd["random"] == decided.random_classes(by_class / (len(kind) / 6))
     low, high = test.confidence_interval(1 - 0.05 / 4)                          # of four in all
-    assert jrd["paired, at the family's level"] == f"{gain.split()[0]} ± {50 * (high - low):.2f}"
+    assert jrd["paired, at the family's level"] == f"[{100 * low:+.2f}, {100 * high:+.2f}]"
     assert jrd["seeds that lead"] == f"{(a.mean(1) > b.mean(1)).sum()} of 3"
     assert decided.all_lead([{decided.BESIDE[7]: "3 of 3"}] * 3)[0].count("9 pairs") == 1
     assert decided.all_lead([{decided.BESIDE[7]: "3 of 3"}, {decided.BESIDE[7]: "2 of 3"}]) == []
@@ -267,7 +290,7 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
         if what in decided.IN_SEED:
             told += " at seed 3"
         for row in decided.decided("networks", out):
-            assert row == {"must be above 0": row["must be above 0"], "Holm-adjusted": told}
+            assert row == {"difference": row["difference"], "verdict": told}
     both, *_ = decided.runs_of("networks", "AMSoftmax", out)
     machine = {"versions": "another", "processor": "another"}           # in both arms of seed 3
     first.config = other.config | machine
@@ -323,9 +346,9 @@ def test_the_replication_is_judged_script_by_script(out):
         skip = (10,) * (name in ("AMSoftmax", "contrastive"))
         arms[name] = made_up(decided.runs_of("replication", name, out), gain, skip=skip)
     for row in decided.decided("replication", out):
-        head = row.pop("must be above 0")
+        head = row.pop("difference")
         papers = {"JRD - AMSoftmax": "–"}.get(head, "+3.63")
-        assert row == {"Holm-adjusted": "not before all seeds", "seeds": "4 of 5",
+        assert row == {"verdict": "not before all seeds", "seeds": "4 of 5",
                        "paper's": papers}
     *_, last = decided.runs_of("replication", "AMSoftmax", out)
     arms["AMSoftmax"] = np.append(arms["AMSoftmax"], made_up([last], 0))
@@ -335,7 +358,7 @@ def test_the_replication_is_judged_script_by_script(out):
     p = scipy.stats.ttest_1samp(gain, 0).pvalue
     assert jrd["p"] == pytest.approx(p) and jrd["p, adjusted"] == pytest.approx(2 * p)
     assert jrd["random, adjusted"] == pytest.approx(min(1, 2 * jrd["random"]))
-    assert jrd["Holm-adjusted"].startswith("significant gain") and 2 * p < 0.05
+    assert jrd["verdict"].startswith("significant gain") and 2 * p < 0.05
     before = []
     for a, b in zip(*(decided.runs_of("networks", name, out) for name in ("JRD", "AMSoftmax"))):
         before.append(100 * (a.result["last epoch"]["R@1"] - b.result["last epoch"]["R@1"]))
@@ -348,7 +371,7 @@ def test_the_replication_is_judged_script_by_script(out):
     mixed.config = {**mixed.config, "commit": "another"}
     again, other = decided.decided("replication", out)
     assert again["p, adjusted"] == jrd["p, adjusted"] and "paired" not in other
-    assert other["Holm-adjusted"] == "commit of DML-DA's runs differ"
+    assert other["verdict"] == "commit of DML-DA's runs differ"
     *_, last = decided.runs_of("replication", "contrastive", out)
     made_up([last], 0)
     both = decided.decided("replication", out)
