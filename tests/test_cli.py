@@ -163,6 +163,15 @@ def test_the_help_has_the_defaults_that_apply_and_the_presets_as_a_table(script,
     assert status == 0 and "{'" not in told and "_':" not in told and "lambda_" not in told
 
 
+def test_the_help_says_how_many_and_what_an_option_takes(typed):
+    for script, wanted in (("report", "--compare RUN RUN"), ("eval.py", "--export FILE"),
+                           ("mdr.py", "triplet 0.2, margin 0.2, contrastive 1"),
+                           ("dml_da.py", "weight of a rival: en 1, gor 10"),
+                           ("jrd.py", "not with small, which sees 32 × 32")):
+        assert wanted in " ".join(typed(script, "--help")[1].split()), script
+    assert "expected 2 arguments" in typed("report", "--compare", "a")[2]
+
+
 def test_a_flag_that_does_nothing_is_refused(typed):
     """The last one of each command."""
     for command in re.split(r"[|\n]", IDLE.strip()):
