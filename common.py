@@ -20,7 +20,7 @@ from tqdm import tqdm
 from support import backbones           # yours in the way?  docs/extending.md
 from support.backbones import (BACKBONE, Preprocess, backbone, backbone_name, features,
                                freeze_batch_norm, load_weights, to_device)
-from support.command_line import Parser, cores, main, number, refuse_idle, settings, settle
+from support.command_line import Parser, cores, main, number, plain, refuse_idle, settings, settle
 from support.datasets import Data, Split, iterations_for, load_dataset, need_pairs, split_of
 from support.files import NonFiniteLoss, UserError, reason
 from support.glyphs import SMALL_TRANSFORMS

@@ -42,19 +42,19 @@ REG_WEIGHTS = {"en": 1.0, "gor": 10.0}
 # 30,000 iterations is 30 × 1,000 here; the last is reported.  U5: its rate is "initially set".
 # Here it is constant, and the embedding layer has the same; no weight decay.
 SETTINGS = {
-    "dataset": ("glyphs", "NAME", "glyphs, cub, cars, sop, cub128, a folder"),
+    "dataset": ("glyphs", "NAME", "glyphs, cub, cars, sop, cub128; inshop or a folder"),
     "lambda_": (10.0, number(float, 0), "λ of Eq. 9; 0: no DA"),
     "loss": ("contrastive", ("contrastive", "triplet", "npair"), "Eq. 2, 3 or 4"),
     "margin": (1.0, number(float, 0), "m_p of Eq. 2, m_t of Eq. 3"),
-    "regularizer": ("da", ("da", "da-", *REG_WEIGHTS), "Eq. 8 or 6, EN, GOR (Fig. 4)"),
+    "regularizer": ("da", ("da", "da-", *REG_WEIGHTS), "Eq. 8, 6; rivals (Fig. 4)"),
     "eta": (0.5, number(float, 0), "η of Eq. 7"),
-    "reg_weight": (None, number(float, 0), "weight of en (1) or gor (10)"),
+    "reg_weight": (None, number(float, 0), "weight of a rival: " + common.plain(REG_WEIGHTS)),
     "batch": (100, number(int, 2), "images"),
     "images_per_class": (10, number(int, 0), "in a batch; 0: all of them"),
     "epochs": (30, number(int, 1), ""),
     "iterations": (1000, number(int, 1), "batches per epoch (a folder: by its size)"),
     "lr": (1e-5, number(float, above=0), "learning rate"),
-    "head_lr_mult": (1.0, number(float, above=0), "the embedding layer's rate over lr"),
+    "head_lr_mult": (1.0, number(float, above=0), "factor on lr for the embedding layer"),
     "dim": (128, number(int, 1), "d, the embedding's width"),
     "backbone": ("googlenet", common.backbone_name, common.BACKBONE),
     "ks": ([1, 2, 4, 8, 16, 32, 64, 128], None, "")}    # Recall@K

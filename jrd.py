@@ -48,13 +48,13 @@ VARIANTS = {"jrd": (0, 1, 2), "mrd": (1,), "jrd-c": (0, 1), "jrd-pooling": (1, 2
 SETTINGS = {
     "dataset": ("glyphs", "NAME", "glyphs, cub, cars, sop; inshop or a folder with CUB's preset; "
                 "cub128: CUB at 128 × 128"),
-    "alpha": (1.0, number(float, 0), "α of Eq. 11 (Eq. 4 with --regularizer intra); the paper has "
-              "0.1 for jmmd (Table 3), 1e-3 for polynomial and mgf (Table 4)"),
-    "s": (20.0, number(float, above=0), "scale of AMSoftmax, Eq. 12"),
-    "m": (0.1, number(float, 0, 1), "margin of AMSoftmax, Eq. 12"),
-    "regularizer": ("jrs", ("jrs", "jmmd", "jintra", "intra"), "Eq. 10, 15, 16 or 4"),
-    "variant": ("jrd", tuple(VARIANTS), "which representations (Table 2)"),
-    "kernel": ("gaussian", ("gaussian", "laplace", "polynomial", "mgf"), "Table 4"),
+    "alpha": (1.0, number(float, 0), "weight α of the regularizer, Eq. 11; the paper has 0.1 for "
+              "jmmd (Table 3), 1e-3 for the kernels polynomial and mgf (Table 4)"),
+    "s": (20.0, number(float, above=0), "scale of the plain loss, Eq. 12"),
+    "m": (0.1, number(float, 0, 1), "margin of the plain loss, Eq. 12"),
+    "regularizer": ("jrs", ("jrs", "jmmd", "jintra", "intra"), "Eq. 10; rivals: Eq. 15, 16, 4"),
+    "variant": ("jrd", tuple(VARIANTS), "of, in this order: x⁻, x, x⁺; x; x⁻, x; x, x⁺ (Table 2)"),
+    "kernel": ("gaussian", ("gaussian", "laplace", "polynomial", "mgf"), "of each layer (Table 4)"),
     "p": (2, number(int, 1, 100), "degree of the polynomial kernel"),
     "K": (3, number(int, 1, 100), "Gaussians in the kernels of x⁻ and x"),
     "K_prime": (1, number(int, 1, 100), "Gaussians in the kernel of x⁺"),

@@ -44,7 +44,7 @@ SETTINGS = {
     "fixed_levels": (False, bool, "do not learn them (Table 2c)"),
     "nu": (0.01, number(float, 0), "weight of Σ s² on the levels (U5)"),
     "l2norm": (False, bool, "embed on the unit sphere"),
-    "eval_l2norm": (False, bool, "... at inference only (Table 3)"),
+    "eval_l2norm": (False, bool, "embed on the unit sphere at inference only (Table 3)"),
     "batch": (128, number(int, 2), "images"),
     "images_per_class": (4, number(int, 2), "in a batch"),
     "epochs": (100, number(int, 1), ""),
@@ -53,7 +53,7 @@ SETTINGS = {
     "dim": (512, number(int, 1), "d, the embedding's width"),
     "backbone": ("bn_inception", common.backbone_name, common.BACKBONE),
     "ks": ([1, 2, 4, 8], None, ""),                     # Table 1: Recall@K
-    "margin": (None, number(float, 0), "m of L_DML (Eq. 6, U10): 0.2; contrastive 1")}
+    "margin": (None, number(float, 0), "m (Eq. 6, U10): " + common.plain(MARGINS))}
 PRESETS = {
     "cub": {},
     "cars": dict(lambda_=0.2),

@@ -12,8 +12,8 @@
 #   --jobs N                           N runs at a time; each gets its share of the cores
 # Everything else goes to `python -m report`, which says what it takes: --paper jrd|mdr|dml_da,
 # --table 2a, --seeds N, --weights FILE, --precision fp32, --runs DIR.  Paths are as seen from here.
-# What else it does (--compare, --curves, --sheet, --pairs, --sort, --annotate) it does alone:
-# nothing trains.
+# With its --compare, --curves, --sheet, --pairs, --sort or --annotate nothing trains: run_all.sh
+# only calls it.
 # Makes .venv and installs what is missing, unless PYTHON is set or an environment is active, of
 # venv or of conda (but its base).
 # The plan comes first.  A finished run is skipped, a broken one continued, a failed one reported at

@@ -125,7 +125,7 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "plan": (False, bool, "print what there is to do"),
     "sort": (None, "METRIC", "rank the finished runs by R@1 (on held-out classes where there are "
              "some), MAP@R, NMI, ..."),
-    "compare": ([], "RUN", "two folders in --runs, without -s0, -s1, ..."),
+    "compare": ([], "RUN RUN", "two folders in --runs, without -s0, -s1, ..."),
     "curves": ([], "RUN", "folders in --runs, with -s0, -s1, ... or without: the mean of their "
                "seeds and its 95%% interval"),
     "sheet": (None, "last.pt", "draw queries and the images nearest to them"),
@@ -153,8 +153,6 @@ def parse_args(argv=None):
         ("with --annotate", args.annotate, f"runs {LISTED}"),
         ("without --dataset, --paper, --table or --quick", args.everything, idle_alone),
         ("without --paper, because each paper has its own", not args.paper, "backbone")])
-    if len(args.compare) not in (0, 2):
-        parser.error("--compare takes two")
     args.dataset = args.dataset or ("glyphs" if args.quick else "real")
     return args
 

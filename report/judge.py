@@ -384,11 +384,11 @@ def draw_sheet(path, answers):
 
 # ---------------------------------------------------------------------------- command line
 FLAGS = {  # default, kind, help (support.command_line.read_flags)
-    "ks": ([], number(int, 1), "the K of Recall@K"),
+    "ks": ([], number(int, 1), "the K of Recall@K (default: the run's; of an .npz 1 2 4 8)"),
     "l2norm": (False, bool, "normalize the embeddings first"),
     "export": (None, output(".npz"), "the .npz to write the embeddings to"),
-    "dataset": (None, "FOLDER", "where the run's folder of images is now; or another one, of whose "
-                "test/, or of all its images, those classes are judged that did not train"),
+    "dataset": (None, "FOLDER", "where the run's folder of images is now, if it moved; or another "
+                "folder: its test/ if it has one, else all of it, less the classes that trained"),
     "data_root": (None, "DIR", "where the datasets are now"),
     "device": SHARED["device"],
     "no_cache": (False, bool, "decode images anew"),

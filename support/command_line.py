@@ -31,7 +31,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def plain(value):
-    """A setting as people write it: 0.1; -3 0 3"""
+    """A setting as people write it: 0.1; -3 0 3; en 1, gor 10"""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain(one)}" for name, one in value.items())
     if isinstance(value, (list, tuple)):
         return " ".join(map(plain, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -75,6 +77,7 @@ def output(*suffixes):
             raise argparse.ArgumentTypeError(f"'{text}' must end in {' or '.join(suffixes)} and be "
                                              "in a folder that exists")
         return text
+    parse.metavar = "FILE"
     return parse
 
 
@@ -102,9 +105,8 @@ SHARED = {
     "weights": (None, "FILE", "pretrained weights of the backbone, or 'random' (default: the "
                 "published file, checked by SHA-256)"),
     "resize": (256, number(int, 1), "what images (JRD: test images) are resized to, of which the "
-               "network sees a crop"),
-    "size": (224, number(int, 1), "side of that crop, the network's input; small's is 32, whatever "
-             "the dataset"),
+               "network sees a crop; not with small, which sees 32 × 32 whatever the dataset"),
+    "size": (224, number(int, 1), "side of that crop, the network's input; not with small"),
     "eval_every": (1, number(int, 1), "epochs between evaluations"),
     "precision": ("tf32", ("auto", "fp32", "tf32", "bf16"), "of the backbone: tf32 is float32 but "
                   "for a GPU's convolutions, as PyTorch has them; auto is bf16 where the processor "
@@ -122,7 +124,8 @@ def read_flags(parser, argv, rows):
     given, and all with their defaults.
 
     kind: bool for a switch, a tuple of choices, a text in capitals for any text or a path, or an
-    argparse type; a setting without a kind has no flag.  Of a list as default it takes several.
+    argparse type; a setting without a kind has no flag.  Of a list as default it takes several, or
+    as many as the text has words.
     """
     for name, (default, kind, text) in rows.items():
         if not kind:
@@ -137,9 +140,12 @@ def read_flags(parser, argv, rows):
         elif isinstance(kind, str):
             options |= {"type": path, "metavar": kind}
         else:
-            options |= {"type": kind, "metavar": "VALUE"}
+            options |= {"type": kind, "metavar": getattr(kind, "metavar", "VALUE")}
         if isinstance(default, list):
             options["nargs"] = "+"
+            if " " in options["metavar"]:
+                options["metavar"] = tuple(kind.split())
+                options["nargs"] = len(options["metavar"])
         parser.add_argument(flag_of(name), **options)
     flags = parser.parse_args(argv)
     usual = {name: row[0] for name, row in rows.items()}
@@ -154,8 +160,10 @@ def settings(parser, argv, rows, presets):
     preset, rows_of_asked = presets.get(asked, presets["folder"]), {}
     for name, (default, kind, text) in (rows | SHARED).items():
         rows_of_asked[name] = preset.get(name, default), kind, text
-    parser.epilog += (f"\n\nThe defaults above are those of --dataset {asked}.  Where a preset has "
-                      f"another:\n\n{table_of_presets(rows | SHARED, presets)}")
+    parser.epilog += (f"\n\nThe defaults above are those of --dataset {asked}; "
+                      "--dataset NAME --help has\nthose of NAME.  By dataset; an empty cell is as "
+                      "cub's, the papers' base:\n\n"
+                      f"{table_of_presets(rows | SHARED, presets)}")
     flags, cfg = read_flags(parser, argv, rows_of_asked)
     cfg.data_root = cfg.data_root or data_root()
     if cfg.size > cfg.resize:
@@ -181,15 +189,16 @@ def asked_dataset(argv, usual):
 
 
 def table_of_presets(rows, presets):
-    """For --help: of each option in which a preset differs, the default and the presets' values."""
-    lines = [["", "default", *presets]]
+    """For --help: of each option in which the presets differ, the first one's value, and those of
+    the others where they have another."""
+    lines = [["", *presets]]
     for name, (default, kind, _) in rows.items():
-        values = [preset.get(name, default) for preset in presets.values()]
-        if kind and any(value != default for value in values):
-            line = [flag_of(name), plain(default)]
-            for value in values:
+        first, *others = [preset.get(name, default) for preset in presets.values()]
+        if kind and any(value != first for value in others):
+            line = [flag_of(name), plain(first)]
+            for value in others:
                 text = "by size" if value is None else plain(value)
-                line.append("" if value == default else text)
+                line.append("" if value == first else text)
             lines.append(line)
     widths = [max(map(len, column)) for column in zip(*lines)]
     texts = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]

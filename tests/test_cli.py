@@ -133,12 +133,12 @@ def test_a_script_says_which_version_it_is(script, typed):
 @each_script
 @pytest.mark.parametrize("dataset", ["", "glyphs", "cub", "sop", "cub128", "photos"])
 def test_the_help_has_the_defaults_that_apply_and_the_presets_as_a_table(script, dataset, typed):
-    """... in the options' own names; a preset's blank is the default."""
+    """... in the options' own names; a blank is cub's, the papers' base."""
     words = ["--dataset", dataset] if dataset else []
     status, told, _ = typed(f"{script.__name__}.py", *words, "--help")
     cfg, default = script.parse_args(words), script.parse_args(["--dataset", "cub"])
-    options, table = told.split("Where a preset has another:\n\n")
-    assert f"The defaults above are those of --dataset {dataset or 'glyphs'}.  " in options
+    options, table = told.split("the papers' base:\n\n")
+    assert f"The defaults above are those of --dataset {dataset or 'glyphs'}; " in options
     given = {}
     for option, text in re.findall(r"^  (--[\w-]+) (.*?)(?=^  -|^$)", options, re.M | re.S):
         given[option] = re.findall(r"\(default ([^)]*)\)$", " ".join(text.split()))
@@ -148,7 +148,7 @@ def test_the_help_has_the_defaults_that_apply_and_the_presets_as_a_table(script,
     in_table, differing = {}, set()
     for line in lines:
         cells = [line[a:b].strip() for a, b in zip([0, *starts], starts)]
-        in_table[cells[0]] = cells[1 + column] or cells[1] if column >= 0 else cells[-1] or cells[1]
+        in_table[cells[0]] = cells[column + 1 if column >= 0 else -1] or cells[1]
         differing.add(cells[0])
     for name in (script.SETTINGS | command_line.SHARED).keys() - {"ks", "data_root", "dataset"}:
         option, value = command_line.flag_of(name), getattr(cfg, name)
@@ -161,6 +161,15 @@ def test_the_help_has_the_defaults_that_apply_and_the_presets_as_a_table(script,
         if option in differing:
             assert in_table[option] == ("by size" if value is None else command_line.plain(value))
     assert status == 0 and "{'" not in told and "_':" not in told and "lambda_" not in told
+
+
+def test_the_help_says_how_many_and_what_an_option_takes(typed):
+    for script, wanted in (("report", "--compare RUN RUN"), ("eval.py", "--export FILE"),
+                           ("mdr.py", "triplet 0.2, margin 0.2, contrastive 1"),
+                           ("dml_da.py", "weight of a rival: en 1, gor 10"),
+                           ("jrd.py", "not with small, which sees 32 × 32")):
+        assert wanted in " ".join(typed(script, "--help")[1].split()), script
+    assert "expected 2 arguments" in typed("report", "--compare", "a")[2]
 
 
 def test_a_flag_that_does_nothing_is_refused(typed):
