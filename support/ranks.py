@@ -16,7 +16,7 @@ import torch
 
 TIE = 2.0 ** -46
 TINY = torch.finfo(torch.float64).tiny                  # what underflow takes from a sum
-SIDE = {"cpu": 384, "cuda": 4096}                       # a block of products is SIDE by 4 SIDE
+SIDE = {"cpu": 512, "cuda": 4096}                       # a block of products is SIDE by 4 SIDE
 MIRRORED = 2 ** 14                                      # sets of so many points: 256 MB
 
 

@@ -28,7 +28,7 @@ if __name__ == "__main__":
     end = time.time() + args.seconds
     while time.time() < end and len(faults) < 10:
         kind = str(draw.choice(plain_ranks.KINDS))
-        ranks.SIDE["cpu"] = int(draw.choice([7, 32, 384]))
+        ranks.SIDE["cpu"] = int(draw.choice([7, 32, 512]))
         ranks.MIRRORED = int(draw.choice([0, 2 ** 14]))
         faults += plain_ranks.faults_of(kind, draw)
         counts[kind] += 2

@@ -13,7 +13,7 @@ from eval import judge
 from support import ranks
 
 
-@pytest.mark.parametrize("side, mirrored", [(384, 2 ** 14), (7, 2 ** 14), (32, 0)])
+@pytest.mark.parametrize("side, mirrored", [(512, 2 ** 14), (7, 2 ** 14), (32, 0)])
 @pytest.mark.parametrize("kind", plain_ranks.KINDS)
 def test_places_are_those_of_the_plain_search(kind, side, mirrored, monkeypatch):
     """Thousands of searches; blocks that hold all, or end within a class and leave rests."""
