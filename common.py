@@ -20,13 +20,30 @@ from tqdm import tqdm
 from support import backbones           # yours in the way?  docs/extending.md
 from support.backbones import (BACKBONE, Preprocess, backbone, backbone_name, features,
                                freeze_batch_norm, load_weights, to_device)
-from support.command_line import Parser, cores, main, number, refuse_idle, settings, settle
+from support.command_line import (Parser, cores, main, number, plain, refuse_idle, settings,
+                                  settle)
 from support.datasets import Data, Split, iterations_for, load_dataset, need_pairs, split_of
 from support.files import NonFiniteLoss, UserError, reason
 from support.glyphs import SMALL_TRANSFORMS
 from support.images import ByPillow, on_tensors, read_ahead
 from support.ranks import float32_products
 from support.runs import Run, read_checkpoint
+
+
+# ---------------------------------------------------------------------------- checked
+def square(pairs, name):
+    """B of a matrix over a batch's pairs.  ValueError: no such matrix, as embeddings (B, d)"""
+    if pairs.dim() != 2 or len(pairs) != pairs.shape[1]:
+        raise ValueError(f"{name} must be (B, B), a value for each pair of images, not "
+                         f"{tuple(pairs.shape)}")
+    return len(pairs)
+
+
+def all_classes(classes):
+    """ValueError: the ascending class numbers have a gap, so that none can be an index."""
+    if classes.tolist() != list(range(len(classes))):
+        raise ValueError(f"labels must be 0, 1, 2, ... without a gap, but these {len(classes)} "
+                         f"classes go from {classes[0]} to {classes[-1]}")
 
 
 # ---------------------------------------------------------------------------- batches, embeddings

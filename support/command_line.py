@@ -31,7 +31,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def plain(value):
-    """A setting as people write it: 0.1; -3 0 3"""
+    """A setting as people write it: 0.1; -3 0 3; en 1, gor 10"""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain(of_name)}" for name, of_name in value.items())
     if isinstance(value, (list, tuple)):
         return " ".join(map(plain, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
