@@ -50,8 +50,8 @@ SETTINGS = {
                 "cub128: CUB at 128 × 128"),
     "alpha": (1.0, number(float, 0), "α of Eq. 11 (Eq. 4 with --regularizer intra); the paper has "
               "0.1 for jmmd (Table 3), 1e-3 for polynomial and mgf (Table 4)"),
-    "s": (20.0, number(float, above=0), "scale of AMSoftmax, Eq. 12"),
-    "m": (0.1, number(float, 0, 1), "margin of AMSoftmax, Eq. 12"),
+    "s": (20.0, number(float, above=0), "scale of the cosines, Eq. 12"),
+    "m": (0.1, number(float, 0, 1), "margin of the true class, Eq. 12"),
     "regularizer": ("jrs", ("jrs", "jmmd", "jintra", "intra"), "Eq. 10, 15, 16 or 4"),
     "variant": ("jrd", tuple(VARIANTS), "which representations (Table 2)"),
     "kernel": ("gaussian", ("gaussian", "laplace", "polynomial", "mgf"), "Table 4"),
