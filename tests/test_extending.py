@@ -132,7 +132,8 @@ def test_what_the_page_adds_is_in_help_and_in_the_rules(extended, capsys):
     with pytest.raises(SystemExit):
         extended["dml_da"].parse_args(["--loss", "supcon", "--margin", "3"])
     assert capsys.readouterr().err == "dml_da.py: --margin does nothing with --loss supcon\n"
-    for name, listed in (("dml_da", "en 1, gor 10, anisotropy 0.1"), ("mdr", "contrastive 1, smooth 0")):
+    for name, listed in (("dml_da", "en 1, gor 10, anisotropy 0.1"),
+                         ("mdr", "contrastive 1, smooth 0")):
         with pytest.raises(SystemExit):
             extended[name].parse_args(["--help"])
         assert listed in " ".join(capsys.readouterr().out.split())
@@ -157,8 +158,9 @@ def test_the_losses_of_the_page_are_what_they_say(extended):
            constants=[*INDICES, 0.3])
     agrees(extended["dml_da"].supervised_contrastive_loss, supcon, points() / 3, constants=[LONG])
     agrees(extended["jrd"].arcface, arc, np.tanh(points(8)) / 2, constants=[LONG, 7, 0.2])
-    for function, constants in ((extended["mdr"].smooth_triplet_loss, (LONG[:0],) * 3 + (0.3,)),
-                                (extended["dml_da"].supervised_contrastive_loss, (torch.arange(B),))):
+    for function, constants in (
+            (extended["mdr"].smooth_triplet_loss, (*[LONG[:0]] * 3, 0.3)),
+            (extended["dml_da"].supervised_contrastive_loss, (torch.arange(B),))):
         x = torch.tensor(cdist(points(), points()), requires_grad=True)
         function(x, *constants).backward()                  # nothing to compare: 0, and no NaN
         assert function(x, *constants) == 0 and not x.grad.any()
