@@ -36,7 +36,7 @@ from common import number           # yours in the way?  docs/extending.md
 from eval import judge, kmeans, l2_normalized, nmi, recalls  # yours in the way?  docs/extending.md
 
 # U9: the paper gives no weights.  These were chosen on held-out training classes of `glyphs`, with
-# contrastive loss; EN's is the lowest tried, and too low to do anything (studies/reg_weight.py).
+# contrastive loss.  EN's does nothing, and no higher one is shown to gain (studies/reg_weight.py).
 REG_WEIGHTS = {"en": 1.0, "gor": 10.0}
 # One row per setting: default, kind, help.  The defaults are Section IV-A's.  U12: its maximum of
 # 30,000 iterations is 30 × 1,000 here; the last is reported.  U5: its rate is "initially set".

@@ -185,7 +185,8 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         contrastive+GOR | --regularizer gor                | Contrastive
         contrastive+DA  |                                  | Contrastive""", columns=("NMI",),
         note="EN's rows test nothing: at its weight of 1 EN's gradient is about 1e-4 of the "
-             "contrastive loss's, so +EN is the loss alone (studies/reg_weight.py)."),
+             "contrastive loss's, so +EN is the loss alone; up to 100,000 no weight is shown to "
+             "gain (studies/reg_weight.py)."),
     "dml_da fig6": Experiment("NMI against λ", "cars", 3, """
         DML-DA triplet     | --loss triplet --lambda {} |
         DML-DA N-pair      | --loss npair --lambda {}   |

@@ -16,9 +16,10 @@ import jrd
 import mdr
 from conftest import LONG, ROOT, points
 from report import experiments, tables
-from report.records import pivot
+from report.records import finished, pivot
 from studies import composed, decided, level_ramp, rate_search, reg_weight
 from studies.jrs_bandwidths import KS, penalty
+from support import glyphs
 from test_report import out, pretend  # noqa: F401
 
 
@@ -131,8 +132,8 @@ def test_each_arm_is_the_sum_of_its_parts(arm, density, jrs, tau, monkeypatch):
 
 def test_the_page_has_the_gains_of_the_archives(monkeypatch, capsys):
     monkeypatch.setattr(composed, "draw_curves", lambda *args, **how: None)
-    for dataset in ("glyphs", "cub128"):
-        composed.table(ROOT / "results" / dataset / "composed.tar.xz")
+    for archive in ("glyphs/composed", "glyphs/composed-minus", "cub128/composed"):
+        composed.table(ROOT / "results" / f"{archive}.tar.xz")
     page = (ROOT / "studies" / "composed.md").read_text(encoding="utf-8")
     figure = re.compile(r"[+-]\d[\d.]*(?: \[[^]]*\])?|[\d.]+ ± [\d.]+")
     told, printed = set(figure.findall(page)), set(figure.findall(capsys.readouterr().out))
@@ -388,6 +389,66 @@ def test_en_at_weight_1_does_nothing():
         assert least <= dml_da.entropy_regularizer(f[None]).item() <= most
     pooled, labels = torch.randn(40, 32), torch.arange(4).repeat(10)
     assert 0 < reg_weight.gradient_ratio(torch.nn.Linear(32, 64), pooled, labels) < 1e-3
+
+
+def test_the_search_treats_en_and_gor_alike_and_embeds_no_test_class(monkeypatch, few_glyphs):
+    test, cfgs = [*glyphs.GLYPHS["test"][0]], []
+    monkeypatch.setattr(dml_da, "train", cfgs.append)
+    reg_weight.search("RUNS")
+    seeds = {}
+    for cfg in cfgs:
+        if cfg.reg_weight is None:
+            assert cfg.lambda_ == 0
+            continue
+        seeds.setdefault(cfg.regularizer, []).append(cfg.seed)
+        assert (cfg.epochs, cfg.eval_every, cfg.out) == (10, 10, "RUNS") and not cfg.again
+    assert sorted(seeds["en"]) == sorted(seeds["gor"]) == sorted([0, 1, 2] * 5) and len(cfgs) == 33
+    assert sorted({cfg.reg_weight for cfg in cfgs if cfg.regularizer == "en"}) == [
+        10, 100, 1e3, 1e4, 1e5]
+    data = common.load_dataset("glyphs")
+    assert len(data.train.classes) == len(data.test.classes) == 25
+    assert not {*data.train.classes, *data.test.classes} & {f"glyph {c}" for c in test}
+    assert not {*glyphs.GLYPHS["train"][0], *glyphs.GLYPHS["test"][0]} & {*test}
+
+
+def test_the_rule_of_the_weights():
+    """The highest mean NMI over starts and seeds, among one regularizer's runs on the held-out half
+    alone"""
+    nmi, half = "NMI, mean of starts", reg_weight.HELD_OUT
+    runs = []
+    for classes, regularizer, weight, values in (
+            (half, "en", 10, (50, 60)), (half, "en", 100, (56, 57)), (half, "gor", 1, (90, 90)),
+            ("100 classes, 40 epochs", "en", 1000, (99, 99))):
+        for seed, value in enumerate(values):
+            row = {nmi: value, "R@1": -value, "NMI": -value}
+            runs.append(((classes, regularizer, weight), seed, {"last epoch": row}))
+    assert reg_weight.chosen(pivot(runs), "en") == 100
+    assert reg_weight.chosen(pivot(runs), "gor") == 1
+    assert reg_weight.chosen({}, "en") is None
+
+
+def test_the_page_has_the_weights_of_the_archive(capsys):
+    archive = ROOT / "results" / "glyphs" / "reg-weight.tar.xz"
+    for run in finished(archive):
+        assert run.config["splits"]["test"] == run.config["splits"]["train"] == [375, 25]
+    reg_weight.table(archive)
+    printed = capsys.readouterr().out
+    page = (ROOT / "results" / "glyphs" / "README.md").read_text(encoding="utf-8")
+    table = page.partition("mean $D_{avg}$, trained classes |")[2].partition("```")[0]
+    rows = [line.split("|")[2:-1] for line in table.splitlines() if "±" in line]
+    cells = []
+    lines = [re.sub(" +", " ", line) for line in printed.splitlines()]
+    for i, line in enumerate(lines):
+        if "25 classes, 10 epochs" in line:
+            weight, _, _, nmi, _, _, spread = [cell.strip() for cell in line.split("|")][3:-1]
+            gain = [""] * 9
+            if "gain" in lines[i + 1]:
+                gain = [cell.strip() for cell in lines[i + 1].split("|")]
+            cells.append([f"{float(weight):,g}", nmi, gain[6], gain[7], spread])
+    assert len(cells) == 11
+    assert [[cell.strip(" *") for cell in row] for row in rows] == cells
+    bold = re.findall(r"\| \*\*([\d,]+)\*\* \|", table)
+    assert re.findall("the rule takes ([\\d,]+)", printed) == bold and len(bold) == 2
 
 
 # ---------------------------------------------------------------------------- level_ramp.py
