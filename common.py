@@ -29,6 +29,22 @@ from support.ranks import float32_products
 from support.runs import Run, read_checkpoint
 
 
+# ---------------------------------------------------------------------------- checked
+def square(pairs, name):
+    """B of a matrix over a batch's pairs.  ValueError: no such matrix, as embeddings (B, d)"""
+    if pairs.dim() != 2 or len(pairs) != pairs.shape[1]:
+        raise ValueError(f"{name} must be (B, B), a value for each pair of images, not "
+                         f"{tuple(pairs.shape)}")
+    return len(pairs)
+
+
+def all_classes(classes):
+    """ValueError: the ascending class numbers have a gap, so that none can be an index."""
+    if classes.tolist() != list(range(len(classes))):
+        raise ValueError(f"labels must be 0, 1, 2, ... without a gap, but these {len(classes)} "
+                         f"classes go from {classes[0]} to {classes[-1]}")
+
+
 # ---------------------------------------------------------------------------- batches, embeddings
 def random_seed(*key):
     """A 64-bit seed from a few whole numbers: what is drawn depends on the key alone.

@@ -188,8 +188,7 @@ def class_density(f, labels):
     """Eq. 5: D_avg(S_c) = mean ‖f_i - μ_c‖² over a class's images, μ_c their plain mean; on the
     sphere D_avg = 1 - ‖μ_c‖² <= 1.
 
-    f (B, d), labels (B,) -> classes (C,), ascending, and D_avg (C,)
-    """
+    f (B, d), labels (B,) -> classes (C,), ascending, and D_avg (C,)"""
     classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
     # Sums per class, because a (C, B) matrix takes gigabytes on SOP.
     mu = f.new_zeros(len(n), f.shape[1]).index_add(0, inverse, f) / n[:, None]      # (C, d)
@@ -204,7 +203,8 @@ def initial_density(features, labels):
     not augmented, features unnormalized.  D⁰ is divided by its mean over classes.  Otherwise the
     strength of Eq. 8's penalty (not its minimizers) would depend on the scale of the features.
     """
-    _, D0 = class_density(features, labels)
+    classes, D0 = class_density(features, labels)
+    common.all_classes(classes)             # D0[c] is that of class c
     return D0 / D0.mean().clamp_min(torch.finfo(D0.dtype).tiny)
 
 

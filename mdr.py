@@ -109,7 +109,7 @@ def pairwise_distances(e):
 
 def off_diagonal(distances):
     """The entries i ≠ j, the set P of Eq. 1.  (B, B) -> (B (B - 1),)"""
-    B = len(distances)      # after entry 0 every (B + 1)-th entry is on the diagonal
+    B = common.square(distances, "distances")   # each (B + 1)-th entry is on the diagonal
     return distances.flatten()[1:].view(B - 1, B + 1)[:, :-1].flatten()
 
 
@@ -231,6 +231,8 @@ class MDR(nn.Module):
             return distances.sum() * 0
         if self.training:
             self.update(distances)
+        elif not self.updates:
+            raise RuntimeError("train on a batch before eval(): MDR has no μ*, σ* yet")
         normalized = off_diagonal(self.normalize(distances))
         # One-dimensional k-medians: this mean alone moves a level towards the median of its pairs.
         # Here it and ν (U5) move the outer levels inwards, as fast as Adam's rate allows.

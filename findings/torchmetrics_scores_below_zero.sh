@@ -8,7 +8,7 @@
 # itself.
 # Way out: add a constant that makes all scores positive.
 #
-# torch is taken from $PYTHON where that has the version below, else installed (5.6 GB).
+# torch is taken from $PYTHON if it has both versions below, else installed (5.6 GB).
 # Exit status: 0 as described, 1 changed, 2 not installed.  PYTHON=python3.11 chooses the Python.
 set -u
 packages="torchmetrics==1.9.0 torch==2.14.1 torchvision==0.29.1 numpy==2.4.6"
@@ -24,6 +24,8 @@ print(distribution("torch").locate_file(""))
 END
 then
     cp lent "$(echo venv/lib/python3*/site-packages)/lent.pth"
+else
+    echo "Python has not both torch 2.14.1 and torchvision 0.29.1: installing 5.6 GB" >&2
 fi
 venv/bin/pip install -q --disable-pip-version-check $packages || exit 2
 venv/bin/python - <<'END'

@@ -7,7 +7,7 @@
 # white. No reader raises an error or warns. Microscopy, X-rays and depth maps come as such files.
 # Way out: decode_image and v2.ToDtype(torch.float32, scale=True), which divides by 65,535.
 #
-# torch is taken from $PYTHON where that has the version below, else installed (5.6 GB).
+# torch is taken from $PYTHON if it has both versions below, else installed (5.6 GB).
 # Exit status: 0 as described, 1 changed, 2 not installed.  PYTHON=python3.11 chooses the Python.
 set -u
 packages="torch==2.14.1 torchvision==0.29.1 numpy==2.4.6 pillow==13.0.0"
@@ -23,6 +23,8 @@ print(distribution("torch").locate_file(""))
 END
 then
     cp lent "$(echo venv/lib/python3*/site-packages)/lent.pth"
+else
+    echo "Python has not both torch 2.14.1 and torchvision 0.29.1: installing 5.6 GB" >&2
 fi
 venv/bin/pip install -q --disable-pip-version-check $packages || exit 2
 venv/bin/python - <<'END'

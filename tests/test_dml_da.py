@@ -102,6 +102,16 @@ def test_class_density():
     assert not dml_da.class_density(many[:, None].double(), many)[1].any()
 
 
+def test_initial_density_needs_labels_without_a_gap():
+    """Its result is indexed by label: with 0, 2, 5, 7 it would have the wrong classes'."""
+    with pytest.raises(ValueError, match="^labels must be 0, 1, .* these 4 classes go from 0 to 7$"):
+        dml_da.initial_density(torch.tensor(points()), LONG)
+    labels = torch.searchsorted(LONG.unique(), LONG)
+    D0 = dml_da.initial_density(torch.tensor(points()), labels)
+    want = dml_da.class_density(torch.tensor(points()), LONG)[1]
+    torch.testing.assert_close(D0, want / want.mean())
+
+
 @pytest.mark.parametrize("D0, eta", [(None, 0.5), ([0.5, 1.0, 1.5], 0.5), ([0.2, 3.0, 1.0], 1.3)])
 def test_density_regularizer(D0, eta):
     """Eq. 6 is Eq. 8 without its correlation term, which is 0 for D⁰ = 0."""

@@ -118,12 +118,25 @@ def test_the_recipes_of_the_page_train(extended, train, tmp_path):
             ("jrd", "--loss arcface", "arcface"),
             ("mdr", f"--backbone mynet --resize 36 --size 32 --weights {weights}", "triplet")):
         few = [] if name == "jrd" else ["--iterations", "1"]
-        folder, _ = train(extended[name], *flags.split(), *few)
+        folder, printed = train(extended[name], *flags.split(), *few)
         (row,), result, config = left_in(folder)
+        assert re.search(rf"^loss = {config.get('loss')}\b", printed, re.M), printed
         assert row[term] != 0 and 0 < result["last epoch"]["R@1"] < 1
         assert config["backbone"] == ("mynet" if "mynet" in flags else "small")
     with pytest.raises(extended["common"].UserError, match="mynet needs --weights FILE"):
         extended["common"].load_weights(None, "mynet")
+
+
+def test_what_the_page_adds_is_in_help_and_in_the_rules(extended, capsys):
+    """An option that does nothing is refused; --help has the new weight and margin."""
+    with pytest.raises(SystemExit):
+        extended["dml_da"].parse_args(["--loss", "supcon", "--margin", "3"])
+    assert capsys.readouterr().err == "dml_da.py: --margin does nothing with --loss supcon\n"
+    for name, listed in (("dml_da", "en 1, gor 10, anisotropy 0.1"),
+                         ("mdr", "contrastive 1, smooth 0")):
+        with pytest.raises(SystemExit):
+            extended[name].parse_args(["--help"])
+        assert listed in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_losses_of_the_page_are_what_they_say(extended):
@@ -145,6 +158,12 @@ def test_the_losses_of_the_page_are_what_they_say(extended):
            constants=[*INDICES, 0.3])
     agrees(extended["dml_da"].supervised_contrastive_loss, supcon, points() / 3, constants=[LONG])
     agrees(extended["jrd"].arcface, arc, np.tanh(points(8)) / 2, constants=[LONG, 7, 0.2])
+    for function, constants in (
+            (extended["mdr"].smooth_triplet_loss, (*[LONG[:0]] * 3, 0.3)),
+            (extended["dml_da"].supervised_contrastive_loss, (torch.arange(B),))):
+        x = torch.tensor(cdist(points(), points()), requires_grad=True)
+        function(x, *constants).backward()                  # nothing to compare: 0, and no NaN
+        assert function(x, *constants) == 0 and not x.grad.any()
     (test,) = re.findall(r"```python\n(.*?)```", NEW, re.DOTALL)
     exec(test + "test_anisotropy_regularizer()",
          {"dml_da": extended["dml_da"], "np": np, "agrees": agrees, "points": points})
@@ -241,8 +260,8 @@ def setting(seed=0, batches=4):
     loader = [(centres[labels] + torch.randn(60, 3, 4, 4, generator=draw), labels)
               for _ in range(batches)]
     optimizer = torch.optim.Adam([*model.parameters(), proxies], lr=1e-2)
-    return dict(torch=torch, nn=nn, F=F, backbone=backbone, embedding=embedding, model=model,
-                proxies=proxies, optimizer=optimizer, loader=loader, every_image=loader[:1],
+    return dict(torch=torch, nn=nn, F=F, device="cpu", backbone=backbone, embedding=embedding,
+                model=model, proxies=proxies, optimizer=optimizer, loader=loader, every_image=loader[:1],
                 triplets=[(x[0:60:2], x[1:60:2], x.roll(10, 0)[0:60:2]) for x, _ in loader],
                 classes=CLASSES)
 

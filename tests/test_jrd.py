@@ -62,6 +62,11 @@ def test_kernels_by_pairs(kernel, of_pair, constants):
 
 
 # ---------------------------------------------------------------------------- Eq. 6-11
+def test_jrs_takes_a_kernel_matrix_and_no_embeddings():
+    with pytest.raises(ValueError, match=r"^gram, .*, must be \(B, B\), .*, not \(8, 3\)$"):
+        jrd.jrs(torch.tensor(points()), LONG)
+
+
 def test_joint_kernel_and_jrs():
     """Eq. 10 as a loop over N_pairs (Eq. 11), with the kernels of 5.1."""
     layers = points(5, 1), points(4, 2), points(3, 3)

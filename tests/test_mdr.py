@@ -64,6 +64,22 @@ def test_statistics_are_kept_and_only_in_training():
     assert module.mu.item() == pytest.approx(momented([D], 0.9)[0])
 
 
+def test_in_eval_mode_mdr_needs_statistics():
+    """Before a batch μ* = σ* = 0 would give inf.  Those of a checkpoint do."""
+    trained, fresh = mdr.MDR(), mdr.MDR().eval()
+    with pytest.raises(RuntimeError, match="train on a batch before eval.*: MDR has no μ\\*, σ\\*"):
+        fresh(torch.tensor(D))
+    trained(torch.tensor(D))
+    fresh.load_state_dict(trained.state_dict())
+    assert fresh(torch.tensor(2 * D)) == trained.eval()(torch.tensor(2 * D)) > 0
+
+
+def test_embeddings_in_place_of_distances_are_refused():
+    for function in (mdr.MDR(), mdr.unit_mean, mdr.off_diagonal):
+        with pytest.raises(ValueError, match=r"^distances must be \(B, B\), .*, not \(8, 3\)$"):
+            function(torch.tensor(points()))
+
+
 def test_assignment_and_its_ties():
     """Eq. 4 by hand; half-way between two levels it is the first of them."""
     values = torch.tensor([-9, -1.6, -1.5, -1.4, 0, 1.5, 1.6, 99])
