@@ -130,8 +130,8 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         levels {-6,-3,0,3,6} fixed     | --levels -6 -3 0 3 6 --fixed-levels |
         levels {-6,-3,0,3,6} learnable | --levels -6 -3 0 3 6 | levels {-6,-3,0,3,6} fixed""",
         note="The outer learnable levels end where Adam's rate lets them, inside their start: by "
-             "about 0.22 at the paper's rate and the authors' length, by 0.18 on glyphs, by 0.35 in "
-             "cub128's exploring runs (studies/mdr_by_network.md).  So learnable against fixed "
+             "about 0.22 at the paper's rate and the authors' length, by 0.18 on glyphs, by 0.35 "
+             "in cub128's exploring runs (studies/mdr_by_network.md).  So learnable against fixed "
              "compares levels with narrower ones."),
     "mdr 3": Experiment("l2 norm at inference only", "cub", 10, """
         Triplet                            | --lambda 0 |
