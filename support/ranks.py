@@ -360,6 +360,12 @@ def nearest(points, bank):
     """points (n, d), bank (m, d), both centred -> ‖b‖²/2 - a·b of each point and its nearest row of
     the bank (n,), and which row that is (n,) long: of equally near ones any"""
     half = bank.square().sum(1) / 2
+    values, rows = [], []
+    buffer = half.new_empty(min(1024, len(points)), len(bank))  # one, or glibc's heap may grow
     with float32_products():
-        values, rows = zip(*[(half - part @ bank.T).min(1) for part in points.split(1024)])
+        for part in points.split(1024):
+            block = torch.mm(part, bank.T, out=buffer[:len(part)])
+            value, row = torch.sub(half, block, out=block).min(1)
+            values.append(value)
+            rows.append(row)
     return torch.cat(values), torch.cat(rows)

@@ -28,12 +28,15 @@ MEMORY = """
 import re, torch
 from pathlib import Path
 from eval import map_at_r, recall_at_k
+from support.ranks import nearest
 def peak():         # in MB; not ru_maxrss, which a process inherits from the one that started it
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1000
 torch.set_num_threads(2)
 bank, labels = torch.randn(60502, 4), torch.arange(60502) // 5
 recall_at_k(bank[:99], labels[:99], [1]), map_at_r(bank[:99], labels[:99])       # loads libraries
 before = peak()
+nearest(torch.randn(30000, 4), torch.randn(7000, 4))
+print(peak() - before)
 for search in range(3):
     recall_at_k(bank[:2000], labels[:2000], [1, 8], bank, labels)
 print(peak() - before)
@@ -45,10 +48,11 @@ print(peak() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="its peak is read from /proc")
 def test_searches_on_two_threads_keep_to_their_buffers():
     """MB beyond what was held before, in a bank of Stanford Online Products' size, of 4 dimensions:
-    a search once took blocks of 31 MB anew for every 64 queries, and in some runs gigabytes."""
+    a search once took blocks of 31 MB anew for every 64 queries, and in some runs gigabytes,
+    because glibc before 2.39 may not reuse the place of an aligned block for the next one."""
     told = subprocess.run([sys.executable, "-c", MEMORY], cwd=ROOT, capture_output=True, text=True)
-    recall, both = map(int, told.stdout.split())
-    assert recall < 100 and both < 300
+    one_nearest, recall, both = map(int, told.stdout.split())
+    assert one_nearest < 50 and recall < 100 and both < 300
 
 
 def test_one_search_gives_hits_and_map_at_r(monkeypatch):
