@@ -181,6 +181,45 @@ def test_the_sheet_of_a_gallery_has_queries_of_test_and_answers_of_the_gallery(t
     assert distances == [0]
 
 
+def test_the_pairs_of_each_level_are_those_that_it_attracts(tmp_path, monkeypatch, typed):
+    """MDR's Fig. 6: d̄ of Eq. 3 below each pair, by NumPy, is nearest to the level of its row."""
+    monkeypatch.setitem(glyphs.GLYPHS, "train", (range(400, 410), 4))
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 460), 4))
+    mdr.train(mdr.parse_args(["--epochs", "1", "--batch", "8", "--out", str(tmp_path)]))
+    (checkpoint,) = tmp_path.glob("*/last.pt")
+    embedded, embed, drawn = [], figures.embed_entries, mock.Mock()
+
+    def kept(*args):
+        embedded.append(embed(*args))
+        return embedded[-1]
+    monkeypatch.setattr(figures, "embed_entries", kept)
+    monkeypatch.setattr(figures, "draw_sheet", drawn)
+    assert typed("report", "--pairs", checkpoint)[0] == 0
+    ((x, entries),), ((path, rows), _) = embedded, drawn.call_args
+    assert path == checkpoint.with_name("pairs.png")
+
+    x = x.double().cpu().numpy()
+    distances = np.sqrt(np.square(x[:, None] - x).sum(2))
+    n = len(x)
+    distances /= distances.sum() / (n * (n - 1))
+    state = torch.load(checkpoint, weights_only=True)["network"]
+    levels = state["mdr.levels"].double().numpy()
+    normalized = (distances - state["mdr.mu"].item()) / state["mdr.sigma"].item()
+    level_of_row = []
+    for query, pairs in rows:
+        (i,) = [i for i, entry in enumerate(entries) if entry is query]
+        nearest = []
+        for value, other in pairs:
+            (j,) = [j for j, entry in enumerate(entries) if entry is other]
+            assert i != j and value == pytest.approx(normalized[i, j], abs=1e-4)
+            nearest.append(int(np.abs(normalized[i, j] - levels).argmin()))
+        assert len(pairs) == 5 and len(set(nearest)) == 1
+        same = [other[1] == query[1] for _, other in pairs]
+        assert same == sorted(same, reverse=True) and sum(same) <= 2
+        level_of_row.append(nearest[0])
+    assert level_of_row == sorted(level_of_row) and len(set(level_of_row)) > 1
+
+
 def test_all_pairs_of_a_folder_nearest_first(checkpoint, tmp_path, typed):
     """Against plain loops; of equal files first those that come first.  A line says what distances
     do not, and --to draws a row per pair."""
