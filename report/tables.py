@@ -9,8 +9,7 @@ import numpy as np
 
 from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, cells
-from report.records import (PERCENT, STARTS, folders_of, gains, pivot, read_lines, reading,
-                            seeds_of)
+from report.records import (PERCENT, STARTS, folders_of, gains, pivot, read_lines, seeds_of)
 from support.files import UserError
 from support.layouts import of_papers
 from support.identity import differences
@@ -263,12 +262,17 @@ def compare(runs, one, other):
         raise UserError(f"{one} and {other} were tested on different images: their figures have "
                         "no difference to speak of")
     lines = [["last epoch", one, other, "difference"]]
-    for metric in ours[seeds[0]].figures["last epoch"]:
-        a = [reading(ours[seed], metric) for seed in seeds]
-        b = [reading(theirs[seed], metric) for seed in seeds]
+    last, first = "last epoch", ours[seeds[0]]
+    rows = [(last, metric, BY_1NN.get(metric, metric)) for metric in first.figures[last]]
+    if all(runs[seed].result[last].get("ten parts") for runs in (ours, theirs) for seed in seeds):
+        rows += [("ten parts", metric, f"{metric} in ten parts")
+                 for metric in first.result[last]["ten parts"]]
+    for part, metric, name in rows:
+        a = [ours[seed].figures[part].get(metric) for seed in seeds]
+        b = [theirs[seed].figures[part].get(metric) for seed in seeds]
         if None not in a + b:
             digits = 2 if PERCENT.fullmatch(metric) else 4
-            lines.append([BY_1NN.get(metric, metric), each(a, digits), each(b, digits),
+            lines.append([name, each(a, digits), each(b, digits),
                           difference(np.subtract(a, b), digits)])
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
     return f"""{markdown(lines)}

@@ -162,7 +162,8 @@ def measure(network, data, fixed):
 
 
 def directions(network, data):
-    """Print the cosines of the variants' gradients on one batch with the detached one's."""
+    """Print the cosines of the variants' gradients on one batch with the detached one's, which are
+    those of their steps too: "only τ" steps along the ascent, "gradient" along -∇F."""
     images, labels = next(batches(data))
     reps = network(images)
     weights = [p for p in network.parameters() if p.requires_grad]

@@ -206,6 +206,7 @@ def test_two_settings_are_compared_within_a_seed(out, report):
         told = {row[0]: row[1:] for row in table_rows(text)}
         assert told["last epoch"][:2] == ["jrd-glyphs", "jrd-glyphs-alpha0"]
         assert told["R@1"] == told["val R@1"] == ["50.00, 60.00", "48.00, 56.00", "+3.00"]
+        assert told["R@1 in ten parts"] == ["30.00, 40.00", "28.00, 36.00", "+3.00"]
         assert told["norm cv"][2] == "+0.0060" and told["levels, 1"][1] == "-2.9000, -2.9000"
         assert text.endswith("The settings differ in alpha (1.0 and 0.0).\n")
         assert "Seeds 0, 1, which both have; " in text
@@ -221,6 +222,11 @@ def test_two_settings_are_compared_within_a_seed(out, report):
     assert "The settings differ in lambda (0.6 and 0.1)." in text       # a weight, no bound's term
     names = {row[0] for row in table_rows(text)}
     assert {"λ by 1-NN", "d_H by 1-NN"} <= names and not {"lambda", "d_H"} & names
+    result = json.loads((folders[0] / "result.json").read_text())
+    del result["last epoch"]["ten parts"]                   # else R@1 would stand in their place
+    (folders[0] / "result.json").write_text(json.dumps(result))
+    text = report("--compare", "jrd-glyphs", "jrd-glyphs-alpha0")[1]
+    assert "| R@1 " in text and "in ten parts" not in text
 
 
 def test_finished_runs_are_ranked_by_a_metric(out, report):
