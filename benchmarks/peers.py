@@ -297,10 +297,16 @@ def nmi_faiss(x, y, seed):
     return nmi(clustering.index.search(x, 1)[1][:, 0], y)
 
 
-def nmi_scikit(x, y, seed, init):
+def first_points(x, y, seed):
+    """The points with which eval.kmeans begins -> (k, d)"""
+    return x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:len(set(y))]]
+
+
+def nmi_scikit(x, y, seed, init, **more):
     from sklearn.cluster import KMeans
     from sklearn.metrics import normalized_mutual_info_score
-    found = KMeans(len(set(y)), init=init, n_init=1, random_state=seed, algorithm="lloyd").fit(x)
+    found = KMeans(len(set(y)), init=init, n_init=1, random_state=seed, algorithm="lloyd",
+                   **more).fit(x)
     value = normalized_mutual_info_score(y, found.labels_)
     assert abs(value - nmi(found.labels_, y)) < 1e-9                    # of one formula
     return value
@@ -317,6 +323,8 @@ def clusterings():
         for init in ("random", "k-means++"):
             calls.append(("sklearn", f'KMeans(init="{init}", n_init=1)',
                           lambda seed, init=init: nmi_scikit(x, y, seed, init)))
+        calls.append(("sklearn", "KMeans(init=x[first], n_init=1, tol=0)",
+                      lambda seed: nmi_scikit(x, y, seed, first_points(x, y, seed), tol=0)))
         for module, call, start in calls:
             if module and not version(module):
                 continue

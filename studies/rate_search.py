@@ -66,9 +66,9 @@ def command(script, flags, dataset, rate, seed=0, more=""):
     return f"{words} --out {OUT}"
 
 
-def held_out(*args, **kwargs):
+def held_out(name, root=None, train=None, test=None, cache=True, val=None, weights=None):
     """load_dataset, but the last fifth of the training classes takes the place of the test."""
-    data = load_dataset(*args, **kwargs | {"val": HELD_OUT_SHARE})
+    data = load_dataset(name, root, train, test, cache, HELD_OUT_SHARE, weights)
     return replace(data, test=data.val, val=None, gallery=None)
 
 

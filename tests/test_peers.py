@@ -88,6 +88,17 @@ def test_the_page_has_what_a_library_gives(module, peers, monkeypatch):
         assert row[1:] in told
 
 
+def test_scikit_learn_from_the_same_points_gives_the_same_nmi(peers):
+    """The recipe below the page's table of k-means; from other points it gives another."""
+    pytest.importorskip("sklearn")
+    x, y = peers.classes_around(20, 400, 4.0, 32)
+    for seed in range(3):
+        ours = peers.nmi(peers.kmeans(x, 20, seed), y)
+        theirs = [peers.nmi_scikit(x, y, seed, peers.first_points(x, y, other), tol=0)
+                  for other in (seed, seed + 1)]
+        assert theirs[0] == pytest.approx(ours, abs=1e-12) and abs(theirs[1] - ours) > 1e-3
+
+
 NAMES_OF_LOSSES = ["dml_da.contrastive_loss", "dml_da.triplet_loss", "dml_da.n_pair_loss",
                    "mdr.triplet_loss", "mdr.contrastive_loss", "mdr.MarginLoss", "jrd.amsoftmax"]
 

@@ -40,7 +40,8 @@ def test_step(typed, monkeypatch):
 
 # ---------------------------------------------------------------------------- rate_search.py
 def test_no_image_of_a_test_class_is_seen():
-    data, whole = rate_search.held_out("glyphs"), common.load_dataset("glyphs")
+    data = rate_search.held_out("glyphs", None, None, None, True, None)     # as the scripts call it
+    whole = common.load_dataset("glyphs")
     assert data.test.classes == whole.train.classes[40:] and data.val is data.gallery is None
     assert data.train.classes == whole.train.classes[:40] and len(data.test) == 150
     assert not {*data.train.classes, *data.test.classes} & {*whole.test.classes}
