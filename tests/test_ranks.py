@@ -31,12 +31,13 @@ from eval import map_at_r, recall_at_k
 from support.ranks import nearest
 def peak():         # in MB; not ru_maxrss, which a process inherits from the one that started it
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1000
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 bank, labels = torch.randn(60502, 4), torch.arange(60502) // 5
 recall_at_k(bank[:99], labels[:99], [1]), map_at_r(bank[:99], labels[:99])       # loads libraries
 before = peak()
 nearest(torch.randn(30000, 4), torch.randn(7000, 4))
 print(peak() - before)
+torch.set_num_threads(2)
 for search in range(3):
     recall_at_k(bank[:2000], labels[:2000], [1, 8], bank, labels)
 print(peak() - before)
