@@ -30,7 +30,7 @@ from support.runs import Run, read_checkpoint
 
 
 # ---------------------------------------------------------------------------- checked
-def square(pairs, name):
+def check_square(pairs, name):
     """B of a matrix over a batch's pairs.  ValueError: no such matrix, as embeddings (B, d)"""
     if pairs.dim() != 2 or len(pairs) != pairs.shape[1]:
         raise ValueError(f"{name} must be (B, B), a value for each pair of images, not "
@@ -38,7 +38,7 @@ def square(pairs, name):
     return len(pairs)
 
 
-def all_classes(classes):
+def check_classes(classes):
     """ValueError: the ascending class numbers have a gap, so that none can be an index."""
     if classes.tolist() != list(range(len(classes))):
         raise ValueError(f"labels must be 0, 1, 2, ... without a gap, but these {len(classes)} "

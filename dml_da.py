@@ -204,7 +204,7 @@ def initial_density(features, labels):
     strength of Eq. 8's penalty (not its minimizers) would depend on the scale of the features.
     """
     classes, D0 = class_density(features, labels)
-    common.all_classes(classes)             # D0[c] is that of class c
+    common.check_classes(classes)             # D0[c] is that of class c
     return D0 / D0.mean().clamp_min(torch.finfo(D0.dtype).tiny)
 
 

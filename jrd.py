@@ -189,7 +189,7 @@ def jrs(gram, labels):
     one, the mean is the same.
     gram (B, B), labels (B,) -> scalar; 0 if the batch has one class.
     """
-    common.square(gram, "gram, the kernel matrix,")
+    common.check_square(gram, "gram, the kernel matrix,")
     different = labels[:, None] != labels[None, :]                      # (B, B)
     return gram[different].mean() if different.any() else gram.new_zeros(())
 

@@ -109,7 +109,7 @@ def pairwise_distances(e):
 
 def off_diagonal(distances):
     """The entries i ≠ j, the set P of Eq. 1.  (B, B) -> (B (B - 1),)"""
-    B = common.square(distances, "distances")   # each (B + 1)-th entry is on the diagonal
+    B = common.check_square(distances, "distances")     # diagonal: entries 0, B + 1, 2 (B + 1), ...
     return distances.flatten()[1:].view(B - 1, B + 1)[:, :-1].flatten()
 
 

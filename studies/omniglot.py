@@ -15,41 +15,45 @@ import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from support.command_line import Parser  # noqa: E402
+from support.command_line import Parser, main  # noqa: E402
+from support.files import UserError  # noqa: E402
 
 PARTS = {"train": "images_background_small1.zip", "test": "images_background_small2.zip"}
 NAMES = {"Japanese_(katakana)": "Katakana", "Early_Aramaic": "Aramaic"}
 
 
-def unpack(source, folder):
-    """Write folder/train and folder/test -> {part: the number of its classes}"""
-    classes, alphabets = {}, {}
+def unpack(args):
+    """Write folder/train and folder/test, a sub-folder for each character, and print their number.
+    UserError: an archive cannot be read."""
+    alphabets = {part: set() for part in PARTS}
     for part, name in PARTS.items():
-        classes[part], alphabets[part] = set(), set()
-        with zipfile.ZipFile(source / name) as archive:
-            for entry in archive.namelist():                # small1/Greek/character01/0394_01.png
-                if not entry.endswith(".png"):
-                    continue
-                *_, alphabet, character, image = Path(entry).parts
-                if part == "test" and alphabet in alphabets["train"]:
-                    continue
-                kind = f"{NAMES.get(alphabet, alphabet)} {character.removeprefix('character')}"
-                target = folder / part / kind / image
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(archive.read(entry))
-                classes[part].add(kind)
-                alphabets[part].add(alphabet)
-    return {part: len(kinds) for part, kinds in classes.items()}
+        classes = set()
+        try:
+            archive = zipfile.ZipFile(args.source / name)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise UserError(f"cannot read {args.source / name} ({error}); it is in the folder "
+                            "python/ of the repository brendenlake/omniglot")
+        for entry in archive.namelist():                    # small1/Greek/character01/0394_01.png
+            if not entry.endswith(".png"):
+                continue
+            *_, alphabet, character, image = Path(entry).parts
+            if part == "test" and alphabet in alphabets["train"]:
+                continue
+            kind = f"{NAMES.get(alphabet, alphabet)} {character.removeprefix('character')}"
+            target = args.folder / part / kind / image
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(archive.read(entry))
+            classes.add(kind)
+            alphabets[part].add(alphabet)
+        print(f"{args.folder / part}: {len(classes)} classes")
 
 
-if __name__ == "__main__":
+def parse_args():
     parser = Parser("studies/omniglot.py", __doc__)
     parser.add_argument("source", type=Path, help="the folder of the two archives")
     parser.add_argument("folder", type=Path, help="the data set to write")
-    args = parser.parse_args()
-    missing = [name for name in PARTS.values() if not (args.source / name).is_file()]
-    if missing:
-        parser.error(f"{args.source} has no {missing[0]}; it is the folder python/ of the "
-                     "repository brendenlake/omniglot")
-    for part, number in unpack(args.source, args.folder).items():
-        print(f"{args.folder / part}: {number} classes")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main(unpack, parse_args)

@@ -38,9 +38,10 @@ from report.records import finished, gains, pivot  # noqa: E402
 from report.tables import difference, markdown, spread  # noqa: E402
 from support import glyphs  # noqa: E402
 from support.command_line import main  # noqa: E402
+from support.files import UserError  # noqa: E402
 
 DECADES = (0, 1, 100, 1e3, 1e4)
-SEEDS, HELD_OUT = (0, 1, 2), "25 classes, 10 epochs"
+NAME, SEEDS, HELD_OUT = "half", (0, 1, 2), "25 classes, 10 epochs"
 BY_PRESETS = {"none": (0,), "en": (1, 10, 100), "gor": (1, 10, 100)}
 SHOWN = {"NMI": 1, "NMI, mean of starts": 1, "R@1": 1, "MAP@R": 1, "D_avg mean": 3}       # digits
 SEARCHED = {"none": (0,), "en": (10, 100, 1e3, 1e4, 1e5), "gor": (1, 10, 100, 1e3, 1e4)}
@@ -58,7 +59,7 @@ def search(out, searched=SEARCHED, seeds=SEEDS, epochs=10):
                 flags = f"--regularizer {regularizer} --reg-weight {weight:g}"
                 if regularizer == "none":
                     flags = "--lambda 0"
-                flags += f" --epochs {epochs} --eval-every {epochs} --name half --seed {seed}"
+                flags += f" --epochs {epochs} --eval-every {epochs} --name {NAME} --seed {seed}"
                 dml_da.train(dml_da.parse_args([*flags.split(), "--out", out]))
 
 
@@ -83,7 +84,10 @@ def chosen(figures, regularizer):
 
 def table(runs):
     """Mean ± std over seeds; below each its gain over no regularizer, within a seed"""
-    figures = pivot((setting(run), run.config["seed"], run.figures) for run in finished(runs))
+    figures = pivot((setting(run), run.config["seed"], run.figures) for run in finished(runs)
+                    if run.config.get("name") == NAME)
+    if not figures:
+        raise UserError(f"no run of this script under {runs}")
     settings = sorted({name for name, _, _ in figures},
                       key=lambda name: (name[0] != HELD_OUT, list(SEARCHED).index(name[1]), name))
     rows = [["tested on", "regularizer", "weight", "seeds", *SHOWN]]

@@ -13,10 +13,13 @@ from eval import judge
 from support import ranks
 
 
-@pytest.mark.parametrize("side, mirrored", [(512, 2 ** 14), (7, 2 ** 14), (32, 0)])
+@pytest.mark.parametrize("side, mirrored, threads",
+                         [(512, 2 ** 14, 1), (7, 2 ** 14, 1), (32, 0, 8)])
 @pytest.mark.parametrize("kind", plain_ranks.KINDS)
-def test_places_are_those_of_the_plain_search(kind, side, mirrored, monkeypatch):
-    """Thousands of searches; blocks that hold all, or end within a class and leave rests."""
+def test_places_are_those_of_the_plain_search(kind, side, mirrored, threads, monkeypatch):
+    """Thousands of searches; blocks that hold all, or end within a class and leave rests; sorted by
+    NumPy, or by torch as with many threads."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setitem(ranks.SIDE, "cpu", side)
     monkeypatch.setattr(ranks, "MIRRORED", mirrored)
     draw = np.random.default_rng(list(f"{kind} {side}".encode()))

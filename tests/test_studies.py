@@ -498,6 +498,11 @@ def test_the_page_has_the_levels_of_the_archives(monkeypatch, capsys):
         assert f"| {figures}" in page, line
 
 
+def test_runs_of_others_are_no_search_of_weights(typed):
+    told = typed("studies/reg_weight.py", "table", "results/glyphs/runs.tar.xz")
+    assert told[0] == 2 and told[2].count("\n") == 1 and "no run of this script" in told[2]
+
+
 # ---------------------------------------------------------------------------- omniglot.py
 def test_omniglot_tests_on_alphabets_that_do_not_train(tmp_path, typed):
     alphabets = {"train": ("Greek", "Early_Aramaic"), "test": ("Greek", "Japanese_(katakana)")}
@@ -512,5 +517,7 @@ def test_omniglot_tests_on_alphabets_that_do_not_train(tmp_path, typed):
     files = sorted(f.relative_to(tmp_path / "o").as_posix() for f in tmp_path.glob("o/*/*/*"))
     kinds = ("test/Katakana 03", "train/Aramaic 03", "train/Greek 03")
     assert files == [f"{kind}/0394_{image}.png" for kind in kinds for image in ("01", "02")]
-    code, _, error = typed("studies/omniglot.py", str(tmp_path / "o"), "x")
-    assert code == 2 and "images_background_small1.zip" in error and error.count("\n") == 1
+    (tmp_path / "o" / "images_background_small1.zip").write_text("no archive")
+    for source in ("o", "nowhere"):
+        code, _, error = typed("studies/omniglot.py", str(tmp_path / source), "x")
+        assert code == 2 and "images_background_small1.zip" in error and error.count("\n") == 1
