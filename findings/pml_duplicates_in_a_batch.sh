@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # pytorch-metric-learning 2.9.0, where two of its parts meet: MPerClassSampler puts an image twice
-# into a batch, and TupletMarginLoss has a gradient of NaN for two equal embeddings.
+# into a batch, and TupletMarginLoss often has a gradient of NaN for two equal embeddings, in 16 of
+# 20 batches here.
 #
 # A class of fewer than m images is filled up with repetitions, without a warning. An image
 # without random augmentation (cached features, an embedding head, a fixed transform) then gives
@@ -33,25 +34,34 @@ import sys
 import warnings
 
 warnings.filterwarnings("ignore")
+import numpy as np
 import torch
 from pytorch_metric_learning import losses, samplers
 
 torch.manual_seed(0)
+np.random.seed(0)                                                    # by which the sampler draws
 labels = torch.tensor([0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2])             # class 0 has two images
-batch = list(samplers.MPerClassSampler(labels, m=4, batch_size=12, length_before_new_iter=12))
-repeated = len(batch) - len({*batch})
-print(f"class sizes 2, 5, 4; m = 4, a batch of 12: {repeated} images are repetitions")
-features, head, seen = torch.randn(11, 16), torch.nn.Linear(16, 8), {}
-for name in ("ContrastiveLoss", "TripletMarginLoss", "TupletMarginLoss"):
-    head.zero_grad()
-    loss = getattr(losses, name)()(head(features[batch]), labels[batch])
-    loss.backward()
-    seen[name] = loss.isfinite().item(), head.weight.grad.isfinite().all().item()
-    print(f"{name} {loss:.3f}, gradient finite: {seen[name][1]}")
-try:
-    losses.HistogramLoss()(head(features[batch]), labels[batch])
-except (IndexError, RuntimeError) as error:
-    print("HistogramLoss:", error)
-finite = {"ContrastiveLoss": (True, True), "TripletMarginLoss": (True, True)}
-sys.exit(not (repeated and seen == finite | {"TupletMarginLoss": (True, False)}))
+sampler = samplers.MPerClassSampler(labels, m=4, batch_size=12, length_before_new_iter=12)
+features, head = torch.randn(11, 16), torch.nn.Linear(16, 8)
+names, repeated, errors = ("ContrastiveLoss", "TripletMarginLoss", "TupletMarginLoss"), 0, 0
+not_finite = dict.fromkeys(names, 0)
+for _ in range(20):
+    batch = list(sampler)
+    repeated += len({*batch}) < len(batch)
+    for name in names:
+        head.zero_grad()
+        loss = getattr(losses, name)()(head(features[batch]), labels[batch])
+        loss.backward()
+        assert loss.isfinite()
+        not_finite[name] += not head.weight.grad.isfinite().all()
+    try:
+        losses.HistogramLoss()(head(features[batch]), labels[batch])
+    except (IndexError, RuntimeError) as error:
+        errors, message = errors + 1, error
+print(f"class sizes 2, 5, 4; m = 4, batches of 12: {repeated} of 20 have an image twice")
+for name, count in not_finite.items():
+    print(f"{name}: finite in 20 batches, its gradient not in {count}")
+print(f"HistogramLoss: an error in {errors}:", message)
+rare = not_finite["ContrastiveLoss"] or not_finite["TripletMarginLoss"]
+sys.exit(repeated < 20 or rare or not_finite["TupletMarginLoss"] < 10)
 END
