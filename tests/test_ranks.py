@@ -38,7 +38,7 @@ torch.set_num_threads(1)
 bank, labels = torch.randn(60502, 4), torch.arange(60502) // 5
 recall_at_k(bank[:99], labels[:99], [1]), map_at_r(bank[:99], labels[:99])       # loads libraries
 before = peak()
-nearest(torch.randn(30000, 4), torch.randn(7000, 4))
+nearest(torch.randn(8000, 4), torch.randn(7000, 4))
 print(peak() - before)
 torch.set_num_threads(2)
 for search in range(3):
