@@ -10,6 +10,7 @@ import torch.nn as nn
 import torchvision
 
 from support import glyphs
+from support.caffe import read_caffemodel
 from support.files import UserError, listed, load_torch, reason, sha256
 from support.networks import BNInception, GoogLeNet
 
@@ -31,7 +32,7 @@ BACKBONES = {
         BNInception, mean=(104.0, 117.0, 128.0), bgr=True,
         file="http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth",
         sha256="52deb473314542a5c2f87e9e6f26f4ca42fe863d15f986414dbae8c2dfdd2353"),
-    # No file: Caffe's has to be converted.
+    # No file, because nobody here could try its download.
     "googlenet_bvlc": Backbone(GoogLeNet, mean=(104.0, 117.0, 123.0), bgr=True),
 }
 BACKBONE = ("the paper's own, small, or a classification model of torchvision: resnet50, "
@@ -142,7 +143,7 @@ def load_weights(network, name, source=None):
 
     source: a file, 'random' for none, None for the published file, in torch's hub folder or
     downloaded there.  A file of one's own may have the classifier too, lie in a "state_dict" or
-    "model", have a prefix common to all names, or be a run's last.pt.
+    "model", have a prefix common to all names, be a run's last.pt, or a .caffemodel.
     UserError: no file, no network or two, a published file's name with another hash, other names,
     shapes.
     """
@@ -157,7 +158,8 @@ def load_weights(network, name, source=None):
         raise UserError(f"{path} is not the published file: SHA-256 {sha}, expected {row.sha256}")
     wanted = network.state_dict()                       # it has its layers' versions too
     names = [key for key in wanted if not key.endswith("num_batches_tracked")]  # old files lack it
-    state = unwrapped(load_torch(path), names, path)
+    read = read_caffemodel if path.suffix == ".caffemodel" else load_torch
+    state = unwrapped(read(path), names, path)
     wrong = []
     for key in sorted(wanted.keys() | state.keys()):
         if key not in wanted:

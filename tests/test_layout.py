@@ -11,7 +11,7 @@ PAPERS = ("jrd", "mdr", "dml_da")
 FLOORS = [  # each imports from those above it in this list, report/ from itself too
     ["support.files", "support.networks"], ["support.machine"],
     ["support.command_line", "support.photos"],
-    ["support.identity", "support.layouts", "support.glyphs", "support.ranks"],
+    ["support.identity", "support.layouts", "support.glyphs", "support.ranks", "support.caffe"],
     ["support.images", "support.runs", "support.backbones"], ["support.datasets"],
     ["common", "eval"], PAPERS, ["report"]]
 FLOOR, SOURCE = {}, {}

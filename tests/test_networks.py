@@ -1,10 +1,15 @@
 """BN-Inception and GoogLeNet: names and shapes as published, each block against plain layers."""
 import hashlib
+import random
+import re
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from support.backbones import load_weights
+from support.caffe import read_caffemodel
+from support.files import UserError, sha256
 from support.networks import BNInception, GoogLeNet
 
 HALVE = torch.nn.MaxPool2d(3, 2, ceil_mode=True)
@@ -72,3 +77,70 @@ def test_wiring(network):
         assert want.std() > 1e-3
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * want.abs().max().item())
         torch.testing.assert_close(network(x), got.mean((2, 3)))
+
+
+def field(number, value):
+    """A protobuf field, by its specification: a varint of an int, else length and bytes."""
+    def varint(n):
+        return bytes([n]) if n < 128 else bytes([n % 128 + 128]) + varint(n // 128)
+    if isinstance(value, int):
+        return varint(8 * number) + varint(value)
+    return varint(8 * number + 2) + varint(len(value)) + value
+
+
+def caffemodel(state, old):
+    """A network as Caffe saves it: its name, a layer without weights, and those with; beside each
+    value its gradient."""
+    layers, message = {}, field(1, b"GoogleNet")
+    for name, value in state.items():
+        layers.setdefault(name.rpartition(".")[0], []).append(value)
+    for name, blobs in {"data": [], **layers}.items():
+        name = re.sub(r"^(conv\d|inception_\d\w|loss3)_", r"\1/", name).encode()
+        kind = 4 if old else b"Convolution"
+        layer = field(4 if old else 1, name) + field(5 if old else 2, kind)
+        for value in blobs:
+            floats = value.numpy().astype("<f4").tobytes()
+            shape = [1] * (4 - value.ndim) + list(value.shape)
+            if old:
+                blob = b"".join(field(i, n) for i, n in enumerate(shape, 1))
+            else:
+                blob = field(7, field(1, b"".join(field(0, n)[1:] for n in value.shape)))
+            blob += field(5, floats) + field(6, bytes(len(floats)))
+            layer += field(6 if old else 7, blob)
+        message += field(2 if old else 100, layer)
+    return message
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_caffes_own_file_of_googlenet(old, tmp_path, capsys):
+    torch.manual_seed(0)
+    trained, network, file = GoogLeNet(), GoogLeNet(), tmp_path / "bvlc_googlenet.caffemodel"
+    head = {"loss3_classifier.weight": torch.rand(9, 1024), "loss3_classifier.bias": torch.rand(9)}
+    file.write_bytes(caffemodel(trained.state_dict() | head, old))
+    assert b"inception_4a/5x5_reduce" in file.read_bytes()
+    assert load_weights(network, "googlenet_bvlc", file) == sha256(file)
+    torch.testing.assert_close(network.state_dict(), trained.state_dict(), rtol=0, atol=0)
+    assert read_caffemodel(file)["loss3_classifier.bias"].shape == (9,)
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_damaged_files_of_caffe_are_one_line(old, tmp_path):
+    """Cut off or with other bytes: another network, or a line, never another error."""
+    file, draw = tmp_path / "cut.caffemodel", random.Random(0)
+    whole = caffemodel({"a.weight": torch.rand(3, 2, 1, 1), "a.bias": torch.rand(3)}, old)
+    lines = 0
+    for i in range(1000):
+        damaged = bytearray(whole[:draw.randrange(len(whole))] if i % 2 else whole)
+        for _ in range(i % 5):
+            if damaged:
+                damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        file.write_bytes(damaged)
+        try:
+            read_caffemodel(file)
+        except UserError as error:
+            assert str(error).startswith(f"cannot read {file}: ") and "\n" not in str(error)
+            lines += 1
+    assert lines > 500
+    file.write_bytes(caffemodel({"a.weight": torch.rand(3, 2, 1, 1)}, old))
+    with pytest.raises(UserError, match="cut.caffemodel does not fit googlenet_bvlc"):
+        load_weights(GoogLeNet(), "googlenet_bvlc", file)
