@@ -22,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from report.experiments import NAMES, cells, training  # noqa: E402
 from report.records import reading, unpacked  # noqa: E402
 from report.tables import difference, each, markdown  # noqa: E402
+from support.command_line import main  # noqa: E402
+from support.files import UserError  # noqa: E402
 
 METHODS = cells("""
     JRD                | jrd    |                           | --lr 3e-4 --lr-proxies 3e-2
@@ -372,11 +374,14 @@ def commands():
     return list(listed)
 
 
-def main(args):
+def page(args):
     if args.list:
         return print("\n".join(commands()))
-    print(f"# What new seeds decide on cub128\n\nMade by `python studies/decided.py`.\n\n{READING}")
     with unpacked(args.runs) as out:
+        if not any(finished_runs(family(label, out)) for label in FAMILIES):
+            raise UserError(f"no finished run of docs/plans.md in {', '.join(args.runs)}")
+        print("# What new seeds decide on cub128\n\nMade by `python studies/decided.py`.\n")
+        print(READING)
         for label, (network, seeds, _) in FAMILIES.items():
             rows = decided(label, out)
             no_column = LATER if label == "replication" else POOLED
@@ -391,10 +396,14 @@ def main(args):
                       *all_lead(judged), sep="\n", end="")
 
 
-if __name__ == "__main__":
+def arguments():
     parser = argparse.ArgumentParser("studies/decided.py", allow_abbrev=False)
     parser.add_argument("--list", action="store_true")
     archives = [f"results/cub128/{name}.tar.xz" for name in ("runs", "networks", "replication")]
     parser.add_argument("--runs", nargs="+", default=[
         path for path in archives if Path(path).exists()])
-    main(parser.parse_args())
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main(page, arguments)

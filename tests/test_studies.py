@@ -503,6 +503,12 @@ def test_runs_of_others_are_no_search_of_weights(typed):
     assert told[0] == 2 and told[2].count("\n") == 1 and "no run of this script" in told[2]
 
 
+def test_a_folder_without_a_planned_run_decides_nothing(tmp_path, typed):
+    code, out, told = typed("studies/decided.py", "--runs", str(tmp_path))
+    assert (code, out, told) == (
+        2, "", f"decided.py: no finished run of docs/plans.md in {tmp_path}\n")
+
+
 # ---------------------------------------------------------------------------- omniglot.py
 def test_omniglot_tests_on_alphabets_that_do_not_train(tmp_path, typed):
     alphabets = {"train": ("Greek", "Early_Aramaic"), "test": ("Greek", "Japanese_(katakana)")}
