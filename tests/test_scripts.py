@@ -18,9 +18,9 @@ import common
 import dml_da
 import jrd
 import mdr
-from conftest import each_script, left_in, photograph
+from conftest import ROOT, each_script, left_in, photograph
 from eval import judge, l2_normalized, recalls
-from support import images, runs
+from support import glyphs, images, runs
 
 draw = torch.Generator().manual_seed
 
@@ -437,6 +437,18 @@ def test_what_must_be_known_to_read_the_table_stands_below_it(train, monkeypatch
             assert f"\n{error}up to 6.5 points\n" in table
             assert (f"\n{hint}{metric}: " in table) == bool(metric) == (hint in table)
     assert "is finished" in told
+
+
+@pytest.mark.parametrize("page, script, place", [
+    ("README.md", mdr, 0), ("docs/running.md", mdr, 0), ("docs/running.md", jrd, 1)])
+def test_what_the_pages_show_of_a_run_is_what_it_prints(page, script, place, train, monkeypatch):
+    """Line by line, but for the figures and for notes between the lines."""
+    monkeypatch.setitem(glyphs.GLYPHS, "test", (range(450, 454), 20))   # enough for ten parts
+    def form(lines):
+        return [re.sub(r"(?<![\w@])[-+]?\d[\d.:]*", "0", " ".join(line.split())) for line in lines]
+    shown = re.findall("```text\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.S)[place]
+    shown, told = form(shown.splitlines()), form(train(script)[1].splitlines())
+    assert [line for line in told if line in shown] == shown and len(shown) >= 3
 
 
 @pytest.mark.parametrize("script, n", [(mdr, 4), (dml_da, 10), (dml_da, 0)])
