@@ -3,6 +3,8 @@
     python benchmarks/peers.py                  all tables, a minute and a half
     python benchmarks/peers.py --tables search  judges searches; others: kmeans, losses
     python benchmarks/peers.py --markdown       without the header, as docs/comparing.md has them
+    python benchmarks/peers.py --npz e.npz      searches and k-means on embeddings of your own, as
+                                                `eval.py runs/RUN/last.pt --export e.npz` writes
 
 Libraries that are not installed are left out and named.  All of them:
     pip install pytorch-metric-learning faiss-cpu torchmetrics scikit-learn pytrec_eval-terrier \\
@@ -27,7 +29,10 @@ import dml_da
 import jrd
 import mdr
 from eval import judge, kmeans, map_at_r, nmi, nmi_by_start, recall_at_k
+from report.judge import load_npz
 from report.tables import markdown
+from support.command_line import main
+from support.files import UserError
 
 NAMES = {       # of a package to import: of the package that pip installs
     "pytorch_metric_learning": "pytorch-metric-learning", "faiss": "faiss-cpu",
@@ -212,11 +217,11 @@ def exact_knn(query, k, reference, ref_includes_query):
     return d.topk(k, largest=False)
 
 
-EVERY = list(SETS)
+EVERY, OWN = list(SETS), "embeddings of your own"
 JUDGES = [      # module, what is called, the sets it is shown on, the function of x and labels
-    (None, "eval.py", EVERY, ours),
+    (None, "eval.py", [*EVERY, OWN], ours),
     ("pytorch_metric_learning", "AccuracyCalculator()",
-     [name for name in EVERY if name != "classes of four"], metric_learning),
+     [name for name in [*EVERY, OWN] if name != "classes of four"], metric_learning),
     ("pytorch_metric_learning", "AccuracyCalculator(k=2)", ["classes of four"],
      lambda x, y: metric_learning(x, y, 2)),
     ("pytorch_metric_learning", 'AccuracyCalculator(k="max_bin_count")', ["classes of four"],
@@ -228,43 +233,43 @@ JUDGES = [      # module, what is called, the sets it is shown on, the function 
     ("pytorch_metric_learning", "AccuracyCalculator(), labels from 0", ["labels above 2^24"],
      lambda x, y: metric_learning(x, np.unique(y, return_inverse=True)[1])),
     ("oml", "calc_retrieval_metrics", [
-        "plain", "ties", "classes of one image", "duplicates", "far from 0", "labels above 2^24"],
-     open_metric_learning),
+        "plain", "ties", "classes of one image", "duplicates", "far from 0", "labels above 2^24",
+        OWN], open_metric_learning),
     ("oml", "calc_retrieval_metrics, x less its mean", ["far from 0"],
      lambda x, y: open_metric_learning(x - x.mean(0), y)),
     ("oml", "calc_retrieval_metrics(map_top_k=3)", ["classes of four"],
      lambda x, y: open_metric_learning(x, y, 3)),
-    ("faiss", "IndexFlatL2, first answer dropped", ["ties", "duplicates"],
+    ("faiss", "IndexFlatL2, first answer dropped", ["ties", "duplicates", OWN],
      lambda x, y: share_of_hits(two_nearest_faiss(x)[:, 1], y)),
-    ("faiss", "IndexFlatL2, query left out by row", ["ties", "duplicates", "far from 0"],
+    ("faiss", "IndexFlatL2, query left out by row", ["ties", "duplicates", "far from 0", OWN],
      lambda x, y: share_of_hits(other_than_query(two_nearest_faiss(x)), y)),
     ("faiss", "IndexFlatL2, 100 queries at a time", ["far from 0"],
      lambda x, y: share_of_hits(other_than_query(two_nearest_faiss(x, 100)), y)),
     ("sklearn", "kneighbors(x), first answer dropped", ["ties", "duplicates"],
      lambda x, y: scikit(x, y, True)),
-    ("sklearn", "kneighbors()", ["ties", "duplicates", "far from 0"],
+    ("sklearn", "kneighbors()", ["ties", "duplicates", "far from 0", OWN],
      lambda x, y: scikit(x, y, False)),
     ("torchmetrics", "scores -d", IR, torch_metrics),
     ("torchmetrics", "scores exp(-d)", ["plain"], lambda x, y: torch_metrics(x, y, True)),
     ("pytrec_eval", "scores -d", IR, pytrec),
     ("ranx", "scores -d", IR, ranx),
-    ("usearch", "Index(), search(exact=True)", ["float16"],
+    ("usearch", "Index(), search(exact=True)", ["float16", OWN],
      lambda x, y: share_of_hits(other_than_query(two_nearest_usearch(x)), y)),
-    ("usearch", 'Index(dtype="f32"), search(exact=True)', ["float16"],
+    ("usearch", 'Index(dtype="f32"), search(exact=True)', ["float16", OWN],
      lambda x, y: share_of_hits(other_than_query(two_nearest_usearch(x, dtype="f32")), y)),
-    ("hnswlib", "Index, first answer dropped", ["duplicates"],
+    ("hnswlib", "Index, first answer dropped", ["duplicates", OWN],
      lambda x, y: share_of_hits(two_nearest_hnswlib(x)[:, 1], y)),
 ]
 METRICS = ["R@1", "MAP@R", "R-precision", "MAP", "IR recall@1"]
 
 
-def searches():
-    """The table of searches -> lists of cells"""
+def searches(points=SETS):
+    """The table of searches -> lists of cells.  points: {name: (x, labels)}, SETS or one's own"""
     rows = [["set", "judged by", *METRICS]]
-    for name, (x, y) in SETS.items():
+    for name, (x, y) in points.items():
         shown = name
         for module, call, sets, judged in JUDGES:
-            if name in sets and (module is None or version(module)):
+            if (name if points is SETS else OWN) in sets and (module is None or version(module)):
                 got = judged(x, y)
                 who = call if module is None else f"{NAMES[module]} {version(module)}: {call}"
                 cells = [f"{100 * got[metric]:.1f}" if metric in got else "–" for metric in METRICS]
@@ -282,11 +287,11 @@ def classes_around(centres, images, noise, d):
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), y
 
 
-CLUSTERED = {       # name: classes, images, noise over the spread of the centres, d
-    "3 classes, far apart": (3, 60, 0.3, 64),
-    "10 classes, far apart": (10, 200, 0.3, 64),
-    "100 classes, far apart": (100, 2000, 0.3, 64),
-    "100 classes, weak": (100, 5924, 4.0, 512)}
+CLUSTERED = {       # classes, images, noise over the spread of the centres, d
+    "3 classes, far apart": classes_around(3, 60, 0.3, 64),
+    "10 classes, far apart": classes_around(10, 200, 0.3, 64),
+    "100 classes, far apart": classes_around(100, 2000, 0.3, 64),
+    "100 classes, weak": classes_around(100, 5924, 4.0, 512)}
 
 
 def nmi_faiss(x, y, seed):
@@ -312,13 +317,12 @@ def nmi_scikit(x, y, seed, init, **more):
     return value
 
 
-def clusterings():
+def clusterings(points=CLUSTERED):
     """NMI of five starts -> lists of cells"""
     rows = [["set", "clustered by", "NMI of the first start", "mean of five", "range"]]
-    for name, shape in CLUSTERED.items():
-        x, y = classes_around(*shape)
+    for name, (x, y) in points.items():
         shown = f"{name}, {len(x):,} × {x.shape[1]}"
-        calls = [(None, "eval.py", lambda seed: nmi(kmeans(x, shape[0], seed), y))]
+        calls = [(None, "eval.py", lambda seed: nmi(kmeans(x, len(set(y)), seed), y))]
         calls.append(("faiss", "Kmeans(niter=20)", lambda seed: nmi_faiss(x, y, seed)))
         for init in ("random", "k-means++"):
             calls.append(("sklearn", f'KMeans(init="{init}", n_init=1)',
@@ -339,16 +343,15 @@ def clusterings():
 def cost_of_starts():
     """How long eval.judge takes on one thread, and its starts of k-means, in words"""
     lines = []
-    for shape in CLUSTERED.values():
-        x, y = classes_around(*shape)
+    for x, y in CLUSTERED.values():
         start = time.perf_counter()
-        kmeans(x, shape[0], 0)
+        kmeans(x, len(set(y)), 0)
         one = time.perf_counter()
         nmi_by_start(x, y)
         five = time.perf_counter()
         judge({"test": (x, y)}, [1, 2, 4, 8])
         whole = time.perf_counter() - five
-        lines.append(f"{len(x):,} × {x.shape[1]}, k = {shape[0]}: one start {one - start:.2f} s, "
+        lines.append(f"{len(x):,} × {x.shape[1]}, k = {len(set(y))}: one start {one - start:.2f} s, "
                      f"five {five - one:.2f} s, all of eval.judge {whole:.2f} s")
     return "\n".join(lines)
 
@@ -466,16 +469,30 @@ def loss_table():
     return rows
 
 
+def own_points(path):
+    """{name: (x, labels)} of an .npz: as they are, and L2-normalized.  UserError: not one of
+    embeddings, or with a gallery, in which these libraries would have to be called otherwise"""
+    embedded = load_npz(path)
+    if "gallery" in embedded:
+        raise UserError(f"{path} has a gallery: --npz compares searches of a set in itself")
+    x, labels = embedded["test"]
+    name = Path(path).name
+    return {name: (x.numpy(), labels.numpy()),
+            f"{name}, L2-normalized": (F.normalize(x).numpy(), labels.numpy())}
+
+
 TABLES = {"search": searches, "losses": loss_table, "kmeans": clusterings}
 
 
-def main(args):
+def run(args):
     torch.set_num_threads(1)
+    points = [own_points(args.npz)] if args.npz else []
     for name in args.tables:
-        print(markdown(TABLES[name]()), end="\n\n", flush=True)
+        if not (points and name == "losses"):
+            print(markdown(TABLES[name](*points)), end="\n\n", flush=True)
     if args.markdown:
         return
-    if "kmeans" in args.tables:
+    if "kmeans" in args.tables and not points:
         print(cost_of_starts(), end="\n\n")
     missing = [package for module, package in NAMES.items() if not version(module)]
     if missing:
@@ -487,8 +504,9 @@ def parse_args(argv=None):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", nargs="+", choices=tuple(TABLES), default=list(TABLES))
     parser.add_argument("--markdown", action="store_true", help="the tables alone")
+    parser.add_argument("--npz", help="judge these embeddings in place of the small sets")
     return parser.parse_args(argv)
 
 
 if __name__ == "__main__":
-    main(parse_args())
+    main(run, parse_args)

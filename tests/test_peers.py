@@ -88,6 +88,23 @@ def test_the_page_has_what_a_library_gives(module, peers, monkeypatch):
         assert row[1:] in told
 
 
+def test_embeddings_of_ones_own(peers, monkeypatch, tmp_path, typed):
+    """As they are and L2-normalized: points on two rays, a class each, whose nearest is on the other
+    ray until lengths are gone.  A gallery is refused."""
+    monkeypatch.setattr(peers, "version", lambda module: None)
+    x = np.array([[1, 0], [0.9, 0.8], [10, 0], [9, 8]])
+    arrays = {"embeddings": x, "labels": ["a", "b", "a", "b"]}
+    np.savez(tmp_path / "e.npz", **arrays)
+    points = peers.own_points(tmp_path / "e.npz")
+    told = [(row[0], float(row[2])) for row in peers.searches(points)[1:]]
+    assert told == [("e.npz", 0), ("e.npz, L2-normalized", 100)]
+    name, _, nmi, *_ = peers.clusterings(points)[2]
+    assert name == "e.npz, L2-normalized, 4 × 2" and 0 <= float(nmi) <= 100
+    np.savez(tmp_path / "g.npz", **arrays, gallery=x, gallery_labels=arrays["labels"])
+    code, out, told = typed("benchmarks/peers.py", "--npz", tmp_path / "g.npz")
+    assert (code, out) == (2, "") and "g.npz has a gallery" in told and told.count("\n") == 1
+
+
 def test_scikit_learn_from_the_same_points_gives_the_same_nmi(peers):
     """The recipe below the page's table of k-means; from other points it gives another."""
     pytest.importorskip("sklearn")
