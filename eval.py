@@ -91,7 +91,7 @@ def kmeans(x, k, seed, rounds=1000):
 def nmi(assignments, labels):
     """Normalized mutual information 2 I(Ω; C) / (H(Ω) + H(C)), natural logarithms; 1 where both are
     a single group, as in scikit-learn 1.9.1.  assignments (n,), labels (n,) -> share in [0, 1]"""
-    a, b = np.asarray(assignments), np.asarray(labels)
+    a, b = _on_host(assignments), _on_host(labels)
     if a.shape != b.shape or a.ndim != 1 or not len(a):
         raise ValueError(f"assignments {a.shape} and labels {b.shape} must be two equal (n,)")
     h_a, h_b, h_joint = _entropy(a), _entropy(b), _entropy(np.stack([a, b]))
@@ -100,11 +100,16 @@ def nmi(assignments, labels):
     return float(np.clip(2 * (h_a + h_b - h_joint) / (h_a + h_b), 0, 1))
 
 
+def _on_host(values):
+    """A list, an array, or a tensor on any device -> an array"""
+    return np.asarray(values.cpu() if torch.is_tensor(values) else values)
+
+
 def nmi_by_start(x, labels, starts=5):
     """NMI of k-means, k the number of classes, from each of some random starts: seed 0's, which is
     the protocol's figure, and those of seeds 1, 2, ..., which show by how much it is chance.
     x (n, d), labels (n,) -> [share, ...]"""
-    k = len(np.unique(labels))
+    k = len(np.unique(_on_host(labels)))
     return [nmi(kmeans(x, k, seed), labels) for seed in range(starts)]
 
 
