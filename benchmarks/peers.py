@@ -471,11 +471,18 @@ def loss_table():
 
 def own_points(path):
     """{name: (x, labels)} of an .npz: as they are, and L2-normalized.  UserError: not one of
-    embeddings, or with a gallery, in which these libraries would have to be called otherwise"""
+    embeddings that can be judged, a single one, or with a gallery, for which these libraries would
+    have to be called otherwise"""
     embedded = load_npz(path)
     if "gallery" in embedded:
         raise UserError(f"{path} has a gallery: --npz compares searches of a set in itself")
     x, labels = embedded["test"]
+    try:
+        recall_at_k(x, labels, [1])
+    except ValueError as error:
+        raise UserError(f"{path}: {error}")
+    if len(x) < 2:
+        raise UserError(f"{path} has one embedding, which can find no other")
     name = Path(path).name
     return {name: (x.numpy(), labels.numpy()),
             f"{name}, L2-normalized": (F.normalize(x).numpy(), labels.numpy())}
@@ -488,8 +495,7 @@ def run(args):
     torch.set_num_threads(1)
     points = [own_points(args.npz)] if args.npz else []
     for name in args.tables:
-        if not (points and name == "losses"):
-            print(markdown(TABLES[name](*points)), end="\n\n", flush=True)
+        print(markdown(TABLES[name](*points)), end="\n\n", flush=True)
     if args.markdown:
         return
     if "kmeans" in args.tables and not points:
@@ -502,10 +508,15 @@ def run(args):
 def parse_args(argv=None):
     parser = argparse.ArgumentParser("benchmarks/peers.py", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", nargs="+", choices=tuple(TABLES), default=list(TABLES))
+    parser.add_argument("--tables", nargs="+", choices=tuple(TABLES))
     parser.add_argument("--markdown", action="store_true", help="the tables alone")
     parser.add_argument("--npz", help="judge these embeddings in place of the small sets")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.tables is None:
+        args.tables = ["search", "kmeans"] if args.npz else list(TABLES)
+    if args.npz and "losses" in args.tables:
+        parser.error("--npz has no table of losses: they are of a batch, not of a test set")
+    return args
 
 
 if __name__ == "__main__":

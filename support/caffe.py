@@ -35,7 +35,8 @@ def read_caffemodel(path):
                 values = read_blob(blob)
                 tensors[f"{name.replace('/', '_')}.{kind}"] = (
                     values.flatten() if kind == "bias" else values)
-    except (ValueError, IndexError, TypeError, RuntimeError):   # no fields, no text, another shape
+    except (ValueError, IndexError, TypeError, RuntimeError):
+        # no fields; no text; a number where bytes belong; a shape that the values do not have
         raise UserError(f"cannot read {path}: it is damaged, or no file in which Caffe saved "
                         "weights")
     return tensors
@@ -59,7 +60,7 @@ def read_blob(blob):
 
 def fields(message):
     """A message's fields -> (number, value): an int of a varint, else the bytes.  ValueError,
-    IndexError, TypeError: it is none."""
+    IndexError: it is none."""
     place = 0
     while place < len(message):
         key, place = varint(message, place)
@@ -67,9 +68,12 @@ def fields(message):
         if kind == VARINT:
             value, place = varint(message, place)
         else:
-            length = LENGTHS.get(kind)
             if kind == BYTES:
                 length, place = varint(message, place)
+            elif kind in LENGTHS:
+                length = LENGTHS[kind]
+            else:
+                raise ValueError("a kind that Caffe does not write")
             value, place = message[place:place + length], place + length
             if place > len(message):
                 raise ValueError("too short")
@@ -77,11 +81,14 @@ def fields(message):
 
 
 def varint(message, place):
-    """A number that begins at a place, seven bits per byte, the low ones first -> it, its end."""
+    """A number that begins at a place, seven bits per byte, the low ones first -> it, its end.
+    ValueError: it has more than ten bytes, 64 bits.  IndexError: the message ends in it."""
     number, shift = 0, 0
     while message[place] >= 128:
         number |= (message[place] - 128) << shift
         shift, place = shift + 7, place + 1
+        if shift == 70:
+            raise ValueError("a number without an end")
     return number | message[place] << shift, place + 1
 
 

@@ -90,7 +90,7 @@ def test_the_page_has_what_a_library_gives(module, peers, monkeypatch):
 
 def test_embeddings_of_ones_own(peers, monkeypatch, tmp_path, typed):
     """As they are and L2-normalized: points on two rays, a class each, whose nearest is on the other
-    ray until lengths are gone.  A gallery is refused."""
+    ray until lengths are gone.  What cannot be compared is refused in a line."""
     monkeypatch.setattr(peers, "version", lambda module: None)
     x = np.array([[1, 0], [0.9, 0.8], [10, 0], [9, 8]])
     arrays = {"embeddings": x, "labels": ["a", "b", "a", "b"]}
@@ -100,9 +100,14 @@ def test_embeddings_of_ones_own(peers, monkeypatch, tmp_path, typed):
     assert told == [("e.npz", 0), ("e.npz, L2-normalized", 100)]
     name, _, nmi, *_ = peers.clusterings(points)[2]
     assert name == "e.npz, L2-normalized, 4 × 2" and 0 <= float(nmi) <= 100
-    np.savez(tmp_path / "g.npz", **arrays, gallery=x, gallery_labels=arrays["labels"])
-    code, out, told = typed("benchmarks/peers.py", "--npz", tmp_path / "g.npz")
-    assert (code, out) == (2, "") and "g.npz has a gallery" in told and told.count("\n") == 1
+    for wrong, says in (
+            (arrays | {"gallery": x, "gallery_labels": arrays["labels"]}, "has a gallery"),
+            (arrays | {"embeddings": x * [[1], [1], [1], [np.nan]]}, "are not finite"),
+            ({"embeddings": x[:1], "labels": ["a"]}, "has one embedding")):
+        np.savez(tmp_path / "g.npz", **wrong)
+        code, out, told = typed("benchmarks/peers.py", "--npz", tmp_path / "g.npz")
+        assert (code, out, told.count("\n")) == (2, "", 1) and says in told
+    assert typed("benchmarks/peers.py", "--npz", "g.npz", "--tables", "losses")[0] == 2
 
 
 def test_scikit_learn_from_the_same_points_gives_the_same_nmi(peers):
