@@ -351,8 +351,8 @@ def cost_of_starts():
         five = time.perf_counter()
         judge({"test": (x, y)}, [1, 2, 4, 8])
         whole = time.perf_counter() - five
-        lines.append(f"{len(x):,} × {x.shape[1]}, k = {len(set(y))}: one start {one - start:.2f} s, "
-                     f"five {five - one:.2f} s, all of eval.judge {whole:.2f} s")
+        lines.append(f"{len(x):,} × {x.shape[1]}, k = {len(set(y))}: one start "
+                     f"{one - start:.2f} s, five {five - one:.2f} s, all of eval.judge {whole:.2f} s")
     return "\n".join(lines)
 
 

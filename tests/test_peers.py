@@ -89,8 +89,8 @@ def test_the_page_has_what_a_library_gives(module, peers, monkeypatch):
 
 
 def test_embeddings_of_ones_own(peers, monkeypatch, tmp_path, typed):
-    """As they are and L2-normalized: points on two rays, a class each, whose nearest is on the other
-    ray until lengths are gone.  What cannot be compared is refused in a line."""
+    """As they are and L2-normalized: points on two rays, a class each, whose nearest is on the
+    other ray until lengths are gone.  What cannot be compared is refused in a line."""
     monkeypatch.setattr(peers, "version", lambda module: None)
     x = np.array([[1, 0], [0.9, 0.8], [10, 0], [9, 8]])
     arrays = {"embeddings": x, "labels": ["a", "b", "a", "b"]}
