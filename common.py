@@ -24,7 +24,7 @@ from support.command_line import Parser, cores, main, number, plain, refuse_idle
 from support.datasets import Data, Split, iterations_for, load_dataset, need_pairs, split_of
 from support.files import NonFiniteLoss, UserError, reason
 from support.glyphs import SMALL_TRANSFORMS
-from support.images import ByPillow, on_tensors, read_ahead
+from support.images import LanczosByPillow, on_tensors, read_ahead
 from support.ranks import float32_products
 from support.runs import Run, read_checkpoint
 

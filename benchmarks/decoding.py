@@ -24,7 +24,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 import jrd
 import mdr
 from support.command_line import Parser
-from support.images import ByPillow
+from support.images import LanczosByPillow
 from support.photos import decode
 
 ROUNDS = 9
@@ -98,7 +98,7 @@ def main():
         "decoded alone": measure(small, by_us(nothing), by_pillow(nothing)),
         "... a WebP": measure(webp, by_us(nothing), by_pillow(nothing)),
         "... a PNG, by Pillow": measure(png, by_us(nothing), by_pillow(nothing)),
-        "training crop of mdr.py from its cache": measure(resized, crop, ByPillow(crop))}
+        "training crop of mdr.py from its cache": measure(resized, crop, LanczosByPillow(crop))}
     rows, missed = [["image of 500 × 375", "ours, ms", "Pillow, ms", "ratio", "goal"]], False
     for name, (ours, pillow) in measured.items():
         goal = GOALS.get(name)

@@ -9,15 +9,19 @@ import PIL.Image
 import torch
 import torchvision
 from torchvision.transforms.v2 import InterpolationMode
-from torchvision.transforms.v2.functional import pil_to_tensor, resize, to_pil_image
+from torchvision.transforms.v2.functional import (crop, pil_to_tensor, resize,
+                                                       to_pil_image)
 from tqdm import tqdm
 
 from support.command_line import cores
 from support.files import UserError, atomic, digest, lock
 
 
-class ByPillow(torch.nn.Module):
-    """A transform whose pixels Pillow computes.  uint8 (..., 3, h, w) -> uint8 (..., 3, h', w')"""
+class LanczosByPillow(torch.nn.Module):
+    """v2.Resize or v2.RandomResizedCrop with Pillow's Lanczos, on every version of Pillow the same:
+    first across, then down.  Pillow 13 begins with the height where that shrinks more, which moves
+    pixels (findings/pillow_order.sh).  uint8 (..., 3, h, w) -> uint8 (..., 3, h', w')
+    """
 
     def __init__(self, transform):
         super().__init__()
@@ -26,16 +30,21 @@ class ByPillow(torch.nn.Module):
     def forward(self, image):
         if image.dim() > 3:                                 # those of glyphs are one tensor
             return torch.stack([self(one) for one in image])
-        return pil_to_tensor(self.transform(to_pil_image(image)))
+        place = self.transform.make_params([image])         # of a crop; else empty
+        part = to_pil_image(crop(image, **place) if place else image)
+        height, width = self.transform.size
+        for size in (width, part.height), (width, height):
+            part = part.resize(size, PIL.Image.Resampling.LANCZOS)
+        return pil_to_tensor(part)
 
 
 def on_tensors(transform):
-    """A transform that resizes with Lanczos -> itself, or ByPillow where torchvision has no Lanczos
-    on tensors (before 0.27).  The two differ by at most 2 of 255 in a pixel."""
+    """A v2.RandomResizedCrop with Lanczos -> itself, or LanczosByPillow where torchvision has no
+    Lanczos on tensors (before 0.27).  The two differ by at most 2 of 255 in a pixel."""
     try:
         resize(torch.zeros(3, 4, 4, dtype=torch.uint8), [2, 2], InterpolationMode.LANCZOS)
     except (NotImplementedError, ValueError):
-        return ByPillow(transform)
+        return LanczosByPillow(transform)
     return transform
 
 

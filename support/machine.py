@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import PIL
 import torch
 import torchvision
 
@@ -15,7 +16,8 @@ from support.files import ROOT
 
 def versions():
     return {"python": platform.python_version(), "torch": str(torch.__version__),
-            "torchvision": torchvision.__version__, "numpy": np.__version__}
+            "torchvision": torchvision.__version__, "numpy": np.__version__,
+            "pillow": PIL.__version__}
 
 
 @functools.cache

@@ -202,7 +202,8 @@ def test_what_a_training_says_and_leaves(tmp_path, typed, monkeypatch):
     assert len(table) == 3 and len({*map(len, table)}) == 1, "the rows are aligned"
     assert sorted(p.name for p in folder.glob("[!.]*")) == ["config.json", "last.pt", "log.jsonl",
                                                             "result.json"]
-    assert {*left_in(folder)[2]["versions"]} == {"python", "torch", "torchvision", "numpy"}
+    assert {*left_in(folder)[2]["versions"]} == {
+        "python", "torch", "torchvision", "numpy", "pillow"}
     want = re.search(r"^last epoch \(2\) +(.*)", told, re.M)[1].split()
     _, told, _ = typed("eval.py", folder / "last.pt", "--export", tmp_path / "e.npz")
     assert re.search(r"^test +(.*)", told, re.M)[1].split() == want
