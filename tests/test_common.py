@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import sys
 from http.client import IncompleteRead
 from pathlib import Path
 from unittest.mock import Mock
@@ -214,6 +215,24 @@ def test_own_weights_of_any_wrapping_and_age(name, wrapped, tmp_path, capsys):
     assert common.load_weights(network, name, file) == files.sha256(file)
     assert "not a published file" in capsys.readouterr().out
     torch.testing.assert_close(network.state_dict(), want, rtol=0, atol=0)
+
+
+def test_weights_from_a_hub_without_the_package_for_them(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    file = tmp_path / "hub.safetensors"
+    file.write_bytes(b"\x08" + bytes(7) + b"{}      ")
+    with pytest.raises(common.UserError, match=r"\.safetensors: is its package installed\?"):
+        common.load_weights(glyphs.SmallNet(), "small", file)
+
+
+def test_weights_from_a_hub(tmp_path):
+    """... are read by torch.load, seen with torch 2.14.1 and safetensors 0.8.0."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    file = tmp_path / "hub.safetensors"
+    safetensors.save_file(side_by_side("net."), file)
+    network = glyphs.SmallNet()
+    common.load_weights(network, "small", file)
+    assert all((value == 0).all() for value in network.state_dict().values())
 
 
 def side_by_side(*prefixes):
