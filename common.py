@@ -132,13 +132,13 @@ def load(checkpoint, Network, device="auto"):
     """
     saved = read_checkpoint(checkpoint)
     cfg = argparse.Namespace(images=None, commit=None)  # which old checkpoints lack
-    vars(cfg).update(saved["config"])
-    cfg.device, cfg.classes = device, saved.get("classes")
-    settle(cfg)
     try:
+        vars(cfg).update(saved["config"])
+        cfg.device, cfg.classes = device, saved.get("classes")
+        settle(cfg)
         network = Network(cfg, cfg.splits["train"][1])
         network.load_state_dict(saved["network"])
-    except (AttributeError, KeyError, RuntimeError) as error:
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"{checkpoint} does not fit this {Network.__module__}.py (it is a run of "
                         f"{saved['paper']}.py at commit {cfg.commit}): {reason(error)}")
     return to_device(network, cfg).eval(), cfg

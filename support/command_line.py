@@ -266,7 +266,9 @@ def device(cfg):
     if re.fullmatch("(cpu|cuda)(:[0-9]+)?", name):      # torch warns at others, fails in many ways
         with contextlib.suppress(RuntimeError, AssertionError):         # not here
             return torch.empty(0, device=name).device
-    raise UserError(f"--device {name} is not here or not supported: use --device cpu")
+    here = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    raise UserError(f"--device {name} is not here or not supported: use --device "
+                    f"{' or '.join(here)}")
 
 
 def settle(cfg):

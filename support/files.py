@@ -114,6 +114,8 @@ def load_torch(path):
     """torch.load of tensors and plain values, never of code.  UserError if the file is no such."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except IsADirectoryError:
+        raise UserError(f"cannot read {path}: it is a folder; a last.pt in it is meant?")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}")
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file

@@ -68,7 +68,8 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --epochs 1 --out {tmp}/file": "Not a directory: '{tmp}/file/jrd",
     "eval.py {tmp}/none.pt": "cannot read {tmp}/none.pt: No such file",
     "eval.py last.pt --query a.png --to sheet.txt": "must end in .png or .jpg",
-    "eval.py {tmp}/singles": "cannot read {tmp}/singles: Is a directory",
+    "eval.py {tmp}/singles": "{tmp}/singles: it is a folder; a last.pt in it is meant?",
+    "eval.py {tmp}/list.pt": "{tmp}/list.pt does not fit this jrd.py (it is a run of jrd.py",
     "eval.py {tmp}/other.pt": "is not a checkpoint of jrd, mdr, dml_da",
     "eval.py {tmp}/one.NPY": "{tmp}/one.NPY: one array, without labels: np.savez(\"e.npz\", ",
     "eval.py {tmp}/pickled.npz": "{tmp}/pickled.npz: labels are Python objects",
@@ -93,6 +94,7 @@ def material(tmp_path_factory):
         make_folder(tmp / "apart" / part, sizes)
     (tmp / "file").write_text("in the way")
     torch.save({"config": {}, "network": {}}, tmp / "other.pt")
+    torch.save({"paper": "jrd", "config": [1]}, tmp / "list.pt")
     x = np.zeros((4, 2), np.float32)
     with open(tmp / "one.NPY", "wb") as file:
         np.save(file, x)

@@ -112,6 +112,12 @@ def test_a_device_is_a_cpu_or_cudas(recwarn):
     assert not recwarn.list, "torch warned"
 
 
+def test_devices_that_are_here_are_told_where_another_is_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(common.UserError, match="cuda:0,1 .* use --device cpu or cuda:0 or cuda:1$"):
+        common.settle(argparse.Namespace(device="cuda:0,1", precision="fp32"))
+
+
 @each_script
 def test_a_run_multiplies_in_float32_and_leaves_a_notebook_its_choice(script, train, monkeypatch):
     objective, seen = script.objective, set()
