@@ -21,6 +21,7 @@ from report.experiments import SCRIPTS, cells  # noqa: E402
 from report.records import finished, in_paper_units, pivot  # noqa: E402
 from report.tables import markdown, spread  # noqa: E402
 from support import command_line  # noqa: E402
+from support.files import UserError  # noqa: E402
 from support.identity import differences  # noqa: E402
 
 load_dataset = common.load_dataset          # of all classes; run puts held_out in its place
@@ -132,6 +133,8 @@ def table(dataset, folder):
     baselines together, the rule's choice in bold."""
     runs = pivot(finished_runs(dataset, folder))
     rates = rates_in(runs)
+    if not rates:
+        raise UserError(f"no finished run of the search on {dataset} under {folder}")
     rows = [["R@1 held out / trained / MAP@R held out / best after"] + [f"{lr:g}" for lr in rates]]
     for name, *_ in SETTINGS[dataset]:
         row = [name]

@@ -282,11 +282,15 @@ def settle(cfg):
     here = device(cfg)
     cfg.device = str(here)
     if cfg.precision == "auto":
-        fast = torch.cpu._is_avx512_bf16_supported()
-        if here.type == "cuda":
-            fast = torch.cuda.is_bf16_supported(including_emulation=False)
-        cfg.precision = "bf16" if fast else "fp32"
+        cfg.precision = "bf16" if multiplies_bfloat16(here.type) else "fp32"
     return here
+
+
+def multiplies_bfloat16(kind):
+    """Whether the hardware does, a "cuda" or a "cpu"; else torch emulates it."""
+    if kind == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported()
 
 
 def cores():

@@ -81,9 +81,10 @@ def differences(old, new):
 def _with_splits(config):
     """A config that has the digest of each split's images beside the others."""
     splits = {}
-    for split, value in (config.get("images") or {}).items():
-        if isinstance(value, str):                      # old runs have digests of classes
-            splits[f"images of {split}"] = value
+    if isinstance(config.get("images"), dict):
+        for split, value in config["images"].items():
+            if isinstance(value, str):                  # old runs have digests of classes
+                splits[f"images of {split}"] = value
     return config | splits
 
 
@@ -107,12 +108,12 @@ def of_other_length(folder, config):
     for path in sorted(folder.parent.glob(f"*-s{config['seed']}/config.json")):
         try:
             old = read_json(path)
-        except (OSError, UserError):                    # of a damaged one nothing is known
-            continue
-        if old.get("paper") == config["paper"] and dataset_name(old["dataset"]) == name:
-            differ = differences(old, config).keys() - {"code"}
-            if differ and differ <= LENGTH:
-                found.append((old["epochs"], path.parent))
+            if old.get("paper") == config["paper"] and dataset_name(old["dataset"]) == name:
+                differ = differences(old, config).keys() - {"code"}
+                if differ and differ <= LENGTH:
+                    found.append((int(old["epochs"]), path.parent))
+        except (OSError, UserError, KeyError, TypeError, ValueError):
+            continue                                    # of a damaged one nothing is known
     return max(found, default=None)
 
 

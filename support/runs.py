@@ -8,6 +8,7 @@ import torch
 from tqdm import tqdm
 
 from support import machine
+from support.command_line import multiplies_bfloat16
 from support.files import (NonFiniteLoss, UserError, atomic, load_torch, lock, reason, save_torch,
                            write_json)
 from support.identity import (PAPERS, code_of, dataset_name, of_other_length, read_json, run_folder,
@@ -64,6 +65,8 @@ class Run:
         print(f"backbone {cfg.backbone}, weights {sha[:12]} · {cfg.epochs} epochs, {steps} "
               f"batches per epoch, batch {cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
         print(f"into {self.folder}, named by what differs from the preset")
+        if cfg.precision == "bf16" and not multiplies_bfloat16(cfg.device.partition(":")[0]):
+            print("note: this processor has no bfloat16: --precision fp32 is several times faster")
         if cfg.epochs * steps < 100:
             raised = "--iterations" if hasattr(cfg, "iterations") else "a smaller --batch"
             print(f"note: few steps to learn from, {cfg.epochs * steps} in all ({steps} per "

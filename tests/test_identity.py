@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -186,10 +187,10 @@ def test_another_length_is_another_run_and_says_where_the_first_lies(train, phot
     for flags in ("--seed 1", "--alpha 0", "--name other"):
         assert not note("--epochs", "2", *flags.split())[1]
     assert not note("--epochs", "2", dataset=photos)[1] and not note("--again")[1]
-    mine, broken = first.with_name("mine-s0"), first.with_name("broken-s0")
-    for folder, text in ((mine, '{"epochs": 9}'), (broken, "{")):
-        folder.mkdir()
-        (folder / "config.json").write_text(text)
+    for text in ('{"epochs": 9}', "{", '{"paper": "jrd", "dataset": null}',
+                 '{"paper": "jrd", "dataset": "glyphs", "images": 3, "epochs": null}'):
+        broken = Path(tempfile.mkdtemp("-s0", dir=first.parent))
+        (broken / "config.json").write_text(text)
     assert note("--epochs", "2")[1] == [f"3 epochs is {third}"]
     one, told = note("--iterations", "1", script=mdr)
     assert not told and note("--iterations", "2", script=mdr)[1] == [f"1 epochs is {one}"]

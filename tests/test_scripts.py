@@ -2,6 +2,7 @@
 transforms are the papers', and the figures of a run are what their names say."""
 import math
 import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from unittest.mock import Mock
 
@@ -401,6 +402,21 @@ def test_the_header_says_how_many_steps_and_whether_they_are_few(script, flags, 
     state = torch.load(folder / "last.pt", weights_only=True)
     if script is mdr:
         assert state["network"]["mdr.updates"] == steps * len(state["history"])
+
+
+@pytest.mark.parametrize("precision, here", [("bf16", False), ("bf16", True), ("auto", False)])
+def test_bfloat16_that_torch_emulates_is_said_to_be_slow(precision, here, train, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: here)
+    _, told = train(jrd, "--precision", precision)
+    assert ("note: this processor has no bfloat16: --precision fp32 is several times faster\n"
+            in told) == (precision == "bf16" and not here)
+
+
+def test_a_training_may_run_in_a_thread(train):
+    """... of a notebook or of a program with windows."""
+    with ThreadPoolExecutor(1) as pool:
+        folder, _ = pool.submit(train, jrd).result()
+    assert (folder / "result.json").exists()
 
 
 @each_script

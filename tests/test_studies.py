@@ -22,6 +22,7 @@ from report.records import finished, pivot
 from studies import composed, decided, level_ramp, omniglot, rate_search, reg_weight
 from studies.jrs_bandwidths import KS, penalty
 from support import glyphs
+from support.files import UserError
 from test_report import out, pretend  # noqa: F401
 
 
@@ -53,6 +54,11 @@ def test_the_rule():
                         ({1e-4: [50, 50.5], 3e-4: [49, 50]}, 1e-4),                 # 50.25 ± 0.35
                         ({1e-4: [50, 52], 3e-4: [55]}, None), ({}, None)):
         assert rate_search.choice(means) == rate
+
+
+def test_a_search_without_its_runs_is_one_line():
+    with pytest.raises(UserError, match="no finished run of the search on cub128 under .*glyphs"):
+        rate_search.table("cub128", ROOT / "results" / "glyphs" / "search.tar.xz")
 
 
 def test_the_presets_of_glyphs_are_the_choice_of_the_committed_runs(capsys):
