@@ -85,7 +85,8 @@ def of_list(args, folder):
             raise UserError(f"--weights {args.weights}: no such file")
         sys.exit(experiments.plan(rows))
     else:
-        words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table]
+        words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table,
+                 args.backbone, args.precision, args.weights and Path(args.weights).stem]
         beside = runs.parent if archived else runs
         report(args, rows, Path(args.out or beside / "-".join(filter(None, words))))
 
@@ -96,7 +97,9 @@ def report(args, rows, out):
     if stale:
         print(f"{stale} folders hold other runs: see --plan", file=sys.stderr)
     if not any(run.result for run in runs):
-        raise UserError("no run of the list is finished; bash run_all.sh trains them")
+        more = "the other runs' code is at the commits in their config.json" if stale else \
+            "bash run_all.sh trains them"
+        raise UserError(f"no run of the list is finished; {more}")
     out.mkdir(parents=True, exist_ok=True)
     if args.quick:
         return write_quick(rows, out, args.seeds)

@@ -353,7 +353,8 @@ def plan(rows):
     if stale:
         lines.append(f"  Stale runs are not listed below; {stale[0].folder} holds a run "
                      f"{stale[0].why_other}.  Delete stale folders to train them anew, or give "
-                     "--runs another folder.")
+                     "--runs another folder.  python -m report without a list shows them as they "
+                     "are, and a checkout of that commit reports them.")
     print(*lines, *missing.values(), sep="\n", file=sys.stderr)
     for run in runs:
         if run.state in ("begun", "to do") and run.cfg.dataset not in missing:

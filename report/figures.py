@@ -41,6 +41,10 @@ VARIED = {("jrd", "α"): "α, the weight of the regularizer",
           ("dml_da", "λ"): "λ, the weight of the regularizer (Eq. 9)"}
 
 # ---------------------------------------------------------------------------- a picture
+class NothingToDraw(UserError):
+    """No run has what a picture shows."""
+
+
 def needed(module):
     """Import what only figures and pages need.  UserError if a package is missing or broken."""
     os.environ["MPLBACKEND"] = "agg"        # pyplot's, unused here: a notebook's may not import
@@ -92,7 +96,7 @@ def draw_curves(path, points, title, bars=False, found=None, sharey=False):
         numbers.setdefault(series, len(numbers))
         seeds.setdefault((panel, series), set()).add(seed)
     if not curves:
-        raise UserError("nothing to draw: not every value has run, or no epoch")
+        raise NothingToDraw("nothing to draw: not every value has run, or no epoch")
     spread, shown = mean_and_half, "bands: 95% intervals, from three seeds on"
     if bars:
         spread, shown = mean_and_std, "bars: standard deviations"
@@ -153,13 +157,19 @@ def by_seeds(seeds):
 
 
 def redraw(path, draw, *args):
-    """Draw a picture anew -> whether it can be drawn; a line says so, or why it cannot."""
-    path.unlink(missing_ok=True)
+    """Draw a picture anew -> whether there is one; a line says so, or why not.  One that was drawn
+    before stays if what draws is missing, a package or a checkpoint, but not if there is nothing to
+    draw any more."""
     try:
         draw(path, *args)
-    except UserError as error:
+    except NothingToDraw as error:
+        path.unlink(missing_ok=True)
         print(f"skipped {path.name}: {error}", file=sys.stderr)
         return False
+    except UserError as error:
+        there = path.exists()
+        print(f"{'kept as it was' if there else 'skipped'} {path.name}: {error}", file=sys.stderr)
+        return there
     print(f"wrote {path}")
     return True
 

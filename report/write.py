@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from report import figures, tables
 from report.experiments import EXPERIMENTS, NAMES, NOTES, all_runs
-from support.files import atomic
+from support.files import UserError, atomic, listed
 
 NOT_THE_PAPERS = """\
 > **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
@@ -37,8 +37,23 @@ intervals over seeds, if there are three or more; in sweeps (of the seeds that a
 and by level mean ± standard deviation."""
 
 
+def refuse_a_part(rows, folder):
+    """UserError: the report in a folder has all tables of these rows, and more."""
+    there, now = set(), {(row.dataset, row.paper, row.table) for row in rows}
+    if (folder / "tables.csv").exists():
+        with open(folder / "tables.csv", encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                there.add(tuple(map(row.get, ("dataset", "paper", "table"))))
+    lost = [" ".join(map(str, table)) for table in sorted(there - now, key=str)]
+    if lost and now < there:
+        raise UserError(f"{folder}/report.md is on more than this report ({listed(lost)}): name "
+                        "another folder with --out, or delete it")
+
+
 def write_report(rows, dataset, folder):
-    """Write report.md, tables.csv and the figures -> the Markdown"""
+    """Write report.md, tables.csv and the figures -> the Markdown.  UserError: the folder has a
+    report on more."""
+    refuse_a_part(rows, folder)
     texts, csv_rows = [f"# Report on {NAMES[dataset]}"], []
     if dataset == "cub128":
         texts.append(NOT_THE_PAPERS)

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -263,6 +264,10 @@ def device(cfg):
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+        hidden = "CUDA_VISIBLE_DEVICES" in os.environ
+        if name == "cpu" and shutil.which("nvidia-smi") and not hidden:
+            print(f"note: nvidia-smi is here, but torch {torch.__version__} finds no GPU; "
+                  "nvidia-smi says of which CUDA the driver is")
     if re.fullmatch("(cpu|cuda)(:[0-9]+)?", name):      # torch warns at others, fails in many ways
         with contextlib.suppress(RuntimeError, AssertionError):         # not here
             return torch.empty(0, device=name).device

@@ -1,6 +1,7 @@
 """Images from files, uint8 RGB (3, h, w): one by one, in batches, from the cache."""
 import contextlib
 import glob
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -76,12 +77,17 @@ class ImageFiles:
 
 def read_ahead(images, size, threads):
     """Tensors of up to `size` of the images in order, without those that are None.  Threads decode
-    a batch ahead: unlike processes, they may start anywhere."""
-    batch = []
+    a batch ahead: unlike processes, they may start anywhere.  UserError: images of two sizes."""
+    batch, shapes = [], set()
     with ThreadPoolExecutor(threads or 1) as pool:
         for start in range(0, len(images) + size, size):          # one more, which has none
             coming = pool.map(images.__getitem__, range(len(images))[start:start + size])
             tensors = [tensor for tensor in batch if tensor is not None]
+            shapes.update(tuple(tensor.shape[1:]) for tensor in tensors)
+            if len(shapes) > 1:
+                (h, w), (other_h, other_w) = sorted(shapes)[:2]
+                raise UserError(f"images of {h} × {w} and of {other_h} × {other_w} cannot lie in "
+                                "one batch or cache: resize them all to (height, width)")
             if tensors:
                 yield torch.stack(tensors)
             batch = coming
@@ -122,7 +128,7 @@ def cache_images(files, place, sources):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _remove_leftovers(path.parent)
-            with lock(path.with_name(f"{name}.lock")):      # one builds, others wait
+            with _turn(path.with_name(f"{name}.lock")):     # one builds, others wait
                 if not path.exists():
                     _build_cache(files, path)
                     for old in {*path.parent.glob(f"{glob.escape(name)}-*.npy")} - {path}:
@@ -130,6 +136,15 @@ def cache_images(files, place, sources):
         return CachedImages(path)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"cannot use the cache {path}: {error}; delete it, or use --no-cache")
+
+
+def _turn(path):
+    """A cache's lock; who waits for it says so, because a build takes minutes."""
+    try:
+        return lock(path, timeout=0)
+    except UserError:
+        print(f"waiting for another process that builds {path.stem}", flush=True)
+        return lock(path)
 
 
 def _remove_leftovers(folder):
@@ -150,6 +165,10 @@ def _remove_leftovers(folder):
 def _build_cache(files, path):
     n, (_, height, width) = len(files), files[0].shape
     print(f"building the cache {path}: {n:,} images", flush=True)
+    needed, free = n * height * width * 3, shutil.disk_usage(path.parent).free
+    if needed > free:
+        raise UserError(f"the cache {path} needs {needed / 1e9:.1f} GB, but {free / 1e9:.1f} are "
+                        "free: use --no-cache, or another --data-root")
     with atomic(path, "wb") as file:
         np.lib.format.write_array_header_1_0(
             file, {"descr": "|u1", "fortran_order": False, "shape": (n, height, width, 3)})

@@ -37,6 +37,7 @@ BY_TORCHVISION = ("JPEG", "MPO", "WEBP")
 ORIENTATION = 0x0112                                    # a tag of EXIF
 LONGEST = 100           # times the shorter side: jrd.py resizes that, whatever becomes of the other
 IMAGES = (*IMG_EXTENSIONS, ".jpe", ".jfif", ".gif", ".jp2", ".avif")    # names of photos end so
+UNCOMPRESSED = (".bmp", ".ppm", ".pgm", ".tif", ".tiff")
 LITTER = {  # of Macs, network disks and Windows, beside names that begin with a dot
     "__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "lost+found",
     "$recycle.bin", "recycler", "system volume information", "thumbs.db", "desktop.ini"}
@@ -241,9 +242,13 @@ class Folder:
             splits["train"], splits["test"] = divided(beside, half)
         counts = counts_of(splits)
         if counts["train"][1] < 2 or not all(splits.values()):
+            parts = " and ".join(part for part in self.parts if part)
+            if parts and beside:
+                parts = f"  What is called {parts} is taken for a part, not for a class."
             raise UserError(f"{self.path} has too few sub-folders with images, one per class "
                             f"(images, classes: {counts}): it needs four, of which half train, or "
-                            f"train/ with two and test/.  {self.deeper}".rstrip())
+                            "train/ with two and test/."
+                            f"{parts if beside else ''}  {self.deeper}".rstrip())
         sizes = collections.Counter(splits["test"].values())
         lone = [kind for kind, size in sizes.items() if size < 2]
         if lone and "gallery" not in splits:
@@ -307,6 +312,10 @@ class Folder:
         if lost:
             print(f"note: {len(lost)} folders have no image that can be read here, but "
                   f"{listed(lost)}: if these are classes, save their photos as JPEG or PNG")
+        kinds = sorted({*self.parts[""].values()} if len(self.parts) == 1 else [])
+        kinds = [kind for kind in kinds if kind.lower() in PARTS]
+        if kinds:
+            print(f"note: {listed(kinds)} in {self.path}: taken for a class of that name")
         if self.deeper:
             print(f"note: {self.deeper}")
 
@@ -334,9 +343,11 @@ def divided(rows, n):
 
 # ---------------------------------------------------------------------------- what a photo is
 def fingerprint(path):
-    """What tells a photo from another: its size, a hash of its first 16 KiB.  A copy has both."""
+    """What tells a photo from another: its size, and a hash of its first 16 KiB or, if its format
+    need not compress, so that an edit may change pixels alone, of all.  A copy has both."""
+    whole = str(path).lower().endswith(UNCOMPRESSED)
     with open(path, "rb") as file:
-        start = hashlib.sha256(file.read(1 << 14)).hexdigest()
+        start = hashlib.sha256(file.read(-1 if whole else 1 << 14)).hexdigest()
         return f"{file.seek(0, os.SEEK_END)} {start}"
 
 

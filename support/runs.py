@@ -45,12 +45,15 @@ class Run:
             "paper": paper, **vars(cfg), "weights_sha256": weights, "splits": data.counts(),
             "images": data.identity, "code": code_of(paper), "versions": machine.versions(),
             "commit": machine.commit(), "processor": machine.processor(cfg.device)}
-        if not cfg.again:
-            why = why_other(self.folder, self.config)
-            if why:
-                raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run "
-                                "beside it, --again in its place")
+        self._refuse_other()
         self._print_header(data, steps)
+
+    def _refuse_other(self):
+        """UserError: the folder holds another run, which --again is not asked to replace."""
+        why = why_other(self.folder, self.config)
+        if why and not self.cfg.again:
+            raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run beside "
+                            "it, --again in its place")
 
     def _print_header(self, data, steps):
         """What is trained on what, with which settings and into which folder; notes on what a
@@ -83,6 +86,11 @@ class Run:
     def __enter__(self):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = lock(self.folder / ".lock", LOCK_WAIT)
+        try:
+            self._refuse_other()                        # who began since, and ended
+        except UserError:
+            self.lock.__exit__(None, None, None)
+            raise
         for part in self.folder.glob(".*.part"):        # what a killed process was writing
             part.unlink(missing_ok=True)
         if self.cfg.again:

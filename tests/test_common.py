@@ -15,7 +15,7 @@ import torch
 import common
 import jrd
 from conftest import each_script, make_folder
-from support import backbones, files, glyphs, identity, runs
+from support import backbones, command_line, files, glyphs, identity, runs
 
 
 @pytest.mark.parametrize("part, classes, images, mean", [
@@ -351,6 +351,35 @@ def test_what_a_killed_process_was_writing_goes_when_the_run_continues(train):
         (folder / name).touch()
     train(jrd)
     assert {".last.pt.0f.part", "thesis.part"} & {*os.listdir(folder)} == {"thesis.part"}
+
+
+def test_a_run_that_was_made_while_this_one_waited_is_not_taken_over(few_glyphs, tmp_path):
+    """Both found no folder when they began; the second has other weights."""
+    cfg = jrd.parse_args(["--out", str(tmp_path)])
+    data = common.load_dataset("glyphs")
+    first, second = (runs.Run("jrd", cfg, data, weights, 1) for weights in ("a" * 64, "b" * 64))
+    with first:
+        pass
+    with pytest.raises(common.UserError, match="holds a run with other weights_sha256"):
+        with second:
+            pass
+    with first:                                         # nobody holds its lock
+        pass
+
+
+def test_a_gpu_that_torch_does_not_find_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    cfg = argparse.Namespace(device="auto", precision="fp32")
+    for there, hidden in ((None, None), ("/usr/bin/nvidia-smi", ""), ("/usr/bin/nvidia-smi", None)):
+        monkeypatch.setattr(command_line.shutil, "which", lambda name: there)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if hidden is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        cfg.device = "auto"
+        common.settle(cfg)
+        told = capsys.readouterr().out
+        assert (told == "") == (there is None or hidden is not None)
+    assert told.startswith("note: nvidia-smi is here, but torch ") and told.count("\n") == 1
 
 
 def test_two_trainings_in_one_folder_are_refused(train, monkeypatch):

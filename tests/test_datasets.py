@@ -10,6 +10,7 @@ import tarfile
 import time
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -328,7 +329,48 @@ def test_several_at_once_build_one_cache(locks, files, tmp_path, monkeypatch, ca
         child.join()
         assert child.exitcode == 0
     assert_same([*cached(files(), tmp_path)], want)
-    assert not locks or capfd.readouterr().out.count("building the cache") == 1
+    told = capfd.readouterr().out
+    assert not locks or told.count("building the cache") == 1
+    assert locks == ("waiting for another process that builds " in told)
+
+
+def test_a_list_that_ends_its_reader_is_one_line(mini, tmp_path, monkeypatch):
+    """... as SciPy's is by some damaged .mat: the reader is a process of its own."""
+    name, _ = mini("cars")
+    common.load_dataset(name, tmp_path)
+    read = Mock(return_value=Mock(returncode=-11))
+    monkeypatch.setattr(layouts.subprocess, "run", read)
+    with pytest.raises(common.UserError, match=r"cars_annos.mat is damaged\), a half-extracted"):
+        common.load_dataset(name, tmp_path)
+
+
+def test_a_cache_that_has_no_room_or_no_one_size_is_one_line(files, tmp_path, monkeypatch):
+    free = Mock(return_value=Mock(free=100))
+    monkeypatch.setattr(images.shutil, "disk_usage", free)
+    with pytest.raises(common.UserError, match="needs 0.0 GB, but 0.0 are free: use --no-cache"):
+        cached(files(), tmp_path)
+    monkeypatch.undo()
+    folder = make_folder(tmp_path / "photos", [2, 2, 2, 2])
+    Image.new("RGB", (30, 50)).save(folder / "class01" / "0.png")
+    keeps_aspect = v2.Resize(11)
+    for cache in (True, False):
+        with pytest.raises(common.UserError, match="11 × 11 and of 18 × 11 cannot lie in one"):
+            data = common.load_dataset(str(folder), tmp_path, train=keeps_aspect, cache=cache)
+            common.embed(lambda x: x.float().mean((1, 2, 3))[:, None], data.train.images,
+                         common.argparse.Namespace(device="cpu", workers=0))
+
+
+def test_an_edit_of_pixels_alone_is_another_photo(tmp_path):
+    """... in formats that need not compress, wherever in the file it is."""
+    folder = make_folder(tmp_path / "photos", [2, 2, 2, 2])
+    for suffix in ("bmp", "tif", "ppm"):
+        path = folder / "class00" / f"a.{suffix}"
+        pixels = np.zeros((120, 120, 3), np.uint8)
+        Image.fromarray(pixels).save(path)
+        before = common.load_dataset(str(folder), tmp_path).identity["train"]
+        pixels[60, 60] = 255
+        Image.fromarray(pixels).save(path)
+        assert before != common.load_dataset(str(folder), tmp_path).identity["train"], suffix
 
 
 def test_what_killed_builds_left_is_removed(files, tmp_path, monkeypatch):

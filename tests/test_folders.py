@@ -57,6 +57,7 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkey
      "'train': .2, 1., 'test': .4, 2.}.: it needs four, of which half train, .* and test/.$"),
     ({"train": [2], "test": [2, 2, 2]}, "'train': .2, 1., 'test': .6, 3."),
     ({"train": [2, 2], "test": []}, "'train': .4, 2., 'test': .0, 0."),
+    ({".": [2, 2, 2, 2], "val": [2, 2]}, "called val is taken for a part, not for a class.$"),
     ({"train": [2, 2], "test": [2, 1, 1]},
      "photos: 2 test classes have one image, class01, class02: each needs two, or")])
 def test_split_folders_by_other_names_or_not_whole(parts, message, tmp_path):
@@ -163,6 +164,16 @@ def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
         "test/class01/a.eps, test/class01/a.fits, test/class01/clip.mpg and 2 more\n") == 2
     assert f"note: left out of {folder / 'test'}: 6 files: class01/IMG_1.HEIC" in told
     assert "train: 9 images of 3 classes, of 3 to 3 images: class00, class01, class02\ntest: " in told
+
+
+def test_a_class_called_as_a_part_is_said(tmp_path, capsys):
+    """... because a val/ without sub-folders may have been meant as a part."""
+    folder = make_folder(tmp_path / "photos", [2, 2, 2])
+    (folder / "class01").rename(folder / "val")
+    make_folder(tmp_path / "more", [2])
+    (tmp_path / "more" / "class00").rename(folder / "other")
+    common.load_dataset(str(folder))
+    assert f"note: val in {folder}: taken for a class of that name\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("read", [

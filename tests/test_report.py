@@ -22,7 +22,7 @@ import pytest
 import scipy.stats
 
 from conftest import ROOT, edit_settings
-from report import experiments, figures, tables
+from report import experiments, figures, tables, write
 from support.identity import code_of, run_folder
 
 
@@ -439,8 +439,37 @@ def test_figures_from_logs_and_results(report, tmp_path, pictures, monkeypatch):
         assert f"({name})" in (tmp_path / "report.md").read_text()
     monkeypatch.setattr(figures.importlib, "import_module",
                         Mock(side_effect=ValueError("matplotlib is broken\nhere")))
-    assert re.fullmatch("skipped mdr-fig6.png: .*matplotlib.* pip .*\n",
-                        report(*words, "fig6", "--out", tmp_path)[2])
+    for name, told in (("mdr-fig6.png", "kept as it was"), ("mdr-fig4.png", "skipped")):
+        if told == "skipped":
+            (tmp_path / name).unlink()
+        assert re.fullmatch(f"{told} {name}: .*matplotlib.* pip .*\n",
+                            report(*words, name[4:8], "--out", tmp_path)[2])
+        assert (f"({name})" in (tmp_path / "report.md").read_text()) == (tmp_path / name).exists()
+
+
+def test_a_report_on_a_part_is_not_written_over_a_whole_one(out, report, tmp_path):
+    """The same may be made again."""
+    words = "--dataset", "glyphs", "--paper", "jrd", "--seeds", 1
+    pretend(listed(report, *words)[0])
+    for more in ([], [], ["--table", "1"]):
+        status, _, stderr = report(*words, *more, "--out", tmp_path / "r")
+        before = (tmp_path / "r" / "tables.csv").read_text(encoding="utf-8")
+    assert status == 2 and "(glyphs jrd 2, glyphs jrd 3, " in stderr and "--out, or delete" in stderr
+    assert "\njrd,2," in before and stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("more, name", [
+    ([], "report-cub-dml_da"), (["--precision", "fp32"], "report-cub-dml_da-fp32"),
+    (["--backbone", "googlenet_bvlc", "--weights", "a/b.pth"],
+     "report-cub-dml_da-googlenet_bvlc-b")])
+def test_a_reports_own_folder_is_named_by_what_is_asked_for(more, name, report, monkeypatch):
+    """... so that the paper's network and torchvision's do not write over each other."""
+    written = Mock()
+    monkeypatch.setattr(write, "write_report", written)
+    words = "--dataset", "cub", "--paper", "dml_da", *more
+    pretend(listed(report, *words)[0])
+    report(*words)
+    assert written.call_args.args[2].name == name
 
 
 def test_a_title_names_the_finding():
