@@ -242,13 +242,13 @@ class Folder:
             splits["train"], splits["test"] = divided(beside, half)
         counts = counts_of(splits)
         if counts["train"][1] < 2 or not all(splits.values()):
-            parts = " and ".join(part for part in self.parts if part)
+            parts = [part for part in self.parts if part]
+            why = ""
             if parts and beside:
-                parts = f"  What is called {parts} is taken for a part, not for a class."
+                why = f"  What is called {' or '.join(parts)} is taken for a part, not for a class."
             raise UserError(f"{self.path} has too few sub-folders with images, one per class "
                             f"(images, classes: {counts}): it needs four, of which half train, or "
-                            "train/ with two and test/."
-                            f"{parts if beside else ''}  {self.deeper}".rstrip())
+                            f"train/ with two and test/.{why}  {self.deeper}".rstrip())
         sizes = collections.Counter(splits["test"].values())
         lone = [kind for kind, size in sizes.items() if size < 2]
         if lone and "gallery" not in splits:
