@@ -95,11 +95,10 @@ def report(args, rows, out):
     runs = all_runs(rows)
     stale = sum(run.state == "stale" for run in runs)
     if stale:
-        print(f"{stale} folders hold other runs: see --plan", file=sys.stderr)
+        print(f"{stale} folders hold other runs, which python -m report without a list shows: see "
+              "--plan", file=sys.stderr)
     if not any(run.result for run in runs):
-        more = "the other runs' code is at the commits in their config.json" if stale else \
-            "bash run_all.sh trains them"
-        raise UserError(f"no run of the list is finished; {more}")
+        raise UserError("no run of the list is finished; bash run_all.sh trains them")
     out.mkdir(parents=True, exist_ok=True)
     if args.quick:
         return write_quick(rows, out, args.seeds)

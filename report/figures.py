@@ -157,9 +157,8 @@ def by_seeds(seeds):
 
 
 def redraw(path, draw, *args):
-    """Draw a picture anew -> whether there is one; a line says so, or why not.  One that was drawn
-    before stays if what draws is missing, a package or a checkpoint, but not if there is nothing to
-    draw any more."""
+    """Draw a picture anew -> whether it can be drawn; a line says so, or why not.  One that was
+    drawn before stays if a package or a checkpoint is missing, not if there is nothing to draw."""
     try:
         draw(path, *args)
     except NothingToDraw as error:
@@ -167,9 +166,9 @@ def redraw(path, draw, *args):
         print(f"skipped {path.name}: {error}", file=sys.stderr)
         return False
     except UserError as error:
-        there = path.exists()
-        print(f"{'kept as it was' if there else 'skipped'} {path.name}: {error}", file=sys.stderr)
-        return there
+        told = "kept an older" if path.exists() else "skipped"
+        print(f"{told} {path.name}: {error}", file=sys.stderr)
+        return False
     print(f"wrote {path}")
     return True
 

@@ -38,16 +38,23 @@ and by level mean ± standard deviation."""
 
 
 def refuse_a_part(rows, folder):
-    """UserError: the report in a folder has all tables of these rows, and more."""
-    there, now = set(), {(row.dataset, row.paper, row.table) for row in rows}
+    """UserError: the report in a folder has tables of these rows with more seeds, or others too."""
+    there, now = {}, {}                                 # {(dataset, paper, table): seeds}
+    for row in rows:
+        table = row.dataset, row.paper, row.table
+        now[table] = max(now.get(table, 0), len(row.finished))
     if (folder / "tables.csv").exists():
-        with open(folder / "tables.csv", encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                there.add(tuple(map(row.get, ("dataset", "paper", "table"))))
-    lost = [" ".join(map(str, table)) for table in sorted(there - now, key=str)]
-    if lost and now < there:
-        raise UserError(f"{folder}/report.md is on more than this report ({listed(lost)}): name "
-                        "another folder with --out, or delete it")
+        text = (folder / "tables.csv").read_text(encoding="utf-8-sig", errors="replace")
+        for row in csv.DictReader(text.splitlines()):
+            table = row.get("dataset"), row.get("paper"), row.get("table")
+            there[table] = max(there.get(table, 0), int("0" + (row.get("seeds") or "")))
+    shared = there.keys() & now.keys()
+    lost = [" ".join(map(str, table)) for table in there.keys() - now.keys()]
+    lost += [f"{' '.join(table)} of {there[table]} seeds" for table in shared
+             if now[table] < there[table]]
+    if shared and lost:
+        raise UserError(f"{folder}/report.md has what this report has not "
+                        f"({listed(sorted(lost))}): name another folder with --out, or delete it")
 
 
 def write_report(rows, dataset, folder):

@@ -264,16 +264,16 @@ def device(cfg):
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-        hidden = "CUDA_VISIBLE_DEVICES" in os.environ
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
         if name == "cpu" and shutil.which("nvidia-smi") and not hidden:
-            print(f"note: nvidia-smi is here, but torch {torch.__version__} finds no GPU; "
-                  "nvidia-smi says of which CUDA the driver is")
+            print(f"note: nvidia-smi is here, but torch {torch.__version__} finds no GPU: install "
+                  "a torch for the CUDA version that nvidia-smi shows")
     if re.fullmatch("(cpu|cuda)(:[0-9]+)?", name):      # torch warns at others, fails in many ways
         with contextlib.suppress(RuntimeError, AssertionError):         # not here
             return torch.empty(0, device=name).device
-    here = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    here = {"cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))}
     raise UserError(f"--device {name} is not here or not supported: use --device "
-                    f"{' or '.join(here)}")
+                    f"{' or '.join(sorted(here - {name}))}")
 
 
 def settle(cfg):

@@ -16,7 +16,7 @@ from support.command_line import data_root
 from support.files import UserError, digest
 from support.images import ImageFiles, cache_images
 from support.layouts import of_papers, read_dataset
-from support.photos import Folder, decode, decode_as_stored, divided, identity
+from support.photos import (Folder, decode, decode_as_stored, divided, identity, last_edits)
 
 
 @dataclass
@@ -99,7 +99,11 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None, w
                 place, whole = f"{label}-{part}", part
                 if val and part in ("train", "val"):
                     place, whole = f"{place}-{val:g}", "train"
-                images = cache_images(images, root / ".cache" / place, ids[whole])
+                state = ids[whole]
+                edits = [] if papers else last_edits(sources)
+                if edits:
+                    state = digest(state, *edits)[:12]
+                images = cache_images(images, root / ".cache" / place, state)
         return split_of(splits, part, images, folder)
     as_test = {part: split(part, test) for part in splits}
     return Data(split("train", train), as_test.pop("train"), **as_test, identity=ids, folder=folder)

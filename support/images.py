@@ -165,10 +165,10 @@ def _remove_leftovers(folder):
 def _build_cache(files, path):
     n, (_, height, width) = len(files), files[0].shape
     print(f"building the cache {path}: {n:,} images", flush=True)
-    needed, free = n * height * width * 3, shutil.disk_usage(path.parent).free
-    if needed > free:
-        raise UserError(f"the cache {path} needs {needed / 1e9:.1f} GB, but {free / 1e9:.1f} are "
-                        "free: use --no-cache, or another --data-root")
+    needed, disk = n * height * width * 3, shutil.disk_usage(path.parent)
+    if disk.total and needed > disk.free:               # some file systems do not tell
+        raise UserError(f"the cache {path} needs {needed / 1e6:,.1f} MB, but "
+                        f"{disk.free / 1e6:,.1f} are free: use --no-cache, or another --data-root")
     with atomic(path, "wb") as file:
         np.lib.format.write_array_header_1_0(
             file, {"descr": "|u1", "fortran_order": False, "shape": (n, height, width, 3)})

@@ -343,12 +343,16 @@ def divided(rows, n):
 
 # ---------------------------------------------------------------------------- what a photo is
 def fingerprint(path):
-    """What tells a photo from another: its size, and a hash of its first 16 KiB or, if its format
-    need not compress, so that an edit may change pixels alone, of all.  A copy has both."""
-    whole = str(path).lower().endswith(UNCOMPRESSED)
+    """What tells a photo from another: its size, a hash of its first 16 KiB.  A copy has both."""
     with open(path, "rb") as file:
-        start = hashlib.sha256(file.read(-1 if whole else 1 << 14)).hexdigest()
+        start = hashlib.sha256(file.read(1 << 14)).hexdigest()
         return f"{file.seek(0, os.SEEK_END)} {start}"
+
+
+def last_edits(rows):
+    """When the files were written whose fingerprint an edit may leave as it is, because pixels
+    that are not compressed take the same room whatever they are."""
+    return [path.stat().st_mtime_ns for path in rows if path.name.lower().endswith(UNCOMPRESSED)]
 
 
 def identity(folder, splits, of_papers):

@@ -87,10 +87,15 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = lock(self.folder / ".lock", LOCK_WAIT)
         try:
-            self._refuse_other()                        # who began since, and ended
-        except UserError:
+            self._begin()
+        except BaseException:
             self.lock.__exit__(None, None, None)
             raise
+        return self
+
+    def _begin(self):
+        """Make the folder that of this run, under its lock."""
+        self._refuse_other()                            # who began since, and ended
         for part in self.folder.glob(".*.part"):        # what a killed process was writing
             part.unlink(missing_ok=True)
         if self.cfg.again:
@@ -99,7 +104,6 @@ class Run:
         path = self.folder / "config.json"
         if not path.exists():
             write_json(path, self.config)
-        return self
 
     def __exit__(self, kind, error, traceback):
         self.lock.__exit__(None, None, None)
