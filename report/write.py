@@ -47,7 +47,8 @@ def refuse_a_part(rows, folder):
         text = (folder / "tables.csv").read_text(encoding="utf-8-sig", errors="replace")
         for row in csv.DictReader(text.splitlines()):
             table = row.get("dataset"), row.get("paper"), row.get("table")
-            there[table] = max(there.get(table, 0), int("0" + (row.get("seeds") or "")))
+            seeds = row.get("seeds") or ""
+            there[table] = max(there.get(table, 0), int(seeds) if seeds.isdigit() else 0)
     shared = there.keys() & now.keys()
     lost = [" ".join(map(str, table)) for table in there.keys() - now.keys()]
     lost += [f"{' '.join(table)} of {there[table]} seeds" for table in shared
