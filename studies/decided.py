@@ -300,8 +300,11 @@ def machines(runs):
         processor = run.config.get("processor", "processor not noted")
         machine = f"{processor}, {run.config['precision']}, {versions}"
         seeds.setdefault((NAMES[run.paper], machine), set()).add(run.cfg.seed)
-    return [f"- {name}, seeds {', '.join(map(str, sorted(found)))}: {machine}"
-            for (name, machine), found in seeds.items()]
+    lines = []
+    for (name, machine), found in seeds.items():
+        word = "seed" if len(found) == 1 else "seeds"
+        lines.append(f"- {name}, {word} {', '.join(map(str, sorted(found)))}: {machine}")
+    return lines
 
 
 def finished_before(label, text, out):
