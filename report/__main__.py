@@ -87,6 +87,8 @@ def of_list(args, folder):
     else:
         words = ["report", "quick" if args.quick else args.dataset, args.paper, args.table,
                  args.backbone, args.precision, args.weights and Path(args.weights).stem]
+        if args.seeds and not args.quick:
+            words.append(f"seeds{args.seeds}")
         beside = runs.parent if archived else runs
         report(args, rows, Path(args.out or beside / "-".join(filter(None, words))))
 

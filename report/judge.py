@@ -259,8 +259,8 @@ def search(args, network, cfg, transform, data):
     kinds = searched(data).present()
     print(f"{args.file} searches {len(entries):,} images of {len(kinds)} classes: {listed(kinds)}")
     if not args.gallery:
-        print("note: of a dataset its test images are searched, or its gallery; --gallery FOLDER "
-              "searches others")
+        print("note: a dataset's test images are searched, or its gallery if it has one; "
+              "--gallery FOLDER searches another folder")
     files = [os.path.realpath(source) for *_, source in entries if isinstance(source, str)]
     themselves = collections.Counter(files)             # of a link and its file there are two
     most = args.top + max(themselves[os.path.realpath(source)] for *_, source in queries)

@@ -10,8 +10,7 @@ import PIL.Image
 import torch
 import torchvision
 from torchvision.transforms.v2 import InterpolationMode
-from torchvision.transforms.v2.functional import (crop, pil_to_tensor, resize,
-                                                       to_pil_image)
+from torchvision.transforms.v2.functional import crop, pil_to_tensor, resize, to_pil_image
 from tqdm import tqdm
 
 from support.command_line import cores

@@ -37,7 +37,7 @@ BY_TORCHVISION = ("JPEG", "MPO", "WEBP")
 ORIENTATION = 0x0112                                    # a tag of EXIF
 LONGEST = 100           # times the shorter side: jrd.py resizes that, whatever becomes of the other
 IMAGES = (*IMG_EXTENSIONS, ".jpe", ".jfif", ".gif", ".jp2", ".avif")    # names of photos end so
-UNCOMPRESSED = (".bmp", ".ppm", ".pgm", ".tif", ".tiff")
+UNCOMPRESSED = (".bmp", ".ppm", ".pgm", ".tif", ".tiff")                # or may be
 LITTER = {  # of Macs, network disks and Windows, beside names that begin with a dot
     "__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "lost+found",
     "$recycle.bin", "recycler", "system volume information", "thumbs.db", "desktop.ini"}
@@ -312,10 +312,11 @@ class Folder:
         if lost:
             print(f"note: {len(lost)} folders have no image that can be read here, but "
                   f"{listed(lost)}: if these are classes, save their photos as JPEG or PNG")
-        kinds = sorted({*self.parts[""].values()} if len(self.parts) == 1 else [])
-        kinds = [kind for kind in kinds if kind.lower() in PARTS]
-        if kinds:
-            print(f"note: {listed(kinds)} in {self.path}: taken for a class of that name")
+        if len(self.parts) == 1:                        # no parts, but classes alone
+            kinds = {kind for kind in self.parts[""].values() if kind.lower() in PARTS}
+            if kinds:
+                print(f"note: {listed(sorted(kinds))} in {self.path}: taken for a class of that "
+                      "name")
         if self.deeper:
             print(f"note: {self.deeper}")
 

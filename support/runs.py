@@ -50,8 +50,10 @@ class Run:
 
     def _refuse_other(self):
         """UserError: the folder holds another run, which --again is not asked to replace."""
+        if self.cfg.again:                              # a damaged one may go, too
+            return
         why = why_other(self.folder, self.config)
-        if why and not self.cfg.again:
+        if why:
             raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run beside "
                             "it, --again in its place")
 

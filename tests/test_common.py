@@ -364,6 +364,11 @@ def test_a_run_that_was_made_while_this_one_waited_is_not_taken_over(few_glyphs,
         with second:
             pass
     with first:                                         # nobody holds its lock
+        (first.folder / "config.json").write_text("damaged")
+    with pytest.raises(common.UserError, match="config.json is damaged"):
+        runs.Run("jrd", cfg, data, "a" * 64, 1)
+    cfg.again = True
+    with runs.Run("jrd", cfg, data, "a" * 64, 1):
         pass
 
 

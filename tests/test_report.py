@@ -460,7 +460,8 @@ def test_a_report_on_a_part_is_not_written_over_a_whole_one(out, report, tmp_pat
 
 
 @pytest.mark.parametrize("more, name", [
-    ([], "report-cub-dml_da"), (["--precision", "fp32"], "report-cub-dml_da-fp32"),
+    ([], "report-cub-dml_da"), (["--seeds", 1], "report-cub-dml_da-seeds1"),
+    (["--precision", "fp32"], "report-cub-dml_da-fp32"),
     (["--backbone", "googlenet_bvlc", "--weights", "a/b.pth"],
      "report-cub-dml_da-googlenet_bvlc-b")])
 def test_a_reports_own_folder_is_named_by_what_is_asked_for(more, name, report, monkeypatch):
