@@ -3,6 +3,7 @@
 Images are uint8 RGB (3, h, w) until `backbones.Preprocess` turns a batch into what its backbone
 knows.
 """
+import collections
 import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from support import glyphs
 from support.backbones import find_weights
 from support.command_line import data_root
-from support.files import UserError, digest
+from support.files import UserError, digest, listed
 from support.images import ImageFiles, cache_images
 from support.layouts import of_papers, read_dataset
 from support.photos import (Folder, decode, decode_as_stored, divided, identity, last_edits)
@@ -126,6 +127,15 @@ def _hold_out(splits, share):
         raise UserError(f"--val {share:g} of {classes} training classes leaves {first} to train "
                         f"and {classes - first} to hold out: each needs two")
     splits["train"], splits["val"] = divided(splits["train"], first)
+    size_of = collections.Counter(splits["val"].values())
+    lone = sum(size == 1 for size in size_of.values())
+    if lone == len(size_of):
+        raise UserError(f"--val {share:g}: none of the {lone} held-out classes, "
+                        f"{listed([*size_of])}, has two images, so val R@1 would be 0")
+    if lone:
+        most = 100 * (1 - lone / len(splits["val"]))
+        print(f"note: {lone} of {len(size_of)} held-out classes have one image, which finds no "
+              f"other: val R@1 is at most {most:.1f}")
 
 
 def split_of(splits, part, images, folder=None):

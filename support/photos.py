@@ -163,16 +163,23 @@ def for_people(name):
 
 
 def files_below(folder):
-    """-> the images below a folder, in order, and the other files that are for people.  Links are
-    followed, but into each folder once.  OSError: a folder that cannot be read."""
+    """-> the images below a folder, in order, and the other files that are for people, with the
+    folders that are not entered.  Links are followed, but within a part into each folder once, and
+    never back.  OSError: a folder that cannot be read."""
     def refuse(error):
         raise error
-    first_way, images, others = {}, [], []
+    real, known, images, others = {}, set(), [], []
     for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
-        if first_way.setdefault(os.path.realpath(place), place) != place:
-            others.append(Path(place))                  # a second way to it
+        here = Path(place)
+        top, *_ = *here.relative_to(folder).parts, ""
+        real[here] = here.resolve()
+        of_part = PARTS.get(top.lower()), real[here]
+        above = real.get(here.parent, Path())
+        if of_part in known or real[here] in (above, *above.parents):
+            others.append(here)
             folders.clear()
             continue
+        known.add(of_part)
         folders[:] = sorted(filter(for_people, folders))
         for name in filter(for_people, files):
             path = Path(place, name)
@@ -191,7 +198,7 @@ class Folder:
     is nothing but parts: a folder `train` of steam engines beside `car` and `bus` is a class.
     images: {path: class}, None for one in no sub-folder.  parts: {part: {path: class}} of those
     that have a class; "" is what lies in no part.
-    deeper: what to say of folders of images below the classes.
+    deeper: what to say of folders of images below the classes; twice: of two folders for one part.
     """
 
     def __init__(self, path):
@@ -214,9 +221,10 @@ class Folder:
         self.parts, self.deeper, deeper = {"": {}}, "", set()
         for name in sorted(called):
             self.parts[PARTS[name.lower()]] = {}
+        self.twice = ""
         if len(self.parts) <= len(called):
-            raise UserError(f"{path} has {', '.join(sorted(called))}, of which two mean one part; "
-                            "what test images are searched in is named gallery")
+            self.twice = (f"{path} has {', '.join(sorted(called))}, of which two mean one part; "
+                          "what test images are searched in is named gallery")
         for image, folders in folders_of.items():
             rows = self.parts[""]
             if folders and folders[0] in called:
@@ -234,6 +242,8 @@ class Folder:
         """What trains and what tests, {"train", "test", perhaps "gallery": {path: class}}: those
         parts or, where there are none, the first and the second half of the classes, as in the
         papers.  UserError: nothing can be trained or tested on it."""
+        if self.twice:
+            raise UserError(self.twice)
         splits = {"train": {}, "test": {}} | self.parts
         splits.pop("val", None)
         beside = splits.pop("")
@@ -262,6 +272,8 @@ class Folder:
     def judged(self):
         """What a trained network is judged by, {"test", perhaps "gallery": {path: class}}: its
         test/, in its gallery/, or without a test/ all images.  UserError: none has a class."""
+        if self.twice:
+            raise UserError(self.twice)
         splits = {"test": {}}
         for part, rows in self.parts.items():
             if "test" not in self.parts:
@@ -295,15 +307,20 @@ class Folder:
         """Print what lies beside the images of these splits, folders first, and what below."""
         used = set().union(*splits.values())
         used_at_top = {path.relative_to(self.path).parts[0] for path in used}
-        folders, files = collections.Counter(), []
+        folders, files, again = collections.Counter(), [], []
         for path in sorted({*self.images, *self.others} - used):
             name = path.relative_to(self.path)
             top, *below = name.parts
-            if below and top not in used_at_top:
+            if path.is_dir():
+                again.append(name)
+            elif below and top not in used_at_top:
                 folders[top] += 1
             else:
                 files.append(name)
         left_out = [f"{top}/ ({n:,} files)" for top, n in folders.items()]
+        if again:
+            left_out.append(f"{len(again):,} links to folders that are read by another way: "
+                            f"{listed(again)}")
         if files:
             left_out.append(f"{len(files):,} files: {listed(files)}")
         if left_out:

@@ -258,8 +258,48 @@ def test_links_to_folders_are_followed_once(tmp_path, capsys):
         "class03/0.png class03/1.png class04/more/0.png class04/more/1.png".split())
     assert data.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
     left_out, deeper = capsys.readouterr().out.splitlines()
-    assert left_out == f"note: left out of {folder}: 2 files: class04/loop, class09"
+    assert left_out == (f"note: left out of {folder}: 2 links to folders that are read by another "
+                        "way: class04/loop, class09")
     assert deeper.startswith(f"note: 1 folders of images lie below the classes, as {folder}/class04/more")
+
+
+def test_a_class_may_be_linked_into_another_part(tmp_path, capsys):
+    """As for a final network, which learns from all classes; a part may be a link as a whole."""
+    folder = make_folder(tmp_path / "photos" / "train", [2] * 4).parent
+    (folder / "test").mkdir()
+    for name in ("class00", "class01"):
+        (folder / "test" / name).symlink_to(folder / "train" / name)
+    data = common.load_dataset(str(folder), tmp_path)
+    assert data.counts() == {"train": [8, 4], "test": [4, 2]}
+    assert not capsys.readouterr().out
+    (folder / "gallery").symlink_to("train")
+    (folder / "gallery" / "back").symlink_to(folder)
+    splits = Folder(folder).splits()
+    assert [len(rows) for rows in splits.values()] == [8, 4, 8]
+
+
+def test_two_names_of_one_part_are_no_matter_for_a_search(tmp_path):
+    folder = Folder(split_folder(tmp_path / "photos", "query", "test"))
+    assert len(folder.images) == 18
+    for question in (folder.splits, folder.judged):
+        with pytest.raises(common.UserError, match="query, test, of which two mean one part"):
+            question()
+
+
+def test_held_out_classes_of_one_image_are_said(tmp_path, capsys):
+    """They lower val R@1; if all have one, it would be 0."""
+    folder = make_folder(tmp_path / "photos" / "train", [2] * 6 + [1] * 2).parent
+    shutil.copytree(folder / "train", folder / "test")
+    for name in ("class06", "class07"):
+        shutil.rmtree(folder / "test" / name)
+    common.load_dataset(str(folder), tmp_path, val=0.5)
+    assert capsys.readouterr().out == ("note: 2 of 4 held-out classes have one image, which finds "
+                                       "no other: val R@1 is at most 66.7\n")
+    common.load_dataset(str(folder / ".."/ "photos"), tmp_path)
+    assert not capsys.readouterr().out
+    with pytest.raises(common.UserError, match="none of the 2 held-out classes, class06, class07, "
+                                               "has two images, so val R@1 would be 0"):
+        common.load_dataset(str(folder), tmp_path, val=0.25)
 
 
 def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
