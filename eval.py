@@ -163,7 +163,7 @@ def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
 def stratified_parts(labels, parts=10):
     """Table 2's disjoint parts, each with examples of every class.  labels (n,) -> index tensors.
     ValueError: a class without 2 images for each part (the paper uses all of SOP's test set)."""
-    classes = _by_class(torch.as_tensor(labels).cpu(), torch.Generator().manual_seed(0))
+    classes = _by_class(_tensor(labels).cpu(), torch.Generator().manual_seed(0))
     least = min(map(len, classes))
     if least < 2 * parts:
         raise ValueError(f"a class has {least} images: too few for {parts} parts")
@@ -206,9 +206,19 @@ def _usable_ks(ks):
     return ks
 
 
+def _tensor(values, device=None):
+    """NumPy arrays may have another order of bytes, or unsigned types that torch hardly knows."""
+    if isinstance(values, np.ndarray):
+        kind = values.dtype.newbyteorder("=")
+        if kind.kind == "u" and kind.itemsize > 1:
+            kind = np.int64
+        values = values.astype(kind, copy=False)
+    return torch.as_tensor(values, device=device).detach()
+
+
 def _usable_set(name, x, labels):
-    x = torch.as_tensor(x).detach()
-    labels = torch.as_tensor([] if labels is None else labels, device=x.device)
+    x = _tensor(x)
+    labels = _tensor([] if labels is None else labels, x.device)
     if x.ndim != 2 or labels.ndim != 1 or len(x) != len(labels) or not x.numel():
         raise ValueError(f"{name} must be (n, d) and its labels (n,), n and d at least 1, "
                          f"not {tuple(x.shape)} and {tuple(labels.shape)}")
@@ -229,7 +239,7 @@ def l2_normalized(embedded):
     """{split: (x, labels)} -> the same with each x L2-normalized"""
     unit = {}
     for split, (x, labels) in embedded.items():
-        unit[split] = F.normalize(torch.as_tensor(x)), labels
+        unit[split] = F.normalize(_tensor(x)), labels
     return unit
 
 
@@ -255,7 +265,7 @@ def judge(embedded, ks):
     hits, map_at_r = hits_and_map(x, labels, [1, *ks], bank, bank_labels)
     result = recalls(embedded, ks, hits)
     result["hits"] = of_class = {}
-    labels = torch.as_tensor(labels).cpu()
+    labels = _tensor(labels).cpu()
     for label, hit in zip(labels.tolist(), hits[1].int().tolist()):
         of_class[str(label)] = of_class.get(str(label), "") + str(hit)
     result["MAP@R"] = map_at_r

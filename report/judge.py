@@ -32,6 +32,7 @@ SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 UNKNOWN = "–"                                           # shown for an image in no sub-folder
 NO_LABEL = {"", "nan", "NaN", "None", "<NA>", "NaT"}    # what astype(str) makes of a missing label
 SIDE, GAP, LINES = 128, 7, 41               # pixels of a sheet's image, around it, of its text
+IN_JPEG = 65000 // (SIDE + 6 + GAP + LINES)             # lines of images; libjpeg's limit is 65,500
 RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
 OTHER_IMAGES = ("note: these are not the images of the run; figures of classes that trained say "
                 "nothing about new ones")
@@ -41,6 +42,10 @@ OTHER_IMAGES = ("note: these are not the images of the run; figures of classes t
 def evaluate(args):
     """Judge the embeddings of an .npz or of a checkpoint's images, or search or compare the latter.
     """
+    lines = args.pairs or len(args.query)
+    if args.to and args.to.lower().endswith(".jpg") and lines > IN_JPEG:
+        raise UserError(f"--to {args.to}: a JPEG has room for {IN_JPEG} lines of images, not for "
+                        f"{lines}; name a .png")
     if args.arrays:
         embedded, ks = load_npz(args.file, device(args)), [1, 2, 4, 8]
     else:
@@ -71,10 +76,11 @@ def evaluate(args):
 
 
 def open_checkpoint(path, device="auto", data_root=None):
-    """-> its network, its settings, its script's transform of test images"""
+    """-> its network, its settings, its script's transform of test images.  data_root: where the
+    datasets are now, without it $DML_DATA, or else where they were"""
     script = SCRIPTS[read_checkpoint(path)["paper"]]
     network, cfg = common.load(path, script.Network, device)
-    cfg.data_root = data_root or cfg.data_root
+    cfg.data_root = data_root or os.environ.get("DML_DATA") or cfg.data_root
     return network, cfg, script.transforms(cfg)[2]
 
 

@@ -432,6 +432,22 @@ def test_numbers_of_any_kind_are_embeddings(change, tmp_path):
     assert got.dtype == (torch.float64 if x.dtype.itemsize > 4 else torch.float32)
 
 
+@pytest.mark.parametrize("kind", ["u1", "u2", "u4", "u8", ">i4", ">i8", "i2"])
+def test_arrays_of_any_kind_are_judged(kind):
+    """By the functions too, which torch would refuse for most of these"""
+    draw = np.random.RandomState(0)
+    x, y = draw.rand(40, 8), np.arange(40) % 4
+    want = judge({"test": (x, y)}, [1, 2])
+    assert judge({"test": (x.astype(">f8"), y.astype(kind))}, [1, 2]) == want
+    assert recall_at_k(x, y.astype(kind), [1])[1] == want["R@1"]
+    assert generalization_bound(x, y.astype(kind), x + 1, (y + 9).astype(kind), 0) == (
+        generalization_bound(x, y, x + 1, y + 9, 0))
+    whole = (9 * x).round()
+    as_torch = "f4" if kind in ("u1", "i2") else "f8"
+    assert judge({"test": (whole.astype(kind), y)}, [1, 2]) == (
+        judge({"test": (whole.astype(as_torch), y)}, [1, 2]))
+
+
 @pytest.mark.parametrize("labels, gallery_labels", [
     ([0, 1, 10], [0.0, 1.0, 10.0]), ([0, 1, 10], np.float16([-0.0, 1, 10])),
     ([0, 1, 10], ["0", "1", "10"]), ([0, 1, 10], np.array([0, 1, 10], ">u8")),

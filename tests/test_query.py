@@ -253,6 +253,23 @@ def test_all_pairs_of_a_folder_nearest_first(checkpoint, tmp_path, typed):
     assert (status, err) == (2, "eval.py: one image has no other to be compared with\n")
 
 
+def test_datasets_are_where_the_flag_or_the_variable_says_or_where_they_were(checkpoint, monkeypatch):
+    for variable, flag, root in (("there", "here", "here"), ("there", None, "there")):
+        monkeypatch.setenv("DML_DATA", variable)
+        assert judge.open_checkpoint(checkpoint, data_root=flag)[1].data_root == root
+    was = judge.read_checkpoint(checkpoint)["config"]["data_root"]
+    monkeypatch.delenv("DML_DATA")
+    assert judge.open_checkpoint(checkpoint)[1].data_root == was
+
+
+def test_a_jpeg_is_no_higher_than_its_format_allows(checkpoint, tmp_path, typed):
+    """Said before anything is embedded."""
+    words = "eval.py", checkpoint, "--pairs", judge.IN_JPEG + 1, "--to", tmp_path / "p.jpg"
+    status, out, err = typed(*words, "--gallery", tmp_path / "none")
+    assert (status, out) == (2, "") and err.endswith(
+        "p.jpg: a JPEG has room for 357 lines of images, not for 358; name a .png\n")
+
+
 def test_pairs_far_from_the_origin_and_in_several_blocks():
     """600 rows are three blocks; equal rows are at 0 whatever the offset, and each pair is once."""
     x = 1000 + torch.randn(600, 5, generator=torch.Generator().manual_seed(0))
