@@ -26,12 +26,15 @@ cd "$(dirname "$0")"
 
 fail() { echo "run_all.sh: $*" >&2; exit 2; }
 
-mode="" jobs="" quick="" select=()
+mode="" jobs="" quick="" select=() out=()
 while [ $# -gt 0 ]; do
     case $1 in
         --test|--list) mode=${1#--} ;;
         --jobs) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || fail "--jobs needs a whole number above 0"
                 jobs=$2; shift ;;
+        --out) [ $# -gt 1 ] || fail "--out needs a folder"
+               out=(--out "$2"); shift ;;
+        --out=*) out=("$1") ;;
         -h|--help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;;
         *) select+=("$1")
            [ "$1" != --quick ] || quick=1
@@ -40,6 +43,11 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+if [ -n "$mode" ]; then
+    select+=(${out[@]+"${out[@]}"})             # else the last report's alone
+elif [[ " ${select[*]-} " = *.xz" "* ]]; then
+    fail "an archive of runs takes no new ones: python -m report reports it"
+fi
 [ -n "$quick" ] || [ "$mode" = report ] ||
     select=(--dataset real ${select[@]+"${select[@]}"})     # a later --dataset wins
 
@@ -135,7 +143,7 @@ if [ -n "$left" ]; then
 fi
 
 echo
-"$PYTHON" -m report "${select[@]}" || status=1
+"$PYTHON" -m report "${select[@]}" ${out[@]+"${out[@]}"} || status=1
 if [ -s "$failed" ]; then
     sed 's/^/failed: /' "$failed" >&2
     status=1

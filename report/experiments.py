@@ -8,11 +8,13 @@ import re
 import shlex
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import NamedTuple
 
 from report.judge import SCRIPTS
 from report.records import Folder
-from support.files import UserError
+from support.backbones import find_backbone
+from support.files import UserError, sha256
 from support.layouts import read_dataset
 from support.identity import code_of, run_folder, why_other
 
@@ -293,6 +295,17 @@ def selected(runs, code, dataset, paper, table, quick, seeds, more):
 
 
 # ---------------------------------------------------------------------------- a run
+@functools.cache
+def sha256_of(backbone, weights):
+    """What a run's config has of its weights, or the first digits; None of a file that is not here,
+    and of published weights without a digest"""
+    if not weights:
+        return find_backbone(backbone).sha256
+    if weights == "random":
+        return weights
+    return sha256(weights) if Path(weights).is_file() else None
+
+
 class Training(Folder):
     """One run of the list: its command, settings and folder.  code: whether a run of other code is
     another run; in an archive it is not, and reports name the commits."""
@@ -305,6 +318,9 @@ class Training(Folder):
         self.command, self.cfg = shlex.join(words), SCRIPTS[paper].parse_args(words[2:])
         self.folder = run_folder(paper, self.cfg)
         self.settings = {"paper": paper, **vars(self.cfg)}
+        weights = sha256_of(self.cfg.backbone, self.cfg.weights)
+        if weights:
+            self.settings["weights_sha256"] = weights
         if code:
             self.settings["code"] = code_of(paper)
 

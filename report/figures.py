@@ -13,7 +13,7 @@ import numpy as np
 from report.experiments import NAMES
 from report.judge import (SCRIPTS, draw_sheet, embed_entries, images_to_judge, nearest_entries,
                           open_checkpoint)
-from report.records import in_paper_units, reading, seeds_of
+from report.records import gains, in_paper_units, reading, seeds_of
 from report.tables import difference, mean_and_half, mean_and_std
 from support.files import UserError, reason
 
@@ -92,7 +92,7 @@ def draw_curves(path, points, title, bars=False, found=None, sharey=False):
     curves, numbers, seeds = {}, {}, {}
     for panel, series, x, seed, value in points:
         curve = curves.setdefault(panel, {}).setdefault(series, {})
-        curve.setdefault(x, []).append(value)
+        curve.setdefault(x, {})[seed] = value
         numbers.setdefault(series, len(numbers))
         seeds.setdefault((panel, series), set()).add(seed)
     if not curves:
@@ -108,7 +108,7 @@ def draw_curves(path, points, title, bars=False, found=None, sharey=False):
         name, x_label, y_label = panel
         for series, curve in of_panel.items():
             x, i = sorted(curve), numbers[series]
-            pairs = [spread(curve[at]) for at in x]
+            pairs = [spread([*curve[at].values()]) for at in x]
             mean, half = np.array(pairs, float).T           # half is nan of too few seeds
             any_spread |= np.isfinite(half).any()
             style = {"color": colour_of(series, i), "ls": LINES[i % 7], "label": series,
@@ -175,8 +175,8 @@ def redraw(path, draw, *args):
 
 # ---------------------------------------------------------------------------- findings
 def means_of(of_panel):
-    """{series: {x: its seeds' values}} -> {series: {x: mean}}"""
-    return {series: {x: np.mean(values) for x, values in curve.items()}
+    """{series: {x: {seed: value}}} -> {series: {x: mean}}"""
+    return {series: {x: np.mean([*values.values()]) for x, values in curve.items()}
             for series, curve in of_panel.items()}
 
 
@@ -188,7 +188,7 @@ def of_sweep(of_panel, x_label, baselines):
         first = min(curve)
         far = max(curve, key=lambda x: abs(curve[x] - curve[first]))
         low, high = min(curve.values()), max(curve.values())
-        if high - low <= max(mean_and_std(of_x)[1] or 0 for of_x in values.values()):
+        if high - low <= max(mean_and_std([*of_x.values()])[1] or 0 for of_x in values.values()):
             return f"no trend beyond the bars: {low:#.3g} to {high:#.3g}"
         way = "highest" if curve[far] > curve[first] else "lowest"
         return (f"{way}, {curve[far]:#.3g}, at {symbol} = {far:g}; {curve[first]:#.3g} at "
@@ -210,16 +210,15 @@ def of_epochs(of_panel, x_label, baselines):
     told = []
     for series, baseline in baselines.items():
         if series in of_panel and baseline in of_panel:
-            a, b = of_panel[series], of_panel[baseline]
-            a, b = a[max(a)], b[max(b)]
-            if len(a) != len(b):
+            ours, theirs = of_panel[series], of_panel[baseline]
+            of_seeds = gains(ours[max(ours)], theirs[max(theirs)])
+            if not of_seeds:
                 continue
-            gains = np.subtract(a, b).tolist()
-            mean, half = mean_and_half(gains)
+            mean, half = mean_and_half(of_seeds)
             way = f"{series} ends {'above' if mean > 0 else 'below'} {baseline}:"
             if half is None or abs(mean) <= half:
                 way = f"{series} - {baseline}, at the end:"
-            told.append(f"{way} {difference(gains)}")
+            told.append(f"{way} {difference(of_seeds)}")
     return "\n".join(told)
 
 
@@ -291,11 +290,18 @@ def by_epoch(panel, series, run, metric):
 def draw_runs(path, runs, names):
     """--curves: loss, unseen and seen R@1 against the epoch.  A setting's name is a curve over its
     seeds, a run's a curve of its own.  What a log has not (JRD's no seen R@1), the result of a
-    finished run has of the last epoch, a point; a line says so, or that there is nothing."""
+    finished run has of the last epoch, a point; a line says so, or that there is nothing, or which
+    seeds have not come as far as the others."""
     points = []
     for name, metric in itertools.product(names, ("loss", "R@1", "seen R@1")):
         folders = seeds_of(runs, name, "log.jsonl")[1].values()
         alone = [run for run in folders if run.folder.name == Path(name).name]
+        ends = {run.config["seed"]: run.log[-1]["epoch"] for run in alone or folders if run.log}
+        behind = [f"{seed} to epoch {end}" for seed, end in ends.items()
+                  if end < max(ends.values())]
+        if behind and metric == "loss":
+            print(f"note: {name}: seed {', seed '.join(behind)} of {max(ends.values())}; beyond, "
+                  "the mean is of the other seeds")
         panel, curve = ("", "epoch", AXES[metric]), []
         for run in alone or folders:
             curve += by_epoch(panel, name, run, metric)

@@ -56,6 +56,8 @@ class Folder:
     def figures(self):
         """{part: {metric: value}} of a finished run.  Two more parts measure the last epoch as
         papers do: "ten parts" (JRD's Tables 2 and 3) and "l2-normalized" (MDR's Table 3)."""
+        if not self.log:
+            raise UserError(f"{self.folder / 'log.jsonl'} is damaged: it is empty")
         last = self.result["last epoch"] | self.log[-1]
         tenths = last | last.get("ten parts", {})
         for name, ours in NAMES_IN_RUNS.items():
@@ -106,6 +108,9 @@ def unpacked(paths):
                     if file.isfile() and Path(folder, file.name).exists():
                         raise UserError(f"{path}: {file.name} is in another archive too")
                 archive.extractall(folder)
+                if all(Path(file.name).parts[1:] != ("config.json",) for file in archive):
+                    raise UserError(f"{path} has no run's folder at its top: pack one by tar -cJf "
+                                    "ARCHIVE.tar.xz -C runs RUN ...")
             except (OSError, lzma.LZMAError, tarfile.TarError) as error:
                 raise UserError(f"cannot read the archive {path} ({error}); --runs takes one "
                                 "folder, or archives (.tar.xz)")

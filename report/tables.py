@@ -12,7 +12,7 @@ from report.experiments import EXPERIMENTS, NAMES, cells
 from report.records import (PERCENT, STARTS, folders_of, gains, pivot, read_lines, seeds_of)
 from support.files import UserError
 from support.layouts import of_papers
-from support.identity import differences
+from support.identity import dataset_name, differences, with_splits
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
 COLUMNS = cells("""
@@ -230,7 +230,7 @@ def ranking(runs, metric):
         figures = pivot((name, seed, run.figures) for seed, run in folders.items())
         values = figures[name, "last epoch", by].values()
         if values and PERCENT.fullmatch(by):
-            table_of = Path(config["dataset"]).name, by, of
+            table_of = dataset_name(config["dataset"]), by, of
             tables[table_of].append((statistics.mean(values), name, values))
         known.update(other for _, part, other in figures if part == "last epoch")
     if not tables:
@@ -256,8 +256,9 @@ def compare(runs, one, other):
     for seed in seeds:
         a, b = ours[seed].config, theirs[seed].config
         differ |= differences(a, b)
-        if Path(a["dataset"]).name != Path(b["dataset"]).name:
-            differ["images of test"] = True             # glyphs and older runs have no hash of them
+        known = "images of test" in with_splits(a).keys() & with_splits(b)  # not of glyphs
+        if not known and dataset_name(a["dataset"]) != dataset_name(b["dataset"]):
+            differ["images of test"] = True
     if differ.keys() & {"images of test", "images of gallery"}:
         raise UserError(f"{one} and {other} were tested on different images: their figures have "
                         "no difference to speak of")

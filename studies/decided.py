@@ -37,6 +37,7 @@ METHODS = cells("""
     contrastive        | dml_da | --lambda 0                | --lr 3e-5
     triplet            | dml_da | --lambda 0 --loss triplet | --lr 3e-5
     N-pair             | dml_da | --lambda 0 --loss npair   | --lr 3e-6""")    # on SqueezeNet
+SQUEEZENET = "--weights squeezenet1_1.pth"
 R18 = "--backbone resnet18 --weights resnet18_pqf.pth --eval-every 10"
 NETWORKS = {        # a paper's flags on the networks of the plan
     "jrd": f"{R18} --epochs 50 --lr 1e-3 --lr-proxies 1e-1",
@@ -253,7 +254,7 @@ def runs_of(label, method, out, before=False):
     """The runs of a method, of each seed of a family, or of the seeds before it"""
     for name, paper, flags, rate in METHODS:
         if name == method:
-            flags += f" {rate if label == 'decides' else NETWORKS[paper]}"
+            flags += f" {SQUEEZENET} {rate}" if label == "decides" else f" {NETWORKS[paper]}"
             named, seeds = EARLIER[label] if before else (label, FAMILIES[label][1])
             if named:
                 flags += f" --name {named}"

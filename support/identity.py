@@ -10,8 +10,8 @@ from support.command_line import RUNTIME_ONLY, plain
 from support.files import ROOT, UserError, digest
 
 PAPERS = ("jrd", "mdr", "dml_da")
-NOT_COMPARED = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "images", "dataset",
-                "changed"}
+DATASETS = {"cub", "cub128", "cars", "sop", "inshop", "glyphs"}     # any other is a folder
+NOT_COMPARED = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "images", "changed"}
 LENGTH = {"epochs", "iterations"}
 
 
@@ -66,19 +66,25 @@ def differences(old, new):
     """{what: (in old, in new)} of what two configs both have and what differs: settings, "code",
     and "images of test" of a split.
 
-    Where a run was computed does not count, and a weights file counts by its hash, not its path.
-    Who does not know a run's code, images or weights leaves them out of its config; "auto" in the
-    new one may be anything in the old.
+    Where a run was computed does not count, and a weights file counts by its hash, not its path,
+    or by the hash's first digits in the new one.  A folder counts by its images, not by its path,
+    but is no dataset of the papers, whatever its name.  Who does not know a run's code, images or
+    weights leaves them out of its config; "auto" in the new one may be anything in the old.
     """
-    old, new = _with_splits(old), _with_splits(new)
+    old, new = with_splits(old), with_splits(new)
     differ = {}
     for what, value in new.items():
-        if what in old and what not in NOT_COMPARED and value not in ("auto", old[what]):
-            differ[what] = old[what], value
+        if what not in old or what in NOT_COMPARED or value in ("auto", old[what]):
+            continue
+        if what == "weights_sha256" and str(old[what]).startswith(value):
+            continue
+        if what == "dataset" and not {value, old[what]} & DATASETS:
+            continue
+        differ[what] = old[what], value
     return differ
 
 
-def _with_splits(config):
+def with_splits(config):
     """A config that has the digest of each split's images beside the others."""
     splits = {}
     if isinstance(config.get("images"), dict):

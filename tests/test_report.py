@@ -23,6 +23,7 @@ import scipy.stats
 
 from conftest import ROOT, edit_settings
 from report import experiments, figures, tables, write
+from support import identity, layouts
 from support.identity import code_of, run_folder
 
 
@@ -82,7 +83,8 @@ def run_of(command):
 def pretend(command, r1=0.5, finished=True, **last):
     """Make the folder of a command's run as if it had been trained, R@1 = r1 -> the folder"""
     paper, cfg, folder = run_of(command)
-    config = {**vars(cfg), "paper": paper, "commit": "c0ffee", "weights_sha256": "c0de",
+    weights = experiments.sha256_of(cfg.backbone, cfg.weights) or "c0de"
+    config = {**vars(cfg), "paper": paper, "commit": "c0ffee", "weights_sha256": weights,
               "images": {}, "code": code_of(paper)}
     best, line, tenths = {"epoch": 2}, {"epoch": 3}, {}
     for i, k in enumerate(cfg.ks):
@@ -229,6 +231,48 @@ def test_two_settings_are_compared_within_a_seed(out, report):
     assert "| R@1 " in text and "in ten parts" not in text
 
 
+def test_runs_of_a_folder_and_of_a_link_to_it_are_compared(out, report, tmp_path):
+    """They name their dataset otherwise, and have the same images."""
+    folders = ran(out, JRD, 0.5) + ran(out, AMSOFTMAX, 0.4)
+    words = "--compare", "jrd-glyphs", "jrd-glyphs-alpha0"
+    for folder, name, images in zip(folders, ("birds", "link"), ("one", "one")):
+        edit_settings(folder, dataset=f"{tmp_path}/{name}", images={"test": images})
+    assert "+10.00" in report(*words)[1]
+    edit_settings(folders[1], images={"test": "other"})
+    assert "were tested on different images" in report(*words)[2]
+    for folder in folders:
+        edit_settings(folder, images={})
+    assert "were tested on different images" in report(*words)[2]
+
+
+@pytest.mark.parametrize("changes, told", [
+    ({"dataset": "/x/cub"}, "with other dataset (there '/x/cub', now 'cub')"),
+    ({"weights_sha256": "another"}, "with other weights_sha256 (there 'another', now '"),
+    ({"weights": "of.pth", "weights_sha256": "another"}, "with other weights_sha256 (there ")])
+def test_a_run_of_other_images_or_weights_is_not_the_lists(changes, told, out, report):
+    """A folder that is called cub; weights of one's own beside the published, and the reverse."""
+    assert identity.DATASETS == {*layouts.COUNTS, *layouts.SMALLER, "glyphs"}
+    (folder,) = ran(out, "jrd.py --dataset cub --backbone small", 0.5)
+    words = "--dataset", "cub", "--paper", "jrd", "--table", 1, "--seeds", 1, "--backbone", "small"
+    assert "1 finished" in report(*words, "--plan")[2]
+    edit_settings(folder, **changes)
+    err = report(*words, "--plan")[2]
+    assert "1 stale" in err and told in err
+
+
+def test_a_file_of_weights_counts_by_its_content(out, report, tmp_path):
+    file = tmp_path / "own.pth"
+    file.write_bytes(b"weights")
+    folder = pretend(f"python {JRD} --weights {file} --out {out} --seed 0")
+    words = "--dataset", "glyphs", "--paper", "jrd", "--table", 1, "--seeds", 1, "--plan"
+    assert "1 finished" in report(*words, "--weights", file)[2]
+    assert "1 stale" in report(*words)[2]
+    (tmp_path / "other.pth").write_bytes(b"other weights")
+    assert "1 stale" in report(*words, "--weights", tmp_path / "other.pth")[2]
+    edit_settings(folder, weights_sha256="random", weights="random")
+    assert "1 stale" in report(*words, "--weights", file)[2]
+
+
 def test_finished_runs_are_ranked_by_a_metric(out, report):
     """By the held-out classes where there are some, each dataset and share for itself; by test,
     which is said; the mean over seeds; what is not finished is left out."""
@@ -275,6 +319,11 @@ def test_archives_are_read_like_a_folder(out, tmp_path, report):
     assert "55.0 ± 7.1" in text and "55.0 ± 7.1" in report(runs=archives)[1]
     assert ",python jrd.py --dataset glyphs," in (tmp_path / "r" / "tables.csv").read_text()
     assert "; --runs takes one folder, or archives (.tar.xz)\n" in report(runs=[out, out])[2]
+    deeper = tmp_path / "deeper.tar.xz"
+    with tarfile.open(deeper, "w:xz") as file:
+        file.add(out, "runs")
+    told = report(runs=[deeper])[2]
+    assert f"{deeper} has no run's folder at its top: pack one by tar -cJf" in told
     whole = archives[0].read_bytes()
     archives[0].write_bytes(whole[:200] + bytes([whole[200] ^ 255]) + whole[201:])
     assert f"cannot read the archive {archives[0]}" in report(runs=archives)[2]
@@ -477,28 +526,33 @@ def test_a_reports_own_folder_is_named_by_what_is_asked_for(more, name, report, 
 def test_a_title_names_the_finding():
     """By hand: where a series leads; the extreme of one beyond its bars; gains at the end, paired
     by seed; the levels of most pairs."""
-    a, b = {0: [1, 3], 1: [4, 6], 2: [4, 4.5]}, {0: [2, 2], 1: [2, 3], 2: [5, 6]}
+    def of_seeds(curve):
+        return {x: dict(enumerate(values)) for x, values in curve.items()}
+    a = of_seeds({0: [1, 3], 1: [4, 6], 2: [4, 4.5]})
+    b = of_seeds({0: [2, 2], 1: [2, 3], 2: [5, 6]})
     assert figures.of_sweep({"a": a, "b": b}, "d, the width", {}) == (
         "a has the highest mean at d = 0, 1")
-    assert figures.of_sweep({"b": b, "c": {0: [0], 1: [1], 2: [9]}}, "d", {}) == (
+    assert figures.of_sweep({"b": b, "c": of_seeds({0: [0], 1: [1], 2: [9]})}, "d", {}) == (
         "b has the highest mean at d = 0, 1")
-    assert figures.of_sweep({"b": b, "c": {0: [0], 1: [1], 2: [1]}}, "d", {}) == (
+    assert figures.of_sweep({"b": b, "c": of_seeds({0: [0], 1: [1], 2: [1]})}, "d", {}) == (
         "b has the highest mean at every d")
     assert figures.of_sweep({"a": a}, "α", {}) == "highest, 5.00, at α = 1; 2.00 at α = 0"
-    assert figures.of_sweep({"a": {0: [5, 7], 1: [2, 2]}}, "α", {}) == (
+    assert figures.of_sweep({"a": of_seeds({0: [5, 7], 1: [2, 2]})}, "α", {}) == (
         "lowest, 2.00, at α = 1; 6.00 at α = 0")
-    assert figures.of_sweep({"a": {0: [1, 3], 1: [2, 3]}}, "α", {}) == (
+    assert figures.of_sweep({"a": of_seeds({0: [1, 3], 1: [2, 3]})}, "α", {}) == (
         "no trend beyond the bars: 2.00 to 2.50")
-    plain, more = {1: [0, 0, 0], 2: [10, 20, 30]}, {1: [9, 9, 9], 2: [11, 21.5, 31.5]}
-    less, other = {2: [9, 18.5, 29]}, {2: [14, 20, 26]}
-    of_panel = {"plain": plain, "more": more, "less": less, "other": other, "two": {2: [1, 2]}}
+    of_panel = {"plain": {1: [0, 0, 0], 2: [10, 20, 30]}, "more": {1: [9, 9, 9], 2: [11, 21.5, 31.5]},
+                "less": {2: [9, 18.5, 29]}, "other": {2: [14, 20, 26]}}
+    of_panel = {series: of_seeds(curve) for series, curve in of_panel.items()}
+    of_panel |= {"later": {2: {2: 33, 1: 21, 3: 99}}, "none": {2: {3: 1, 4: 2}}}
     half = scipy.stats.t.ppf(0.975, 2) * np.std([1, 1.5, 1.5], ddof=1) / 3 ** 0.5
     assert figures.of_epochs(of_panel, "epoch", dict.fromkeys(of_panel, "plain")) == "\n".join([
         "plain - plain, at the end: +0.00 [+0.00, +0.00]",
         f"more ends above plain: +1.33 [{4 / 3 - half:+.2f}, {4 / 3 + half:+.2f}]",
         f"less ends below plain: -1.17 [{-3.5 / 3 - half:+.2f}, {-3.5 / 3 + half:+.2f}]",
-        "other - plain, at the end: +0.00 [-9.94, +9.94]"])
-    of_panel = {"positive pairs": {-3.04: [80, 60], 0.02: [20, 40]}}
+        "other - plain, at the end: +0.00 [-9.94, +9.94]",
+        "later - plain, at the end: +2.00"])                # 33 - 30 and 21 - 20
+    of_panel = {"positive pairs": of_seeds({-3.04: [80, 60], 0.02: [20, 40]})}
     assert figures.of_levels(of_panel, "level", {}) == (
         "70% of the positive pairs at level -3")
 
@@ -574,7 +628,9 @@ def test_curves_of_any_runs(out, report, pictures, tmp_path):
             ("mdr-cub", f"no run mdr-cub with a log.jsonl under {out}: there are jrd-glyphs, mdr")):
         assert message in report("--curves", name)[2]
     one, two, three = names = "mdr-glyphs", "mdr-glyphs-s1", "mdr-glyphs-s1-s0"
-    report("--curves", *names, "--out", tmp_path / "a.png")
+    told = report("--curves", *names, "--out", tmp_path / "a.png")[1]
+    assert told.startswith(f"note: {one}: seed 0 to epoch 2 of 3; beyond, the mean is of the other "
+                           "seeds\n") and told.count("beyond") == 1
     loss, r1 = "training loss, of each its own objective", figures.AXES["R@1"]
     titles = pictures["a.png"].pop("titles")
     assert pictures["a.png"] == {
@@ -641,11 +697,11 @@ def test_what_a_picture_of_curves_has_not_is_said(out, report, pictures, tmp_pat
 
 @pytest.mark.parametrize("file, content", [
     ("config.json", '{"lr": '), ("result.json", "{}"), ("log.jsonl", '{"epoch": 1, "lo'),
-    ("log.jsonl", None)])                                               # deleted
+    ("log.jsonl", ""), ("log.jsonl", None)])                            # deleted
 def test_a_damaged_run_folder_is_named(file, content, out, report):
     (folder,) = ran(out, JRD, 0.5)
     (folder / file).unlink()
-    if content:
+    if content is not None:
         (folder / file).write_text(content)
     status, _, err = report("--dataset", "glyphs", "--paper", "jrd", "--table", "1")
     assert status == 2 and err.count("\n") == 1 and re.search(f"{folder.name}.*{file}", err)
@@ -684,12 +740,13 @@ def ends(process):
 
 @pytest.mark.parametrize("jobs", "12")
 def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all, tmp_path):
-    words = "--table 2c --out my runs"
-    stdout, stderr, status = ends(run_all("--jobs", jobs, "--table", "2c", "--out", "my runs"))
+    words = "--table 2c"
+    stdout, stderr, status = ends(run_all("--jobs", jobs, "--out", "my report", *words.split()))
     plan, *called, report = (tmp_path / "log").read_text().splitlines()
     assert plan == f"-m report --plan --dataset real {words}"
     assert sorted(called) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
-    assert report == f"-m report --dataset real {words}" and stdout.endswith("the report\n")
+    assert report == f"-m report --dataset real {words} --out my report"
+    assert stdout.endswith("the report\n")
     assert status == 1 and "failed: python mdr.py --seed 0\n" in stderr
     assert stdout.count("last epoch fine") == 2 and "mdr.py: trouble" in stdout + stderr
     assert "-- 3 of 3, about 0 minutes left" in stdout
@@ -700,8 +757,10 @@ def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all, tmp_path
     assert "the report" in stdout and status == 1
     for wrong in ("1", "2"):                    # a traceback, an argument
         assert ends(run_all(PLAN=wrong)) == ("", "plan: 3 runs\n", int(wrong))
-    stdout, stderr, status = ends(run_all("--jobs", "0"))
-    assert (stdout, stderr.count("\n"), status) == ("", 1, 2)
+    for words in (["--jobs", "0"], ["--out"], ["--quick", "--runs", "a.tar.xz", "--paper", "jrd"]):
+        stdout, stderr, status = ends(run_all(*words))
+        assert (stdout, stderr.count("\n"), status) == ("", 1, 2)
+        assert stderr.startswith("run_all.sh: ")
     assert ends(run_all("--list")) == (f"{tmp_path}/my\\ python listed\n", "", 0)
 
 
