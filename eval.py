@@ -207,12 +207,12 @@ def _usable_ks(ks):
 
 
 def _tensor(values, device=None):
-    """NumPy arrays may have another order of bytes, or unsigned types that torch hardly knows."""
+    """As a detached tensor, of NumPy's unsigned and big-endian arrays too, which torch refuses"""
     if isinstance(values, np.ndarray):
-        kind = values.dtype.newbyteorder("=")
-        if kind.kind == "u" and kind.itemsize > 1:
-            kind = np.int64
-        values = values.astype(kind, copy=False)
+        dtype = values.dtype.newbyteorder("=")
+        if dtype.kind == "u" and dtype.itemsize > 1:
+            dtype = np.int64
+        values = values.astype(dtype, copy=False)
     return torch.as_tensor(values, device=device).detach()
 
 
@@ -239,7 +239,8 @@ def l2_normalized(embedded):
     """{split: (x, labels)} -> the same with each x L2-normalized"""
     unit = {}
     for split, (x, labels) in embedded.items():
-        unit[split] = F.normalize(_tensor(x)), labels
+        x = _tensor(x)
+        unit[split] = F.normalize(x if x.is_floating_point() else x.double()), labels
     return unit
 
 

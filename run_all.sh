@@ -44,7 +44,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 if [ -n "$mode" ]; then
-    select+=(${out[@]+"${out[@]}"})             # else the last report's alone
+    select+=(${out[@]+"${out[@]}"})             # without a mode, of the report at the end
 elif [[ " ${select[*]-} " = *.xz" "* ]]; then
     fail "an archive of runs takes no new ones: python -m report reports it"
 fi

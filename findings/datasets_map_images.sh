@@ -19,6 +19,7 @@ cd "$folder" || exit 2
 "${PYTHON:-python3}" -m venv venv || exit 2
 venv/bin/pip install -q --disable-pip-version-check $packages || exit 2
 venv/bin/python - <<'END'
+import io
 import os
 import sys
 import tempfile
@@ -51,17 +52,23 @@ in_memory = datasets.Dataset.from_dict(
 sizes = [rows.map(shrink)[0]["image"].size for rows in (from_folder, in_memory)]
 print("thumbnail((64, 64)) of 400 x 300 in map: from a folder", sizes[0], "from memory", sizes[1])
 assert (pixels(from_folder) == pixels(in_memory)).all()
+in_memory.to_parquet("photos.parquet")
+of_parquet = datasets.load_dataset("parquet", data_files="photos.parquet", split="train")
 looked_at = [rows.map(lambda row: {"width": row["image"].width})
-             for rows in (from_folder, in_memory)]
+             for rows in (from_folder, in_memory, of_parquet)]
 closed = in_memory.cast_column("image", datasets.Image(decode=False))
 looked_at += [closed.map(lambda row: {"bytes": len(row["image"]["bytes"])}).cast_column(
     "image", datasets.Image())]
 lost = [np.abs(pixels(rows) - pixels(from_folder)) for rows in looked_at]
-for name, off in zip(("a folder", "memory", "memory, decode=False"), lost):
+for name, off in zip(("a folder", "memory", "Parquet", "memory, decode=False"), lost):
     print(f"looked at in map, from {name}: pixels off by {off.mean():.1f} in the mean, {off.max()}")
+by_pillow = io.BytesIO()
+in_memory[0]["image"].save(by_pillow, "JPEG", quality=75)
+stored = looked_at[1].cast_column("image", datasets.Image(decode=False))[0]["image"]["bytes"]
+print("what is stored is Pillow's JPEG of quality 75:", stored == by_pillow.getvalue())
 kept = in_memory.map(lambda row: {"image": row["image"].resize((64, 48))})
 same = (pixels(kept) == np.asarray(in_memory[0]["image"].resize((64, 48)))).all()
 print("a new image is kept as it is:", same)
 sys.exit(sizes != [(400, 300), (64, 48)] or lost[0].any() or lost[1].max() < 5
-         or lost[2].any() or not same)
+         or lost[2].max() < 5 or lost[3].any() or stored != by_pillow.getvalue() or not same)
 END

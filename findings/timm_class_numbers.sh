@@ -7,7 +7,7 @@
 # of classes agrees. And timm calls an image's class by the folder that it lies in, torchvision by
 # the folder at the top: of audi/coupe, bmw/coupe, bmw/van it makes two classes, torchvision also
 # two, other ones. A split by "the first half of the classes", as in metric learning, is another
-# split too.
+# split too. Way out: one reader for all, or a list of the class names beside the network.
 #
 # torch is taken from $PYTHON if it has both versions below, else installed (5.6 GB).
 # Exit status: 0 as described, 1 changed, 2 not installed.  PYTHON=python3.11 chooses the Python.

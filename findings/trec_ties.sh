@@ -6,7 +6,8 @@
 # their order in the run by the second. Moreover the first keeps 32-bit floats: cosine
 # similarities that differ by 1e-9 are equal for it. Embeddings have many ties: duplicates, small
 # codes, float16 scores, a collapsed network. Whose names begin with the class (007_bird_12) sorts
-# ties by class. (ranx compiles before its first answer: minutes on a busy machine.)
+# ties by class. Way out: break ties oneself and pass places
+# as scores, n, n - 1, ... (ranx compiles before its first answer: minutes on a busy machine.)
 #
 # Exit status: 0 as described, 1 changed, 2 not installed.  PYTHON=python3.11 chooses the Python.
 set -u

@@ -95,10 +95,13 @@ def of_list(args, folder):
 
 def report(args, rows, out):
     runs = all_runs(rows)
-    stale = sum(run.state == "stale" for run in runs)
+    stale = [run.why_other for run in runs if run.why_other]
     if stale:
-        print(f"{stale} folders hold other runs, which python -m report without a list shows: see "
-              "--plan", file=sys.stderr)
+        print(f"{len(stale)} folders hold other runs, which python -m report without a list shows, "
+              f"the first one {stale[0]}", file=sys.stderr)
+        if "weights_sha256" in stale[0]:
+            print("--weights FILE names the file of weights that runs had, if it is none of the "
+                  "published ones", file=sys.stderr)
     if not any(run.result for run in runs):
         raise UserError("no run of the list is finished; bash run_all.sh trains them")
     out.mkdir(parents=True, exist_ok=True)

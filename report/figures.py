@@ -292,21 +292,23 @@ def draw_runs(path, runs, names):
     seeds, a run's a curve of its own.  What a log has not (JRD's no seen R@1), the result of a
     finished run has of the last epoch, a point; a line says so, or that there is nothing, or which
     seeds have not come as far as the others."""
-    points = []
-    for name, metric in itertools.product(names, ("loss", "R@1", "seen R@1")):
+    points, runs_of = [], {}
+    for name in names:
         folders = seeds_of(runs, name, "log.jsonl")[1].values()
         alone = [run for run in folders if run.folder.name == Path(name).name]
-        ends = {run.config["seed"]: run.log[-1]["epoch"] for run in alone or folders if run.log}
+        runs_of[name] = alone or folders
+        ends = {run.config["seed"]: run.log[-1]["epoch"] for run in runs_of[name] if run.log}
         behind = [f"{seed} to epoch {end}" for seed, end in ends.items()
                   if end < max(ends.values())]
-        if behind and metric == "loss":
+        if behind:
             print(f"note: {name}: seed {', seed '.join(behind)} of {max(ends.values())}; beyond, "
                   "the mean is of the other seeds")
+    for name, metric in itertools.product(names, ("loss", "R@1", "seen R@1")):
         panel, curve = ("", "epoch", AXES[metric]), []
-        for run in alone or folders:
+        for run in runs_of[name]:
             curve += by_epoch(panel, name, run, metric)
         if not curve:
-            for run in alone or folders:
+            for run in runs_of[name]:
                 if run.result and metric in run.figures["last epoch"]:
                     last = run.result["last epoch"]["epoch"]
                     curve.append((panel, name, last, run.config["seed"], reading(run, metric)))

@@ -32,7 +32,7 @@ SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 UNKNOWN = "–"                                           # shown for an image in no sub-folder
 NO_LABEL = {"", "nan", "NaN", "None", "<NA>", "NaT"}    # what astype(str) makes of a missing label
 SIDE, GAP, LINES = 128, 7, 41               # pixels of a sheet's image, around it, of its text
-IN_JPEG = 65000 // (SIDE + 6 + GAP + LINES)             # lines of images; libjpeg's limit is 65,500
+IN_JPEG = 350                           # images of a sheet across and down: 65,500 pixels at most
 RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
 OTHER_IMAGES = ("note: these are not the images of the run; figures of classes that trained say "
                 "nothing about new ones")
@@ -42,10 +42,6 @@ OTHER_IMAGES = ("note: these are not the images of the run; figures of classes t
 def evaluate(args):
     """Judge the embeddings of an .npz or of a checkpoint's images, or search or compare the latter.
     """
-    lines = args.pairs or len(args.query)
-    if args.to and args.to.lower().endswith(".jpg") and lines > IN_JPEG:
-        raise UserError(f"--to {args.to}: a JPEG has room for {IN_JPEG} lines of images, not for "
-                        f"{lines}; name a .png")
     if args.arrays:
         embedded, ks = load_npz(args.file, device(args)), [1, 2, 4, 8]
     else:
@@ -75,12 +71,12 @@ def evaluate(args):
         save_npz(args.export, embedded, data)
 
 
-def open_checkpoint(path, device="auto", data_root=None):
+def open_checkpoint(file, device="auto", data_root=None):
     """-> its network, its settings, its script's transform of test images.  data_root: where the
     datasets are now, without it $DML_DATA, or else where they were"""
-    script = SCRIPTS[read_checkpoint(path)["paper"]]
-    network, cfg = common.load(path, script.Network, device)
-    cfg.data_root = data_root or os.environ.get("DML_DATA") or cfg.data_root
+    script = SCRIPTS[read_checkpoint(file)["paper"]]
+    network, cfg = common.load(file, script.Network, device)
+    cfg.data_root = data_root or path(os.environ.get("DML_DATA", cfg.data_root))
     return network, cfg, script.transforms(cfg)[2]
 
 
@@ -258,6 +254,7 @@ def search(args, network, cfg, transform, data):
     and no answer."""
     photos = common.Split(ImageFiles(args.query, transform, decode),
                           torch.zeros(len(args.query), dtype=int), [UNKNOWN], args.query)
+    need_room(args.to, len(args.query), 1 + min(args.top, len(searched(data))))
     x, queries = embed_entries(network, cfg, Path(), photos)
     y, entries = embed_entries(network, cfg, data.folder, searched(data))
     if args.l2norm:
@@ -290,6 +287,8 @@ def search(args, network, cfg, transform, data):
 def compare(args, network, cfg, data):
     """Print and, with --to, draw the --pairs of images nearest to each other, of those that
     Recall@K searches."""
+    n = len(searched(data))
+    need_room(args.to, min(args.pairs, n * (n - 1) // 2), 2)
     x, entries = embed_entries(network, cfg, data.folder, searched(data))
     if args.l2norm:
         x = F.normalize(x)
@@ -354,6 +353,13 @@ def nearest_pairs(x, most):
 
 
 # ---------------------------------------------------------------------------- a sheet of images
+def need_room(path, down, across):
+    """UserError: a sheet with so many images down and across is too large for a JPEG."""
+    if path and path.lower().endswith(".jpg") and max(down, across) > IN_JPEG:
+        raise UserError(f"--to {path}: a JPEG has room for {IN_JPEG} images down or across, not "
+                        f"for {max(down, across)}; name a .png")
+
+
 def draw_sheet(path, answers):
     """A picture with a line of images for each of answers [(query, the entries nearest to it)], as
     many as for the one with fewest, framed as right or wrong if the query's class is known, with a
@@ -398,7 +404,8 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "export": (None, output(".npz"), "the .npz to write the embeddings to"),
     "dataset": (None, "FOLDER", "where the run's folder of images is now, if it moved; or another "
                 "folder: its test/ if it has one, else all of it, less the classes that trained"),
-    "data_root": (None, "DIR", "where the datasets are now"),
+    "data_root": (None, "DIR", "where the datasets are now (default: $DML_DATA, else where they "
+                  "were)"),
     "device": SHARED["device"],
     "no_cache": (False, bool, "decode images anew"),
     "query": ([], "PHOTO", "print the nearest images"),

@@ -168,18 +168,18 @@ def files_below(folder):
     never back.  OSError: a folder that cannot be read."""
     def refuse(error):
         raise error
-    real, known, images, others = {}, set(), [], []
+    root, way_to, entered, images, others = Path(folder), {}, set(), [], []
     for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
-        here = Path(place)
-        top, *_ = *here.relative_to(folder).parts, ""
-        real[here] = here.resolve()
-        of_part = PARTS.get(top.lower()), real[here]
-        above = real.get(here.parent, Path())
-        if of_part in known or real[here] in (above, *above.parents):
+        here, real, part, way = Path(place), Path(place).resolve(), None, set()
+        if here != root:
+            part = PARTS.get(here.relative_to(root).parts[0].lower())
+            way = way_to[here.parent]                   # the folders that it is in, or led there
+        if real in way or (part, real) in entered:
             others.append(here)
             folders.clear()
             continue
-        known.add(of_part)
+        entered.add((part, real))
+        way_to[here] = way | {real, *real.parents}
         folders[:] = sorted(filter(for_people, folders))
         for name in filter(for_people, files):
             path = Path(place, name)
@@ -319,8 +319,8 @@ class Folder:
                 files.append(name)
         left_out = [f"{top}/ ({n:,} files)" for top, n in folders.items()]
         if again:
-            left_out.append(f"{len(again):,} links to folders that are read by another way: "
-                            f"{listed(again)}")
+            left_out.append(f"{len(again):,} links to folders that are read by another way, or lie "
+                            f"above: {listed(again)}")
         if files:
             left_out.append(f"{len(files):,} files: {listed(files)}")
         if left_out:

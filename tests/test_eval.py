@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import jrd
 from eval import (_halves, confidence_interval, generalization_bound, hits_at_k, judge, kmeans,
-                  map_at_r, nmi, nmi_by_start, recall_at_k, stratified_parts)
+                  l2_normalized, map_at_r, nmi, nmi_by_start, recall_at_k, stratified_parts)
 from report.judge import load_npz
 from support.files import UserError
 
@@ -442,7 +442,11 @@ def test_arrays_of_any_kind_are_judged(kind):
     assert recall_at_k(x, y.astype(kind), [1])[1] == want["R@1"]
     assert generalization_bound(x, y.astype(kind), x + 1, (y + 9).astype(kind), 0) == (
         generalization_bound(x, y, x + 1, y + 9, 0))
+    assert [part.tolist() for part in stratified_parts(y.astype(kind), 2)] == [
+        part.tolist() for part in stratified_parts(y, 2)]
     whole = (9 * x).round()
+    unit, _ = l2_normalized({"test": (whole.astype(kind), y)})["test"]
+    assert torch.allclose(unit.double().square().sum(1), torch.ones(40, dtype=torch.double))
     as_torch = "f4" if kind in ("u1", "i2") else "f8"
     assert judge({"test": (whole.astype(kind), y)}, [1, 2]) == (
         judge({"test": (whole.astype(as_torch), y)}, [1, 2]))

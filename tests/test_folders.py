@@ -259,11 +259,11 @@ def test_links_to_folders_are_followed_once(tmp_path, capsys):
     assert data.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
     left_out, deeper = capsys.readouterr().out.splitlines()
     assert left_out == (f"note: left out of {folder}: 2 links to folders that are read by another "
-                        "way: class04/loop, class09")
+                        "way, or lie above: class04/loop, class09")
     assert deeper.startswith(f"note: 1 folders of images lie below the classes, as {folder}/class04/more")
 
 
-def test_a_class_may_be_linked_into_another_part(tmp_path, capsys):
+def test_a_class_may_be_linked_into_another_part(tmp_path, capsys, monkeypatch):
     """As for a final network, which learns from all classes; a part may be a link as a whole."""
     folder = make_folder(tmp_path / "photos" / "train", [2] * 4).parent
     (folder / "test").mkdir()
@@ -276,6 +276,13 @@ def test_a_class_may_be_linked_into_another_part(tmp_path, capsys):
     (folder / "gallery" / "back").symlink_to(folder)
     splits = Folder(folder).splits()
     assert [len(rows) for rows in splits.values()] == [8, 4, 8]
+    outside = make_folder(tmp_path / "outside", [1])        # a way back that leads over elsewhere
+    (outside / "back").symlink_to(folder)
+    (outside / "over").symlink_to(tmp_path)
+    (folder / "train" / "class00" / "more").symlink_to(outside)
+    monkeypatch.chdir(folder)
+    for place in (folder, "."):
+        assert [len(rows) for rows in Folder(place).splits().values()] == [9, 5, 9]
 
 
 def test_two_names_of_one_part_are_no_matter_for_a_search(tmp_path):

@@ -264,10 +264,19 @@ def test_datasets_are_where_the_flag_or_the_variable_says_or_where_they_were(che
 
 def test_a_jpeg_is_no_higher_than_its_format_allows(checkpoint, tmp_path, typed):
     """Said before anything is embedded."""
-    words = "eval.py", checkpoint, "--pairs", judge.IN_JPEG + 1, "--to", tmp_path / "p.jpg"
-    status, out, err = typed(*words, "--gallery", tmp_path / "none")
-    assert (status, out) == (2, "") and err.endswith(
-        "p.jpg: a JPEG has room for 357 lines of images, not for 358; name a .png\n")
+    photos = make_folder(tmp_path / "photos", [27], side=8)             # 351 pairs
+    words = "eval.py", checkpoint, "--gallery", photos, "--to", tmp_path / "p.jpg", "--pairs"
+    status, out, err = typed(*words, 999)
+    assert status == 2 and "compares" not in out and err.endswith(
+        "p.jpg: a JPEG has room for 350 images down or across, not for 351; name a .png\n")
+    (photos / "class00" / "0.png").unlink()                             # 325 pairs
+    assert typed(*words, 999)[0] == 0
+    with PIL.Image.open(tmp_path / "p.jpg") as sheet:
+        assert judge.IN_JPEG * sheet.height / 325 < 65500
+    one = photos / "class00" / "1.png"
+    words = words[:2] + ("--query", one, "--top", 400, "--to", "p.JPG")
+    status, _, err = typed(*words, "--gallery", make_folder(tmp_path / "many", [350], side=1))
+    assert status == 2 and "room for 350 images down or across, not for 351" in err
 
 
 def test_pairs_far_from_the_origin_and_in_several_blocks():

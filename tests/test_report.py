@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from conftest import ROOT, edit_settings
+from conftest import ROOT, edit_settings, make_folder
 from report import experiments, figures, tables, write
 from support import identity, layouts
 from support.identity import code_of, run_folder
@@ -243,6 +243,14 @@ def test_runs_of_a_folder_and_of_a_link_to_it_are_compared(out, report, tmp_path
     for folder in folders:
         edit_settings(folder, images={})
     assert "were tested on different images" in report(*words)[2]
+    make_folder(tmp_path / "birds", [1])
+    (tmp_path / "link").symlink_to(tmp_path / "birds")
+    assert "+10.00" in report(*words)[1]
+    ranked = [row for row in table_rows(report("--sort", "R@1")[1]) if row[1].startswith("runs on")]
+    assert ranked == [["", "runs on birds", "seeds", "R@1"]]
+    for folder, name in zip(folders, ("cub", "cub128")):        # of both the digest is of paths
+        edit_settings(folder, dataset=name, images={"test": "one"})
+    assert "were tested on different images" in report(*words)[2]
 
 
 @pytest.mark.parametrize("changes, told", [
@@ -258,6 +266,8 @@ def test_a_run_of_other_images_or_weights_is_not_the_lists(changes, told, out, r
     edit_settings(folder, **changes)
     err = report(*words, "--plan")[2]
     assert "1 stale" in err and told in err
+    err = report(*words)[2]
+    assert told in err and ("--weights FILE names" in err) == ("weights_sha256" in changes)
 
 
 def test_a_file_of_weights_counts_by_its_content(out, report, tmp_path):
