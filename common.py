@@ -106,8 +106,8 @@ def embed(function, images, cfg):
         raise UserError("no images to embed that can be read")
     x = torch.cat(x)
     if not torch.isfinite(x).all():
-        raise NonFiniteLoss("the network's embeddings are not finite: training diverged; last.pt "
-                            "of the run holds the last good epoch")
+        raise NonFiniteLoss("the network's embeddings are not finite: training diverged, or its "
+                            "weights are broken")
     return x
 
 

@@ -18,6 +18,7 @@ from report.tables import difference, markdown, spread  # noqa: E402
 from studies.decided import holm  # noqa: E402
 from studies.jrs_bandwidths import mean_distance, penalty  # noqa: E402
 from support.command_line import main  # noqa: E402
+from support.files import UserError  # noqa: E402
 
 ARMS = {"contrastive": ("0", None), "density": ("10", None), "JRS": ("0", "detached"),
         "both": ("10", "detached"), "tau": ("0", "only τ"), "dtau": ("10", "only τ"),
@@ -114,6 +115,8 @@ def table(runs):
     measured, arms = [], set()
     for run in finished(runs):
         name = run.config["name"]
+        if not name or "-" not in name:
+            raise UserError(f"{run.folder.name} is no run of this study")
         if run.config["val"]:
             name += ", held out"
         else:

@@ -208,7 +208,7 @@ if __name__ == "__main__":
         case []:
             free_points(Path(__file__).with_suffix(".png"))
         case "train", out:
-            trainings(out)
+            main(trainings, lambda: out)
         case "run", variant, *flags if variant in (*VARIANTS, "only τ"):
             main(jrd.train, lambda: replaced(variant, flags))
         case _:

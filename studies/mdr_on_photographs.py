@@ -22,6 +22,7 @@ from report.records import finished, reading  # noqa: E402
 from report.tables import markdown  # noqa: E402
 from studies import rate_search  # noqa: E402
 from support import command_line  # noqa: E402
+from support.files import UserError  # noqa: E402
 
 MDR = "mdr", "--dataset", "cub128", "--out", "runs-mdr"
 RATES = {  # of the picture's arms: the preset's, the best at 100 iterations
@@ -119,6 +120,8 @@ def table(runs):
     rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,NMI,trained classes,σ*".split(",")]
     for run in finished(runs):
         config = run.config
+        if config["paper"] != "mdr":
+            raise UserError(f"{run.folder.name} is no run of mdr.py")
         images = config["epochs"] * config["iterations"] * config["batch"]
         row = [arm(config), variant(config), f"{config['lr']:g}", f"{images:,}",
                str(config["seed"])]
@@ -156,6 +159,8 @@ if __name__ == "__main__":
         case "run", "--variant", name, *flags if name in VARIANTS:
             VARIANTS[name]()
             rate_search.run(*MDR, *flags, "--name", name)
+        case "run", "--variant", *_:
+            sys.exit(f"--variant is one of {', '.join(VARIANTS)}")
         case "run", *flags:
             rate_search.run(*MDR, *flags)
         case "table", runs:

@@ -12,13 +12,20 @@ import torch  # noqa: E402
 import common  # noqa: E402
 import mdr  # noqa: E402
 from report.tables import markdown  # noqa: E402
+from support import command_line  # noqa: E402
+from support.files import UserError  # noqa: E402
 
 
 def main(words):
     """words: name=weights file of each network"""
+    if not words or not all("=" in word for word in words):
+        raise UserError("networks are named as NAME=FILE of weights")
     rows = [["network", "std / mean of the norms", "positive pairs, in σ"]]
-    for name, file in (word.split("=") for word in words):
-        cfg = mdr.parse_args(["--dataset", "cub128", "--backbone", name, "--weights", file])
+    for word in words:
+        name, file = word.split("=", 1)
+        cfg = mdr.parse_args(["--dataset", "cub128", "--backbone", name, "--weights", file,
+                              "--precision", "fp32"])
+        common.settle(cfg)
         data = common.load_dataset(cfg.dataset, cfg.data_root, *mdr.transforms(cfg)[::2])
         torch.manual_seed(cfg.seed)
         network = mdr.Network(cfg, len(data.train.classes)).eval()
@@ -32,4 +39,4 @@ def main(words):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    command_line.main(main, lambda: sys.argv[1:])

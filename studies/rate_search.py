@@ -73,8 +73,10 @@ def held_out(name, root=None, train=None, test=None, cache=True, val=None, weigh
     return replace(data, test=data.val, val=None, gallery=None)
 
 
-def run(script, *flags):
+def run(script="", *flags):
     """A script's training on the held-out split."""
+    if script not in SCRIPTS:
+        raise UserError(f"run trains one of {', '.join(SCRIPTS)}, with its flags")
     common.load_dataset = held_out
     command_line.main(SCRIPTS[script].train, lambda: SCRIPTS[script].parse_args(flags))
 

@@ -99,7 +99,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None, w
             if cache and prefix:
                 place, whole = f"{label}-{part}", part
                 if val and part in ("train", "val"):
-                    place, whole = f"{place}-{val:g}", "train"
+                    place, whole = f"{place}-{val}", "train"
                 state = ids[whole]
                 edits = [] if papers else last_edits(sources)
                 if edits:
@@ -157,7 +157,11 @@ def need_pairs(split, cfg):
     of_class = split.labels.bincount()
     if of_class.max() < 2:
         raise UserError(f"no training class has two images ({split}), as pairs and triplets need")
-    if of_class.clamp(max=cfg.images_per_class or len(split)).min() >= cfg.batch:
+    smallest = of_class.clamp(max=cfg.images_per_class or len(split)).sort().values[:2]
+    room = cfg.batch - 1            # --images-per-class 0: a class that does not fit ends the batch
+    if not cfg.images_per_class:
+        room = cfg.batch - smallest[-1]
+    if smallest[0] > room:
         raise UserError(f"--batch {cfg.batch} is full with one class: raise it, or lower "
                         "--images-per-class, so that a batch has pairs of different classes")
 

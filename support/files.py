@@ -54,7 +54,8 @@ def atomic(path, mode="w"):
     except OSError as error:                                            # a full disk, for one
         raise UserError(f"cannot write {path}: {reason(error)}")
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):                              # of a disk of no writing
+            part.unlink(missing_ok=True)
 
 
 def lock(path, timeout=-1):

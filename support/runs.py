@@ -142,6 +142,7 @@ class Run:
                 raise UserError(f"{path} is not of this run ({type(error).__name__}: "
                                 f"{reason(error)}): {advice}")
             print(f"continuing {self.folder} after epoch {len(self.history)}")
+            self._save_best()
         self.started = time.perf_counter(), len(self.history)
         return len(self.history)
 
@@ -192,10 +193,15 @@ class Run:
         with atomic(self.folder / "log.jsonl") as file:     # first: never shorter than last.pt's
             for old in self.history:
                 file.write(json.dumps(old) + "\n")
-        if self.best("val R@1") is row:
-            self._save("best.pt", optimizer=None)
         self._save("last.pt")
+        self._save_best()
         self._print(row)
+
+    def _save_best(self):
+        """best.pt, if the last epoch is the best.  It comes after last.pt: restore calls this too,
+        and makes up for a best.pt that a killed process did not come to."""
+        if self.history and self.best("val R@1") is self.history[-1]:
+            self._save("best.pt", optimizer=None)
 
     def _print(self, row):
         """A row of the table on the console, the names of its columns first where they changed."""

@@ -55,6 +55,7 @@ MISTAKES = {  # what is typed: what the one line must say
         "to hold out: each needs two",
     "mdr.py --dataset {tmp}/singles --backbone small": "no training class has two images",
     "mdr.py --batch 4": "is full with one class: raise it, or lower --images-per-class",
+    "dml_da.py --images-per-class 0 --batch 7": "--batch 7 is full with one class",
     "mdr.py --dataset {tmp}/apart": "gallery has none of the test classes, so that every query "
         "would be a miss: class00, class01 are not in it",
     "common.py check {tmp}/no": "common.py: unknown dataset '{tmp}/no': no folder of images, and "

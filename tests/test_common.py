@@ -1,5 +1,6 @@
 """Datasets, the loader, precision, weight files, the run folder."""
 import argparse
+import errno
 import json
 import os
 import pickle
@@ -333,6 +334,16 @@ def test_atomic_leaves_the_old_file_when_writing_fails(tmp_path):
         file.write("half")
         raise KeyError
     assert json.loads(path.read_text()) == [1] and os.listdir(tmp_path) == ["x.json"]
+
+
+def test_a_disk_that_takes_no_files_is_named(tmp_path, monkeypatch):
+    """Whose refusal to delete what is not there would hide it"""
+    def refuse(*args, **more):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    monkeypatch.setattr(files, "open", refuse, raising=False)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(files.UserError, match="cannot write .*x.json: .*Read-only"):
+        files.write_json(tmp_path / "x.json", [1])
 
 
 

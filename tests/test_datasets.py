@@ -305,6 +305,13 @@ def test_the_cache_of_other_images_is_replaced(tmp_path):
     assert len(now & names) == len(names) - 1 == len(now) - 1
 
 
+def test_shares_of_one_short_name_have_caches_of_their_own(tmp_path):
+    folder = make_folder(tmp_path / "photos", [2] * 42)
+    for share, held in ((1 / 6, 3), (0.166667, 4)):
+        data = common.load_dataset(str(folder), tmp_path, test=HALVE, val=share)
+        assert len(data.val.images) == len(data.val) == 2 * held
+
+
 def without_locks(path, timeout=-1):
     """What files.lock returns on a file system that has none."""
     return contextlib.nullcontext()

@@ -296,6 +296,25 @@ def test_best_is_by_the_held_out_classes(train, at_epochs):
     assert best["classes"] == last["classes"] == [f"glyph {i}" for i in range(400, 408)]
 
 
+def test_best_is_written_if_a_process_was_killed_before(train, at_epochs, monkeypatch):
+    """... after last.pt of the best epoch, and before best.pt."""
+    at_epochs(lambda epoch: {"val R@1": (0.5, 0.8, 0.3)[epoch]})
+    save = runs.Run._save
+
+    def killed(run, name, **changes):
+        if (len(run.history), name) == (2, "best.pt"):
+            raise KeyboardInterrupt
+        save(run, name, **changes)
+    words = jrd, "--epochs", "3", "--val", "0.2"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runs.Run, "_save", killed)
+        train(*words)
+    folder, out = train(*words)
+    best, last = (torch.load(folder / name, weights_only=True) for name in ("best.pt", "last.pt"))
+    assert " after epoch 2\n" in out and len(last["history"]) == 3
+    assert [row["val R@1"] for row in best["history"]] == [0.5, 0.8]
+
+
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_locks(code, train, monkeypatch):
     """The run says so, and leaves no marker that would keep a requeued job out."""

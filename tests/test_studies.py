@@ -504,9 +504,33 @@ def test_the_page_has_the_levels_of_the_archives(monkeypatch, capsys):
         assert f"| {figures}" in page, line
 
 
-def test_runs_of_others_are_no_search_of_weights(typed):
-    told = typed("studies/reg_weight.py", "table", "results/glyphs/runs.tar.xz")
-    assert told[0] == 2 and told[2].count("\n") == 1 and "no run of this script" in told[2]
+@pytest.mark.parametrize("words, told", [
+    ("reg_weight.py table results/glyphs/runs.tar.xz", "no run of this script"),
+    ("composed.py table results/glyphs/runs.tar.xz", " is no run of this study"),
+    ("mdr_on_photographs.py table results/glyphs/runs.tar.xz", " is no run of mdr.py"),
+    ("mdr_on_photographs.py run --variant x", "--variant is one of unscaled, uniform, released, "),
+    ("jrs_bandwidths.py train README.md/x", "README.md"),
+    ("rate_search.py run", "run trains one of jrd, mdr, dml_da, with its flags"),
+    ("rate_search.py run x", "run trains one of jrd, mdr, dml_da, with its flags"),
+    ("network_features.py", "networks are named as NAME=FILE of weights"),
+    ("network_features.py resnet18", "networks are named as NAME=FILE of weights")])
+def test_what_a_study_cannot_do_is_one_line(words, told, monkeypatch, typed):
+    """Other people's runs, wrong words"""
+    monkeypatch.chdir(ROOT)
+    name, *words = words.split()
+    status, _, err = typed(f"studies/{name}", *words)
+    if isinstance(status, str):
+        status, err = 1, status + "\n"
+    assert status and err.count("\n") == 1 and told in err
+
+
+def test_what_mdr_finds_before_its_first_step(typed, monkeypatch, few_glyphs):
+    """Of positive pairs nearer than the mean pair; here on glyphs in place of cub128."""
+    load = common.load_dataset
+    monkeypatch.setattr(common, "load_dataset", lambda name, *more: load("glyphs", *more))
+    status, out, err = typed("studies/network_features.py", f"small={glyphs.WEIGHTS}")
+    *_, row = out.splitlines()
+    assert (status, err) == (0, "") and re.match(r"\| small +\| 0\.\d\d +\| -\d\.\d\d ", row)
 
 
 def test_a_folder_without_a_planned_run_decides_nothing(tmp_path, typed):
