@@ -54,7 +54,7 @@ def atomic(path, mode="w"):
     except OSError as error:                                            # a full disk, for one
         raise UserError(f"cannot write {path}: {reason(error)}")
     finally:
-        with contextlib.suppress(OSError):                              # of a disk of no writing
+        with contextlib.suppress(OSError):              # of a disk that takes no writing
             part.unlink(missing_ok=True)
 
 

@@ -168,12 +168,14 @@ def files_below(folder):
     never back.  OSError: a folder that cannot be read."""
     def refuse(error):
         raise error
-    root, way_to, entered, images, others = Path(folder), {}, set(), [], []
+    root, entered, images, others = Path(folder), set(), [], []
+    way_to = {}                     # {folder: the real folders that it is in, or that led to it}
     for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
-        here, real, part, way = Path(place), Path(place).resolve(), None, set()
+        here, part, way = Path(place), None, set()
+        real = here.resolve()
         if here != root:
             part = PARTS.get(here.relative_to(root).parts[0].lower())
-            way = way_to[here.parent]                   # the folders that it is in, or led there
+            way = way_to[here.parent]
         if real in way or (part, real) in entered:
             others.append(here)
             folders.clear()
