@@ -25,18 +25,19 @@ from report.tables import difference, each, markdown  # noqa: E402
 from support.command_line import main  # noqa: E402
 from support.files import UserError  # noqa: E402
 
+# name | script | flags | on SqueezeNet: its rate, the share of the epochs where its search was best
 METHODS = cells("""
-    JRD                | jrd    |                           | --lr 3e-4 --lr-proxies 3e-2
-    AMSoftmax          | jrd    | --alpha 0                 | --lr 1e-3 --lr-proxies 1e-1
-    MDR                | mdr    |                           | --lr 3e-4
-    Triplet            | mdr    | --lambda 0                | --lr 3e-4
-    L2Norm             | mdr    | --lambda 0 --l2norm       | --lr 3e-5
-    DML-DA triplet     | dml_da | --loss triplet            | --lr 3e-5
-    DML-DA N-pair      | dml_da | --loss npair              | --lr 3e-5
-    DML-DA contrastive | dml_da |                           | --lr 3e-5
-    contrastive        | dml_da | --lambda 0                | --lr 3e-5
-    triplet            | dml_da | --lambda 0 --loss triplet | --lr 3e-5
-    N-pair             | dml_da | --lambda 0 --loss npair   | --lr 3e-6""")    # on SqueezeNet
+    JRD                | jrd    |                           | --lr 3e-4 --lr-proxies 3e-2 | 0.8
+    AMSoftmax          | jrd    | --alpha 0                 | --lr 1e-3 --lr-proxies 1e-1 | 1.0
+    MDR                | mdr    |                           | --lr 3e-4 | 0.8
+    Triplet            | mdr    | --lambda 0                | --lr 3e-4 | 1.0
+    L2Norm             | mdr    | --lambda 0 --l2norm       | --lr 3e-5 | 0.4
+    DML-DA triplet     | dml_da | --loss triplet            | --lr 3e-5 | 0.5
+    DML-DA N-pair      | dml_da | --loss npair              | --lr 3e-5 | 0.75
+    DML-DA contrastive | dml_da |                           | --lr 3e-5 | 1.0
+    contrastive        | dml_da | --lambda 0                | --lr 3e-5 | 1.0
+    triplet            | dml_da | --lambda 0 --loss triplet | --lr 3e-5 | 0.5
+    N-pair             | dml_da | --lambda 0 --loss npair   | --lr 3e-6 | 0.75""")
 SQUEEZENET = "--weights squeezenet1_1.pth"
 R18 = "--backbone resnet18 --weights resnet18_pqf.pth --eval-every 10"
 NETWORKS = {        # a paper's flags on the networks of the plan
@@ -58,14 +59,24 @@ EARLIER = {         # of a family: the --name and the seeds of runs of the same 
 OPTIONAL = ("networks", "MDR - L2Norm")         # in its family only if all its runs are
 IN_SCRIPT = ("code", "commit", "images", "splits", "weights_sha256")   # equal in a script's runs
 IN_SEED = ("versions", "processor", "precision")            # equal in a script's runs of a seed
+REPLICATION = {"commit": "49f7f995de7261a866afcc6fdc1833b47a8673cf", "precision": "bf16"}
+PLANNED = {         # what the third plan asks of each run of "replication"
+    "jrd": {"weights_sha256": "8146a08c4f11b6b0c4a3172cb99edbe8809d6ef4d5546399817cfedb77e7eb0b"}
+    | REPLICATION,
+    "dml_da": {"weights_sha256": "cbfad0e33f269b3b66b96ccbd63c0fc62041e7f44bd3755554bdde642c1eef83"}
+    | REPLICATION}
+FAILED = ()         # differences of "replication" with a run that failed twice: p = 1, by its plan
 METRICS = {"R@1 of each": "R@1", "L2-normalized R@1 of each": "R@1, l2-normalized",
            "MAP@R": "MAP@R", "NMI": "NMI", "seen R@1": "seen R@1"}
 BEST = "each arm's best epoch"                              # of those evaluated, by test classes
 OTHERS, BEFORE = "epoch chosen on the other seeds", "epoch chosen on earlier seeds"
 POOLED = "pooled with seeds 3 to 5, no test"
+LAST_FOUR, SEARCHED = "mean of the last four evaluations", "where the search was best"
 LATER = "if classes are random (added later)"               # in "replication" planned
 HEADS = ["difference", "paired", "over classes", "verdict", "adjusted p", "generalizes", LATER,
-         "paper's", "seeds", BEST, OTHERS, BEFORE] + list(METRICS)
+         "paper's", "seeds", LAST_FOUR, SEARCHED, BEST, OTHERS, BEFORE, *METRICS, POOLED]
+ONLY_IN = {LAST_FOUR: ["decides"], SEARCHED: ["decides"], LATER: ["decides", "networks"],
+           POOLED: ["replication"]}                         # families, of a column not in all
 ANALYSES = {"p": "planned: paired t", "Welch": "Welch's t", "random": "seeds and classes random"}
 BESIDE = ["p, then Holm-adjusted", *ANALYSES.values(), "bootstrap of seeds and classes",
           "paired, at the family's level", "power", "seeds that lead", "correlation of the arms"]
@@ -74,8 +85,8 @@ READING = """\
 Each row is a difference in R@1 after the last epoch, in points. The *verdict* is the planned \
 test's: a *significant gain* is a difference above 0 with *adjusted p* < 0.05, by a two-sided \
 t-test, paired within a seed, after Holm's correction, and a *significant loss* one below 0. \
-*Undecided* is neither, which does not mean "no effect". This test takes the test classes as \
-given. Two rules ask whether other classes would show the same:
+*Undecided*, in the third plan's words open, is neither, which does not mean "no effect". This \
+test takes the test classes as given. Two rules ask whether other classes would show the same:
 
 - *Generalizes*, as planned: yes if the difference is significant and its interval *over classes*, \
 a 95% bootstrap over test classes with the trained networks as they are, leaves out 0. This is the \
@@ -89,11 +100,17 @@ In the other columns [low, high] is a 95% interval, not corrected for the number
 and ± a standard deviation over seeds. *Paired* is the mean difference within a seed, with its \
 t-interval; so are *MAP@R*, *NMI* and *seen R@1* (of the training images). *Paper's*: the \
 difference that the paper prints, at full size. *Seeds*: how many are in. *R@1 of each* arm; \
-*L2-normalized*: with embeddings of length 1 at the search (`mdr.py` alone notes it). *Each arm's \
-best epoch* is chosen on the test classes, so both scores are too high; the mean epochs follow. \
+*L2-normalized*: with embeddings of length 1 at the search (`mdr.py` alone notes it, because those \
+of the other scripts have length 1 anyway).
+
+Five columns ask whether a plain loss that stops earlier would do as well. The first two are the \
+first plan's: the *mean of the last four evaluations* of each run, and R@1 *where the search was \
+best*, at the share of the epochs at which each arm's rate search, on held-out training classes, \
+was best first. The other three choose an epoch on the test classes. *Each arm's best epoch*: of \
+each run, so both scores are too high; the mean epochs follow. \
 *Epoch chosen on the other seeds*: each seed is scored at the epoch with the best mean of the \
 family's other seeds, so no seed chooses for itself. *On earlier seeds*: seeds before the family \
-choose, if they had the same settings.
+choose, if they had the same settings. *Pooled with seeds 3 to 5*: the mean of all eight.
 
 In the second table, *Welch's t* does not pair seeds. *Seeds and classes random* is [the third \
 plan's analysis](../../docs/plans.md#replication-seeds-6-to-10-on-the-papers-networks). *Bootstrap \
@@ -139,10 +156,19 @@ def random_classes(x):
     return 2 * stats.t.sf(abs(x.mean()) / np.sqrt(total / (S * C)), total ** 2 / parts)
 
 
+def p_of(gain):
+    """The planned test's p; of gains without any spread 0, or 1 if all of them are 0"""
+    if not np.ptp(gain):
+        return float(not gain.any())
+    return stats.ttest_1samp(gain, 0).pvalue
+
+
 def power(gain, level):
     """The chance that the paired t-test is significant, if these are the true mean and standard
     deviation"""
     n = len(gain)
+    if not np.ptp(gain):
+        return float(gain.any())
     bound = stats.t.ppf(1 - level / 2, n - 1)
     return stats.nct.sf(bound, n - 1, abs(gain.mean()) / stats.sem(gain))
 
@@ -151,14 +177,17 @@ def beside(row, a, b, ours, theirs, among):
     """Adds the other analyses of two settings to their row.  a, b: R@1 of each seed; among: the
     number of differences in the family"""
     gain, (hits, size), (other, _) = np.subtract(a, b), hits_of(ours), hits_of(theirs)
-    row["Welch"] = stats.ttest_ind(a, b, equal_var=False).pvalue
+    row["Welch"] = p_of(gain)
+    if np.ptp(a) or np.ptp(b):
+        row["Welch"] = stats.ttest_ind(a, b, equal_var=False).pvalue
     row["random"] = random_classes((hits - other) / size.mean())
     row[BESIDE[4]] = INTERVAL.format(*bootstrap(hits - other, size, seeds_too=True))
     half = stats.t.ppf(1 - 0.025 / among, len(gain) - 1) * stats.sem(gain)
     row[BESIDE[5]] = INTERVAL.format(gain.mean() - half, gain.mean() + half)
     row[BESIDE[6]] = f"{power(gain, 0.05 / among):.2f}"
     row[BESIDE[7]] = f"{(gain > 0).sum()} of {len(gain)}"
-    row[BESIDE[8]] = f"{np.corrcoef(a, b)[0, 1]:+.2f}"
+    if np.ptp(a) and np.ptp(b):
+        row[BESIDE[8]] = f"{np.corrcoef(a, b)[0, 1]:+.2f}"
 
 
 def by_epoch(run):
@@ -184,9 +213,19 @@ def at_chosen_epochs(ours, theirs, choosing):
     return f"{difference(np.subtract(*values))} at {epochs[0]:.0f}, {epochs[1]:.0f}"
 
 
-def figures(ours, theirs, before, among):
+def of_search(runs, share):
+    """R@1 of each run at the evaluation nearest to a share of its epochs"""
+    values = []
+    for run in runs:
+        curve = by_epoch(run)
+        values.append(curve[min(curve, key=lambda epoch: abs(epoch - share * run.cfg.epochs))])
+    return values
+
+
+def figures(ours, theirs, before, among, shares=None):
     """Runs of two settings, of the same seeds -> {head: text}, the mean gain, p from 3 seeds on.
-    before: of both settings the finished runs of earlier seeds"""
+    before: of both settings the finished runs of earlier seeds; shares: of their epochs, where
+    their searches were best"""
     row, best, epochs = {}, [], []
     for head, metric in METRICS.items():
         a, b = ([reading(run, metric) for run in side] for side in (ours, theirs))
@@ -199,7 +238,7 @@ def figures(ours, theirs, before, among):
         if metric == "R@1":
             row |= {"mean": gain.mean(), "paired": difference(gain), "p": None}
             if len(gain) > 2:
-                row["p"] = stats.ttest_rel(a, b).pvalue
+                row["p"] = p_of(gain)
                 beside(row, a, b, ours, theirs, among)
             if 1 < len(gain) < 4:
                 row["paired"] += f" ({', '.join(f'{x:+.2f}' for x in gain)})"
@@ -216,6 +255,12 @@ def figures(ours, theirs, before, among):
         row[OTHERS] = at_chosen_epochs(ours, theirs, others)
     if all(before):
         row[BEFORE] = at_chosen_epochs(ours, theirs, [[runs] * len(ours) for runs in before])
+    if shares:
+        ends = [[np.mean([*by_epoch(run).values()][-4:]) for run in side]
+                for side in (ours, theirs)]
+        row[LAST_FOUR] = difference(np.subtract(*ends))
+        stops = [of_search(side, share) for side, share in zip((ours, theirs), shares)]
+        row[SEARCHED] = difference(np.subtract(*stops))
     return row
 
 
@@ -252,7 +297,7 @@ def judge(rows, among, label):
 # ---------------------------------------------------------------------------- runs
 def runs_of(label, method, out, before=False):
     """The runs of a method, of each seed of a family, or of the seeds before it"""
-    for name, paper, flags, rate in METHODS:
+    for name, paper, flags, rate, _ in METHODS:
         if name == method:
             flags += f" {SQUEEZENET} {rate}" if label == "decides" else f" {NETWORKS[paper]}"
             named, seeds = EARLIER[label] if before else (label, FAMILIES[label][1])
@@ -281,16 +326,23 @@ def finished_runs(pairs):
     return list(runs.values())
 
 
-def mixed(runs):
-    """In what runs differ that must be equal, in words."""
-    values = {}
+def mixed(runs, label):
+    """In what runs differ that must be equal, or from their plan, in words."""
+    values, found = {}, {}
     for run in runs:
+        if label == "replication":
+            for what, planned in PLANNED[run.paper].items():
+                if run.config.get(what) != planned:
+                    found[f"{what} of {NAMES[run.paper]}'s runs is not the plan's"] = None
+            if not run.config.get("processor"):
+                found[f"processor of {NAMES[run.paper]}'s runs is not noted"] = None
         for what in IN_SCRIPT + IN_SEED:
             text = f"{what} of {NAMES[run.paper]}'s runs differ"
             if what in IN_SEED:
                 text += f" at seed {run.cfg.seed}"
             values.setdefault(text, set()).add(str(run.config.get(what)))
-    return ", ".join(text for text, found in values.items() if len(found) > 1)
+    differ = [text for text, seen in values.items() if len(seen) > 1]
+    return ", ".join([*found, *differ])
 
 
 def machines(runs):
@@ -325,11 +377,13 @@ def pooled(pairs, before):
 def decided(label, out):
     """A family -> its rows, {head: text}, as far as it has run"""
     rows, pairs, apart = [], family(label, out), label == "replication"
-    ready = []
+    ready, searched = [], {name: float(share) for name, *_, share in METHODS}
     for text, of_text in pairs.items():
         paper = FAMILIES[label][2][text]
         done = [(a, b) for a, b in of_text if a.result and b.result]
-        differ = mixed(finished_runs({text: of_text} if apart else pairs))
+        differ = mixed(finished_runs({text: of_text} if apart else pairs), label)
+        if apart and text in FAILED:
+            differ = "not decided: a run failed twice, so p = 1"
         row = {HEADS[0]: text, "verdict": differ or "not before all seeds"}
         if not differ:
             row["seeds"] = f"{len(done)} of {len(of_text)}"
@@ -337,7 +391,8 @@ def decided(label, out):
         whole = len(done) == len(of_text) and not differ
         if whole or done and not differ and not apart:
             before = finished_before(label, text, out)
-            row |= figures(*zip(*done), before, len(pairs))
+            shares = [searched[method] for method in text.split(" - ")]
+            row |= figures(*zip(*done), before, len(pairs), shares if label == "decides" else None)
             if apart and all(before):
                 row[POOLED] = pooled(done, before)
         if whole:
@@ -388,8 +443,7 @@ def page(args):
         print(READING)
         for label, (network, seeds, _) in FAMILIES.items():
             rows = decided(label, out)
-            no_column = LATER if label == "replication" else POOLED
-            heads = [head for head in HEADS + [POOLED] if head != no_column]
+            heads = [head for head in HEADS if label in ONLY_IN.get(head, FAMILIES)]
             print(f"\n## By seeds {seeds[0]} to {seeds[-1]}, on {network}\n")
             print(printed(heads, rows), "", *machines(finished_runs(family(label, out))), sep="\n")
             judged = [row for row in rows if "p, adjusted" in row]

@@ -85,7 +85,7 @@ def pretend(command, r1=0.5, finished=True, **last):
     paper, cfg, folder = run_of(command)
     weights = experiments.sha256_of(cfg.backbone, cfg.weights) or "c0de"
     config = {**vars(cfg), "paper": paper, "commit": "c0ffee", "weights_sha256": weights,
-              "images": {}, "code": code_of(paper)}
+              "images": {}, "code": code_of(paper), "processor": "a processor"}
     best, line, tenths = {"epoch": 2}, {"epoch": 3}, {}
     for i, k in enumerate(cfg.ks):
         line[f"R@{k}"] = r1 + 0.01 * i

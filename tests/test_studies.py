@@ -18,7 +18,7 @@ import jrd
 import mdr
 from conftest import LONG, ROOT, points
 from report import experiments, tables
-from report.records import finished, pivot
+from report.records import finished, pivot, read_lines, unpacked
 from studies import composed, decided, level_ramp, omniglot, rate_search, reg_weight
 from studies.jrs_bandwidths import KS, penalty
 from support import glyphs
@@ -194,10 +194,62 @@ def test_a_verdict_is_the_planned_tests_and_so_is_the_rule_that_generalizes():
             assert rows[0]["adjusted p"] == "0.004"
 
 
+def test_p_without_any_spread():
+    """Two arms that collapsed in every seed show nothing, and a gain that never varies is sure: no
+    NaN, which would change Holm's order, and no warning."""
+    gain = np.array([1.0, 3, 2])
+    assert decided.p_of(gain) == scipy.stats.ttest_rel(gain + 7, [7, 7, 7])[1]
+    for same, p, power in ((0, 1, 0), (2, 0, 1)):
+        gain = np.full(5, same)
+        assert (decided.p_of(gain), decided.power(gain, 0.05)) == (p, power)
+
+
+def test_each_search_was_best_at_the_share_where_the_plan_stops():
+    searched = {
+        "JRD": "jrd-cub128-lr0.0003-lr_proxies0.03", "AMSoftmax": "jrd-cub128-alpha0",
+        "MDR": "mdr-cub128", "Triplet": "mdr-cub128-lambda0",
+        "L2Norm": "mdr-cub128-lambda0-l2normTrue-lr3e-05",
+        "DML-DA triplet": "dml_da-cub128-losstriplet-epochs12",
+        "DML-DA N-pair": "dml_da-cub128-lossnpair-epochs12",
+        "DML-DA contrastive": "dml_da-cub128-epochs12",
+        "contrastive": "dml_da-cub128-lambda0-epochs12",
+        "triplet": "dml_da-cub128-lambda0-losstriplet-epochs12",
+        "N-pair": "dml_da-cub128-lambda0-lossnpair-epochs12-lr3e-06"}
+    with unpacked([ROOT / f"results/cub128/{name}.tar.xz" for name in ("search", "mdr")]) as folder:
+        for name, _, _, rate, share in decided.METHODS:
+            log = read_lines(Path(folder, f"{searched[name]}-s0", "log.jsonl"))
+            curve = {line["epoch"]: line["R@1"] for line in log if "R@1" in line}
+            assert max(curve, key=curve.get) / log[-1]["epoch"] == float(share), name
+            assert log[0]["lr"] == float(rate.split()[1]), name
+
+
+def test_what_earlier_stops_leave(out):
+    """Each arm at its share of 30 or 50 epochs, and over its last four evaluations."""
+    arms = []
+    for name, gain in (("DML-DA triplet", 0.1), ("JRD", 0.0)):
+        runs = decided.runs_of("decides", name, out)
+        made_up(runs, 0)
+        for run in runs:
+            epochs = run.cfg.epochs
+            curve = {epoch: epoch / epochs + gain for epoch in range(5, epochs + 1, 5)}
+            lines = [json.dumps({"epoch": epoch, "R@1": r1}) for epoch, r1 in curve.items()]
+            (run.folder / "log.jsonl").write_text("\n".join(lines))
+        arms.append(decided.runs_of("decides", name, out))
+        four = np.mean([*curve.values()][-4:])
+        assert np.mean([*decided.by_epoch(run).values()][-4:]) == pytest.approx(100 * four)
+    row = decided.figures(*arms, [[], []], 7, (0.5, 0.8))
+    assert row[decided.SEARCHED].startswith(f"{100 * (0.5 + 0.1 - 0.8):+.2f} [")
+    ends = [np.mean([100 * (epoch / n + gain) for epoch in (n - 15, n - 10, n - 5, n)])
+            for n, gain in ((30, 0.1), (50, 0.0))]
+    assert row[decided.LAST_FOUR].startswith(f"{ends[0] - ends[1]:+.2f} [")
+    assert decided.SEARCHED not in decided.figures(*arms, [[], []], 7)
+
+
 def test_the_page_explains_each_column():
     explained = decided.READING.lower()
     for head in decided.HEADS[1:] + decided.BESIDE[1:]:
         told, _, _ = head.lower().removeprefix("epoch chosen ").partition(" (")
+        told = told.removesuffix(", no test")
         told = told.replace("planned: paired t", "paired").replace("d r@1 of each", "d")
         assert f"{told}*" in explained, head
 
@@ -343,9 +395,13 @@ def test_an_epoch_is_chosen_on_other_seeds(out):
     assert "epoch chosen on earlier seeds" not in row
 
 
-def test_the_replication_is_judged_script_by_script(out):
+PRETENDED = {"commit": "c0ffee", "precision": "auto", "weights_sha256": "c0de"}     # by pretend
+
+
+def test_the_replication_is_judged_script_by_script(out, monkeypatch):
     """Nothing of a script before both arms of all five seeds; JRD alone with its p doubled; then
     Holm over both.  Seeds 3 to 5 are in the pooled mean alone, and choose the epochs."""
+    monkeypatch.setattr(decided, "PLANNED", {"jrd": PRETENDED, "dml_da": PRETENDED})
     arms = {}
     for name in ("JRD", "AMSoftmax", "DML-DA contrastive", "contrastive"):
         gain = 0.2 * (name in ("JRD", "DML-DA contrastive"))
@@ -378,7 +434,8 @@ def test_the_replication_is_judged_script_by_script(out):
     mixed.config = {**mixed.config, "commit": "another"}
     again, other = decided.decided("replication", out)
     assert again["p, adjusted"] == jrd["p, adjusted"] and "paired" not in other
-    assert other["verdict"] == "commit of DML-DA's runs differ"
+    assert other["verdict"] == ("commit of DML-DA's runs is not the plan's, commit of DML-DA's runs "
+                                "differ")
     *_, last = decided.runs_of("replication", "contrastive", out)
     made_up([last], 0)
     both = decided.decided("replication", out)
@@ -386,6 +443,30 @@ def test_the_replication_is_judged_script_by_script(out):
     small, large = sorted(row["p"] for row in both)
     assert small < 0.9 * large
     assert sorted(row["p, adjusted"] for row in both) == [2 * small, max(2 * small, large)]
+
+    monkeypatch.setattr(decided, "FAILED", ("DML-DA contrastive - contrastive",))
+    again, failed = decided.decided("replication", out)
+    assert again["p, adjusted"] == min(1, 2 * again["p"]) and "paired" not in failed
+    assert failed["verdict"] == "not decided: a run failed twice, so p = 1"
+
+
+def test_a_replication_that_is_not_the_plans_is_not_decided(out, monkeypatch):
+    """Another commit, precision or file of weights in all runs, or no processor in one."""
+    for name in ("JRD", "AMSoftmax"):
+        made_up(decided.runs_of("replication", name, out), 0.2 * (name == "JRD"))
+    told = set()
+    for what in PRETENDED:
+        monkeypatch.setattr(decided, "PLANNED", {"jrd": PRETENDED | {what: "the plan's"}})
+        row, _ = decided.decided("replication", out)
+        assert row["verdict"] == f"{what} of JRD's runs is not the plan's" and "paired" not in row
+        told.add(row["verdict"])
+    assert len(told) == 3
+    monkeypatch.setattr(decided, "PLANNED", {"jrd": PRETENDED})
+    assert "p, adjusted" in decided.decided("replication", out)[0]
+    first, *_ = decided.runs_of("replication", "JRD", out)
+    first.config = {**first.config, "processor": None}
+    row, _ = decided.decided("replication", out)
+    assert "processor of JRD's runs is not noted" in row["verdict"]
 
 
 def test_the_replication_has_the_commands_of_its_plan(typed):
