@@ -54,7 +54,8 @@ SETTINGS = {
     "m": (0.1, number(float, 0, 1), "margin of the plain loss, Eq. 12"),
     "regularizer": ("jrs", ("jrs", "jmmd", "jintra", "intra"), "Eq. 10; rivals: Eq. 15, 16, 4"),
     "variant": ("jrd", tuple(VARIANTS), "of, in this order: x⁻, x, x⁺; x; x⁻, x; x, x⁺ (Table 2)"),
-    "kernel": ("gaussian", ("gaussian", "laplace", "polynomial", "mgf"), "of each layer (Table 4)"),
+    "kernel": ("gaussian", ("gaussian", "laplace", "polynomial", "mgf"), "of each layer (Table 4; "
+               "U14: the paper does not say of which)"),
     "p": (2, number(int, 1, 100), "degree of the polynomial kernel"),
     "K": (3, number(int, 1, 100), "Gaussians in the kernels of x⁻ and x"),
     "K_prime": (1, number(int, 1, 100), "Gaussians in the kernel of x⁺"),

@@ -134,7 +134,8 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         note="The outer learnable levels end where Adam's rate lets them, inside their start: by "
              "about 0.22 at the paper's rate and the authors' length, by 0.18 on glyphs, by 0.35 "
              "in cub128's exploring runs (studies/mdr_by_network.md).  So learnable against fixed "
-             "compares levels with narrower ones."),
+             "compares levels with narrower ones.  {-1,0,1} is the exception: ±1 is near the "
+             "median of its own pairs, so these two move less, by 0.09 and 0.14 on glyphs."),
     "mdr 3": Experiment("l2 norm at inference only", "cub", 10, """
         Triplet                            | --lambda 0 |
         Triplet (L2 norm at inference)     | --lambda 0 | Triplet

@@ -280,6 +280,23 @@ def test_halves_are_stratified():
     assert len(halves) > 1                                  # drawn at random
 
 
+def test_the_bound_fails_as_printed():
+    """E6, by Eq. 1-3 as they stand.  Bits (a, b): a tells seen, 0, from unseen, 1; b is the label."""
+    a, b = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]]).T
+    H = b, a ^ b, 1 - b, 1 - (a ^ b)
+
+    def errors(answers, right):                             # of seen, of unseen
+        wrong = (answers != right).float()
+        return wrong[a == 0].mean(), wrong[a == 1].mean()
+
+    labels = [errors(h, b) for h in H]
+    lam, d_H = min(map(sum, labels)), 1 - min((h != a).float().mean() for h in H)
+    assert (lam, d_H) == (0, 0.5)
+    assert [bool(unseen <= seen + d_H + lam) for seen, unseen in labels] == [True, False, True, True]
+    apart = max(abs(errors(h, g)[1] - errors(h, g)[0]) for h in H for g in H)   # Ben-David et al.
+    assert all(unseen <= seen + apart + lam for seen, unseen in labels)
+
+
 def test_generalization_bound():
     (seen, ys), (unseen, yu) = random_set(90, 3, 6, seed=9), random_set(70, 3, 5, seed=10)
     draw = torch.Generator().manual_seed(0)
