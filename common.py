@@ -38,6 +38,14 @@ def check_square(pairs, name):
     return len(pairs)
 
 
+def check_vectors(**vectors):
+    """ValueError: they are not of one length, or have more dimensions: (C, 1) would broadcast."""
+    shapes = {name: tuple(vector.shape) for name, vector in vectors.items()}
+    if len({*shapes.values()}) > 1 or len(next(iter(shapes.values()))) != 1:
+        raise ValueError("one dimension and one length are needed, not " + ", ".join(
+            f"{name} {shape}" for name, shape in shapes.items()))
+
+
 def check_classes(classes):
     """ValueError: the ascending class numbers have a gap, so that none can be an index."""
     if classes.tolist() != list(range(len(classes))):
@@ -91,7 +99,8 @@ def train_loader(split, augment, batches, cfg):
     return of_epoch
 
 
-@torch.inference_mode()
+@torch.no_grad()
+@float32_products()
 def embed(function, images, cfg):
     """function(uint8 images on the device) for every one of a split's images, or of an ImageFiles
     -> (n, d) float32.  UserError: no image, or none that can be read."""

@@ -112,6 +112,7 @@ def squared_distances(f):
 
 def same_class(labels):
     """True at the pairs of one class, an image with itself included.  (B,) -> (B, B)"""
+    common.check_vectors(labels=labels)
     return labels[:, None] == labels[None, :]
 
 
@@ -219,6 +220,7 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
     Eq. 8's term is 0 if Eq. 7 holds.  It is not the squared violation of Eq. 7's ratio, because it
     also shrinks with α.
     """
+    common.check_vectors(D_avg=D_avg, alpha=alpha, **({} if D0 is None else {"D0": D0}))
     loss = (D_avg - alpha).square().mean() - alpha.mean()
     if D0 is not None:
         cross = alpha[:, None] * (D0 ** eta)[None, :]                   # (C, C)
@@ -362,8 +364,8 @@ def train(cfg):
             generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
             network.train()
             for images, labels in run.progress(loader(epoch)):
-                images = images.to(device, non_blocking=True)
-                loss, terms = objective(network, cfg, images, labels.to(device), generator)
+                images, labels = (x.to(device, non_blocking=True) for x in (images, labels))
+                loss, terms = objective(network, cfg, images, labels, generator)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

@@ -273,6 +273,11 @@ def judge(embedded, ks):
     if bank is None:
         result["NMI by start"] = nmi_by_start(x, labels)
         result["NMI"] = result["NMI by start"][0]
+    if "train_plain" in embedded:
+        x_train, y_train = _usable_set("training images", *embedded["train_plain"])
+        lone = int((_positives(x_train, y_train, x_train, y_train) == 0).sum())
+        if lone:
+            result["training images without a positive"] = lone
     return result | _traps(*_usable(x, labels, bank, bank_labels))
 
 

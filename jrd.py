@@ -363,8 +363,8 @@ def train(cfg):
             set_rates(optimizer, cfg, epoch)
             network.train()
             for images, labels in run.progress(loader(epoch)):
-                images = images.to(device, non_blocking=True)
-                loss, terms = objective(network, cfg, images, labels.to(device))
+                images, labels = (x.to(device, non_blocking=True) for x in (images, labels))
+                loss, terms = objective(network, cfg, images, labels)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

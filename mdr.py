@@ -236,7 +236,8 @@ class MDR(nn.Module):
         normalized = off_diagonal(self.normalize(distances))
         # One-dimensional k-medians: this mean alone moves a level towards the median of its pairs.
         # Here it and ν (U5) move the outer levels inwards, as fast as Adam's rate allows.
-        return (normalized - self.levels[self.assign(normalized)]).abs().mean()
+        # Not self.levels[...]: on several threads its gradient is another sum each time.
+        return (normalized - self.levels.index_select(0, self.assign(normalized))).abs().mean()
 
     def state(self):
         """What the log has of every epoch."""
@@ -365,8 +366,8 @@ def train(cfg):
             generator = torch.Generator(device).manual_seed(common.random_seed(cfg.seed, epoch, 1))
             network.train()
             for images, labels in run.progress(loader(epoch)):
-                images = images.to(device, non_blocking=True)
-                loss, terms = objective(network, cfg, images, labels.to(device), generator)
+                images, labels = (x.to(device, non_blocking=True) for x in (images, labels))
+                loss, terms = objective(network, cfg, images, labels, generator)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

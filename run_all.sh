@@ -30,12 +30,14 @@ mode="" jobs="" quick="" select=() out=()
 while [ $# -gt 0 ]; do
     case $1 in
         --test|--list) mode=${1#--} ;;
-        --jobs) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || fail "--jobs needs a whole number above 0"
-                jobs=$2; shift ;;
+        --jobs|--jobs=*)
+            jobs=${1#--jobs=}
+            [ "$1" != --jobs ] || { jobs=${2:-}; shift; }
+            [[ $jobs =~ ^[1-9][0-9]*$ ]] || fail "--jobs needs a whole number above 0" ;;
         --out) [ $# -gt 1 ] || fail "--out needs a folder"
                out=(--out "$2"); shift ;;
         --out=*) out=("$1") ;;
-        -h|--help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit ;;
+        -h|--help) sed -n '2,/^set/s/^# \{0,1\}//p' run_all.sh; exit ;;
         *) select+=("$1")
            [ "$1" != --quick ] || quick=1
            [[ ! $1 =~ ^--(plan|compare|curves|sheet|pairs|sort|annotate|version)(=|$) ]] ||

@@ -40,7 +40,7 @@ def measure(paper, cfg, args):
 
     torch.manual_seed(0)
     network = common.to_device(paper.Network(cfg, 100), cfg).train()
-    optimizer = torch.optim.Adam(network.parameters(), lr=cfg.lr)
+    optimizer = torch.optim.Adam(network.parameters(), lr=cfg.lr, fused=device.type == "cuda")
     generator = [] if paper is SCRIPTS["jrd"] else [torch.Generator(device).manual_seed(0)]
     all_labels, forward, steps = torch.arange(5864) % 100, network.forward, []
     for i in range(2 + args.steps):                                     # two to warm up

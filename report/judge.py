@@ -127,7 +127,7 @@ def has_images_of(folder, cfg):
     """Whether a folder has the images of a run: their paths, sizes, first bytes."""
     try:
         return identity(folder.path, folder.splits(), False) == cfg.images
-    except UserError:                       # too few classes to train on
+    except (UserError, OSError):            # too few classes to train on, a link to nowhere
         return False
 
 

@@ -15,11 +15,12 @@ from collections import defaultdict
 from pathlib import Path
 
 from support.files import UserError
-from support.identity import read_json
+from support.identity import differences, read_json
 
 PERCENT = re.compile(r"(seen |val )?R@\d+(, l2-normalized)?|NMI(, (mean|range) of starts)?|MAP@R")
 STARTS = "NMI, mean of starts", "NMI, range of starts"      # of k-means; older runs have one start
 INTERVAL = re.compile("R@|lambda|d_H|H-div")    # in result.json [mean, half-width]
+DATA = {"splits", "weights_sha256"}     # and the images: on what runs of a setting must agree
 NAMES_IN_RUNS = {"R@1 (fraction)": "R@1", "lambda_NN": "lambda", "H-divergence_NN": "d_H"}
 
 
@@ -117,8 +118,24 @@ def unpacked(paths):
         yield folder
 
 
+def of_equal_data(folders):
+    """{seed: Folder} of a setting -> the same in groups whose runs have the same images and began
+    from the same weights, which a run's name does not tell"""
+    groups = []
+    for seed, run in folders.items():
+        for group in groups:
+            differ = differences(next(iter(group.values())).config, run.config)
+            if not any(what in DATA or what.startswith("images of ") for what in differ):
+                group[seed] = run
+                break
+        else:
+            groups.append({seed: run})
+    return groups
+
+
 def folders_of(runs, file="result.json"):
-    """{setting: {seed: Folder}} of the runs that have a file, whatever the experiment list.
+    """{setting: {seed: Folder}} of the runs that have a file, whatever the experiment list.  Seeds
+    with other images or weights are a setting of their own, so that no mean is over both.
     UserError: there are none."""
     settings = {}
     for path in sorted(Path(runs).glob(f"*/{file}")):
@@ -129,7 +146,15 @@ def folders_of(runs, file="result.json"):
             settings.setdefault(setting, {})[int(seed)] = Folder(path.parent)
     if not settings:
         raise UserError(f"no run with a {file} under {runs}")
-    return settings
+    apart = {}
+    for setting, folders in settings.items():
+        groups = of_equal_data(folders)
+        for group in groups:
+            name = setting
+            if len(groups) > 1:
+                name += f" (seed {', '.join(map(str, group))}: its own images or weights)"
+            apart[name] = group
+    return apart
 
 
 def finished(path):

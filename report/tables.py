@@ -12,7 +12,7 @@ from report.experiments import EXPERIMENTS, NAMES, cells
 from report.records import (PERCENT, STARTS, folders_of, gains, pivot, read_lines, seeds_of)
 from support.files import UserError
 from support.layouts import of_papers
-from support.identity import dataset_name, differences, with_splits
+from support.identity import DATASETS, dataset_name, differences, with_splits
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
 COLUMNS = cells("""
@@ -216,9 +216,10 @@ and dml_da.py resize images differently, so compare it within a script alone."""
 
 
 def ranking(runs, metric):
-    """The finished runs of a folder by a metric of the last epoch, best first: a table per dataset,
-    a row per setting -> Markdown.  R@1 is that of held-out classes where a run has some (--val),
-    because whoever chooses by the test classes has trained on them.  UserError: no run has it."""
+    """The finished runs of a folder by a metric of the last epoch, best first: a table per set of
+    test images, a row per setting -> Markdown.  R@1 is that of held-out classes where a run has
+    some (--val), because whoever chooses by the test classes has trained on them.  UserError: no
+    run has it."""
     tables, known = defaultdict(list), set()
     for name, folders in folders_of(runs).items():
         config = next(iter(folders.values())).config
@@ -230,14 +231,19 @@ def ranking(runs, metric):
         figures = pivot((name, seed, run.figures) for seed, run in folders.items())
         values = figures[name, "last epoch", by].values()
         if values and PERCENT.fullmatch(by):
-            table_of = dataset_name(config["dataset"]), by, of
+            images = ""
+            if config["dataset"] not in DATASETS:       # a folder, whose images may have changed
+                images = with_splits(config).get("images of test", "")
+            table_of = dataset_name(config["dataset"]), by, of, images
             tables[table_of].append((statistics.mean(values), name, values))
         known.update(other for _, part, other in figures if part == "last epoch")
     if not tables:
         known = filter(PERCENT.fullmatch, sorted(known))
         raise UserError(f"no finished run under {runs} has {metric}: there are {', '.join(known)}")
     texts = []
-    for (dataset, by, of), rows in tables.items():
+    for (dataset, by, of, images), rows in tables.items():
+        if sum(key[:3] == (dataset, by, of) for key in tables) > 1:
+            of += f" (images of test: {images})"
         lines = [["", f"runs on {dataset}", "seeds", by]]
         for _, name, values in sorted(rows, key=lambda row: (-row[0], row[1])):
             lines.append([str(len(lines)), name, str(len(values)), spread(values, 2)])
@@ -250,6 +256,9 @@ def compare(runs, one, other):
     differences within a seed; then the settings in which they differ -> Markdown.  UserError: they
     have no seed in common, or were tested on different images."""
     (one, ours), (other, theirs) = seeds_of(runs, one), seeds_of(runs, other)
+    if one == other:
+        raise UserError(f"--compare takes two settings, and both are {one}, whose seeds are "
+                        "compared as one")
     seeds, differ = sorted(ours.keys() & theirs.keys()), {}
     if not seeds:
         raise UserError(f"{one} and {other} have no seed in common")

@@ -139,7 +139,7 @@ def table(runs):
         print(markdown(rows), markdown(gains), sep="\n\n", end="\n\n")
     if set(PAGE) <= set(differences(arms)):
         print(corrected(figures, differences(arms)), end="\n\n")
-    if "contrastive-0" in arms:         # without it the left panel would be empty
+    if "contrastive-0" in arms and run.config["dataset"] in STRENGTH:   # else an empty panel
         draw(run.config, figures, arms)
 
 

@@ -23,7 +23,7 @@ from report.experiments import NAMES, cells, training  # noqa: E402
 from report.records import reading, unpacked  # noqa: E402
 from report.tables import difference, each, markdown  # noqa: E402
 from support.command_line import main  # noqa: E402
-from support.files import UserError  # noqa: E402
+from support.files import ROOT, UserError  # noqa: E402
 
 # name | script | flags | on SqueezeNet: its rate, the share of the epochs where its search was best
 METHODS = cells("""
@@ -457,7 +457,8 @@ def page(args):
 def arguments():
     parser = argparse.ArgumentParser("studies/decided.py", allow_abbrev=False)
     parser.add_argument("--list", action="store_true")
-    archives = [f"results/cub128/{name}.tar.xz" for name in ("runs", "networks", "replication")]
+    archives = [str(ROOT / "results" / "cub128" / f"{name}.tar.xz")
+                for name in ("runs", "networks", "replication")]
     parser.add_argument("--runs", nargs="+", default=[
         path for path in archives if Path(path).exists()])
     return parser.parse_args()

@@ -12,7 +12,7 @@ import torch.nn as nn  # noqa: E402
 
 import common  # noqa: E402
 import jrd  # noqa: E402
-from support import files, glyphs  # noqa: E402
+from support import command_line, files, glyphs  # noqa: E402
 
 
 def pretrain(path):
@@ -38,4 +38,6 @@ def pretrain(path):
 
 
 if __name__ == "__main__":
-    pretrain(sys.argv[1]) if sys.argv[-1].endswith(".pth") else sys.exit(__doc__)
+    parser = argparse.ArgumentParser("studies/pretrain_glyphs.py", allow_abbrev=False)
+    parser.add_argument("file", type=command_line.output(".pth"))
+    command_line.main(lambda args: pretrain(args.file), parser.parse_args)

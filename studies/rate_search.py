@@ -78,6 +78,7 @@ def run(script="", *flags):
     if script not in SCRIPTS:
         raise UserError(f"run trains one of {', '.join(SCRIPTS)}, with its flags")
     common.load_dataset = held_out
+    flags = ["--out", OUT, *flags]                      # one of their own comes later, and wins
     command_line.main(SCRIPTS[script].train, lambda: SCRIPTS[script].parse_args(flags))
 
 

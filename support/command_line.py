@@ -215,7 +215,7 @@ def refuse_idle(parser, flags, rules):
 
 
 STARVED = (r"MemoryError|DataLoader worker \(pid|shared memory|</torch_|can't allocate memory|"
-           "out of memory")
+           "out of memory|ALLOC_FAILED")
 
 
 def main(function, parse_args):
@@ -227,7 +227,8 @@ def main(function, parse_args):
         try:
             function(parse_args())
         finally:
-            sys.stdout.flush()
+            if sys.stdout:                              # None if it was closed: python ... >&-
+                sys.stdout.flush()
     except BrokenPipeError:                             # nobody reads on: python ... | head
         _end_by(signal.SIGPIPE)
     except (UserError, OSError) as error:
@@ -261,7 +262,7 @@ def fail(message, status=2):
 def device(cfg):
     """The torch.device that --device names; auto is the GPU where there is one.  UserError: no such
     device, or one that is neither a CPU nor CUDA's, because nothing here was ever run on it."""
-    name = cfg.device
+    name = str(cfg.device)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
@@ -269,8 +270,11 @@ def device(cfg):
             print(f"note: nvidia-smi is here, but torch {torch.__version__} finds no GPU: install "
                   "a torch for the CUDA version that nvidia-smi shows")
     if re.fullmatch("(cpu|cuda)(:[0-9]+)?", name):      # torch warns at others, fails in many ways
-        with contextlib.suppress(RuntimeError, AssertionError):         # not here
-            return torch.empty(0, device=name).device
+        try:
+            return torch.ones(1, device=name).device    # runs a kernel: not each GPU is supported
+        except (RuntimeError, AssertionError) as error:
+            if re.search(STARVED, str(error)):          # here, but full
+                raise
     here = {"cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))}
     raise UserError(f"--device {name} is not here or not supported: use --device "
                     f"{' or '.join(sorted(here - {name}))}")
@@ -286,6 +290,8 @@ def settle(cfg):
     """
     here = device(cfg)
     cfg.device = str(here)
+    if here.type == "cuda":
+        torch.cuda.set_device(here)                     # the one that is asked what it can do
     if cfg.precision == "auto":
         cfg.precision = "bf16" if multiplies_bfloat16(here.type) else "fp32"
     return here

@@ -103,7 +103,10 @@ def save_torch(path, state):
         return rest
     rest = without_scalars(state)
     if len(scalars) > 1000:
-        rest["all scalars"] = list(scalars), torch.tensor(list(scalars.values()))
+        values = list(scalars.values())
+        if len({value.device for value in values}) == 1:
+            values = torch.stack(values).cpu()          # of a GPU's one copy, and not thousands
+        rest["all scalars"] = list(scalars), torch.as_tensor(values)
         state = rest
     content = io.BytesIO()              # torch.save (2.14.1) to a full disk hides that it is full
     torch.save(state, content)

@@ -11,6 +11,7 @@ import collections
 import contextlib
 import hashlib
 import io
+import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
@@ -305,6 +306,19 @@ class Folder:
                     lost.setdefault(place, path.relative_to(self.path))
         return lost
 
+    def hidden(self):
+        """Folders where a class's would be that have images, but a name that is not for people."""
+        places, found = [self.path], []
+        for path in self.path.iterdir():
+            if path.is_dir() and path.name.lower() in PARTS:
+                places.append(path)
+        for path in itertools.chain(*(place.iterdir() for place in sorted(places))):
+            if path.is_dir() and not for_people(path.name):
+                names = [file.name for file in path.iterdir() if for_people(file.name)]
+                if any(name.lower().endswith(IMAGES) for name in names):
+                    found.append(path.relative_to(self.path))
+        return sorted(found)
+
     def say_left_out(self, splits):
         """Print what lies beside the images of these splits, folders first, and what below."""
         used = set().union(*splits.values())
@@ -327,6 +341,10 @@ class Folder:
             left_out.append(f"{len(files):,} files: {listed(files)}")
         if left_out:
             print(f"note: left out of {self.path}: {'; '.join(left_out)}")
+        hidden = self.hidden()
+        if hidden:
+            print(f"note: {len(hidden)} folders with images are not read, because of their names: "
+                  f"{listed(hidden)}")
         lost = [*self.without_images().values()]
         if lost:
             print(f"note: {len(lost)} folders have no image that can be read here, but "

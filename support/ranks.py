@@ -341,12 +341,19 @@ def precisions(x, labels, bank, bank_labels, ks=()):
 @contextlib.contextmanager
 def float32_products():
     """Matrix products, those of a loss, in float32 and not TF32; then as a notebook had them."""
-    before = torch.get_float32_matmul_precision()
+    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before, each = None, [backend.fp32_precision for backend in backends]
+    with contextlib.suppress(RuntimeError):     # torch 2.14.1's, if the notebook set each backend
+        before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        if before:
+            torch.set_float32_matmul_precision(before)
+        else:
+            for backend, precision in zip(backends, each):
+                backend.fp32_precision = precision
 
 
 def centred(x, bank):

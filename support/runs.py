@@ -98,19 +98,30 @@ class Run:
     def _begin(self):
         """Make the folder that of this run, under its lock."""
         self._refuse_other()                            # who began since, and ended
-        for part in self.folder.glob(".*.part"):        # what a killed process was writing
-            part.unlink(missing_ok=True)
-        if self.cfg.again:
-            for name in ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json"):
-                (self.folder / name).unlink(missing_ok=True)
+        for pattern in (".*.part", ".*.before"):        # what a killed process left
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+        if self.cfg.again:                              # kept until an epoch has ended
+            for name in ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json",
+                         "sheet.png", "pairs.png"):
+                if (self.folder / name).exists():
+                    (self.folder / name).replace(self.folder / f".{name}.before")
         path = self.folder / "config.json"
         if not path.exists():
             write_json(path, self.config)
 
+    def _put_back(self):
+        """Undo --again in whose place no epoch has come."""
+        for path in self.folder.glob(".*.before"):
+            path.replace(self.folder / path.name[1:].removesuffix(".before"))
+
     def __exit__(self, kind, error, traceback):
-        self.lock.__exit__(None, None, None)
         advice = (f"{self.folder} keeps its whole epochs; the same command (less --again) "
                   "continues it")
+        if error is not None and not self.history and [*self.folder.glob(".*.before")]:
+            self._put_back()
+            advice = f"{self.folder} has the run that was there before"
+        self.lock.__exit__(None, None, None)
         if error is None:
             print(f"run {self.folder}")
         elif kind is KeyboardInterrupt:
@@ -136,6 +147,8 @@ class Run:
             try:
                 for name, state in states.items():
                     if saved[name]:                                     # None: dropped by finish
+                        for group in saved[name].get("param_groups", ()):
+                            group["fused"] = self.cfg.device != "cpu"   # this device's kernel
                         state.load_state_dict(saved[name])
                 self.history, self.pretrained = saved["history"], saved["pretrained"]
             except (KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -160,10 +173,10 @@ class Run:
         for images, labels in tqdm(loader, self.epoch, unit="batch", leave=False, disable=None):
             yield images, labels
             drawn += len(labels)
-        seconds = time.perf_counter() - start
-        self.speed = {"images/s": drawn / seconds, "seconds": seconds}
         for name in self.steps[0]:
             self.means[name] = self._values(name).double().mean(0).tolist()
+        seconds = time.perf_counter() - start           # now a GPU has ended the last step, too
+        self.speed = {"images/s": drawn / seconds, "seconds": seconds}
 
     def record(self, **values):
         """Note what a step computed; it stays on the device, because whoever reads it waits for it.
@@ -195,6 +208,8 @@ class Run:
                 file.write(json.dumps(old) + "\n")
         self._save("last.pt")
         self._save_best()
+        for path in self.folder.glob(".*.before"):      # of --again
+            path.unlink()
         self._print(row)
 
     def _save_best(self):
@@ -281,6 +296,7 @@ def show(rows, ks):
     for name, row in rows.items():
         print_row(f"{name:<{width}}", heads, [percent(row, metric) for metric in metrics])
     for trap, effect in (("queries without a positive", "count as misses"),
+                         ("training images without a positive", "count as misses of seen R@1"),
                          ("queries with positives alone", "cannot miss"),
                          ("queries in the gallery", "find themselves")):
         if measured.get(trap):

@@ -326,6 +326,12 @@ def test_what_starves_a_run_is_one_line(error, few_glyphs, tmp_path, monkeypatch
     assert stop.value.code == 2 and "out of memory" in line and "continues a run" in line
 
 
+def test_a_program_without_a_stdout(monkeypatch):
+    """python jrd.py ... >&-"""
+    monkeypatch.setattr(sys, "stdout", None)
+    command_line.main(lambda args: print("into nothing"), lambda: None)
+
+
 def test_an_old_python_is_refused_before_anything_is_made(tmp_path):
     shutil.copy(ROOT / "run_all.sh", tmp_path)
     python = tmp_path / "bin" / "python3"

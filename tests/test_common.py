@@ -119,6 +119,39 @@ def test_devices_that_are_here_are_told_where_another_is_asked_for(monkeypatch):
         common.settle(argparse.Namespace(device="cuda:0,1", precision="fp32"))
 
 
+@pytest.mark.parametrize("error, raises", [
+    (RuntimeError("CUDA error: no kernel image is available"), common.UserError),
+    (AssertionError("Torch not compiled with CUDA enabled"), common.UserError),
+    (torch.OutOfMemoryError("CUDA out of memory."), torch.OutOfMemoryError)])
+def test_a_gpu_that_torch_cannot_use_and_one_that_is_full(error, raises, monkeypatch):
+    """An old GPU ends before the caches are made, and a full one is not said to be missing."""
+    monkeypatch.setattr(torch, "ones", Mock(side_effect=error))
+    with pytest.raises(raises):
+        common.settle(argparse.Namespace(device="cuda", precision="fp32"))
+
+
+def test_the_gpu_that_is_named_is_the_current_one(monkeypatch):
+    """... of which torch tells what it can do, and its memory."""
+    chosen = Mock()
+    monkeypatch.setattr(torch.cuda, "set_device", chosen)
+    for device in (torch.device("cuda:1"), torch.device("cpu")):
+        monkeypatch.setattr(command_line, "device", lambda cfg: device)
+        common.settle(argparse.Namespace(device="any", precision="fp32"))
+    chosen.assert_called_once_with(torch.device("cuda:1"))
+
+
+def test_a_device_may_be_torchs_own():
+    cfg = argparse.Namespace(device=torch.device("cpu"), precision="fp32")
+    assert common.settle(cfg).type == cfg.device == "cpu"
+
+
+def test_what_is_embedded_can_be_trained_on():
+    cfg = argparse.Namespace(device="cpu", workers=0)
+    x = common.embed(lambda images: images.float().flatten(1), torch.ones(5, 1, 2, 2), cfg)
+    x -= x.mean(0)
+    torch.nn.Linear(4, 2)(x).sum().backward()
+
+
 @each_script
 def test_a_run_multiplies_in_float32_and_leaves_a_notebook_its_choice(script, train, monkeypatch):
     objective, seen = script.objective, set()

@@ -194,3 +194,17 @@ def test_thousands_of_targets_are_one_tensor_in_a_file(classes, tmp_path):
     torch.testing.assert_close(loaded["network"], network.state_dict(), rtol=0, atol=0)
     assert loaded["optimizer"] == optimizers and len(optimizers["state"]) == classes - 1
     assert loaded["network"]._metadata == network.state_dict()._metadata
+
+
+def test_what_would_broadcast_is_refused():
+    """Targets of nn.Embedding, (C, 1), and labels (B, 1)"""
+    D_avg, alpha = torch.rand(3), torch.rand(3)
+    for wrong in ((D_avg, alpha[:, None]), (D_avg[:, None], alpha[:, None]), (D_avg, alpha[:2]),
+                  (D_avg, alpha, alpha[:, None]), (D_avg, alpha, alpha[:1])):
+        with pytest.raises(ValueError, match=r"one dimension and one length .* D_avg \(3,"):
+            dml_da.density_regularizer(*wrong)
+    f, labels = torch.randn(4, 5), torch.tensor([[0], [0], [1], [1]])
+    for function in (lambda: dml_da.contrastive_loss(f, labels, 1.0),
+                     lambda: dml_da.global_orthogonal_regularizer(f, labels)):
+        with pytest.raises(ValueError, match=r"not labels \(4, 1\)"):
+            function()

@@ -2,6 +2,7 @@
 support/ranks.py, which searches, against distances by differences in float64."""
 import pickle
 import re
+from functools import partial
 from unittest.mock import Mock
 
 import numpy as np
@@ -195,6 +196,17 @@ def test_tf32_that_a_program_allows_is_off_in_products(request):
     assert torch.get_float32_matmul_precision() == "high"
 
 
+def test_tf32_that_a_program_allows_by_the_newer_names(request):
+    """torch 2.14.1 cannot tell the precision then by the older function, so no search may ask."""
+    request.addfinalizer(lambda: torch.set_float32_matmul_precision("highest"))
+    matmul = torch.backends.cuda.matmul
+    for owner in (matmul, torch.backends.mkldnn.matmul):
+        request.addfinalizer(partial(setattr, owner, "fp32_precision", owner.fp32_precision))
+        owner.fp32_precision = "tf32"
+    assert recall_at_k(torch.eye(4), [0, 0, 1, 1], [1])
+    assert matmul.fp32_precision == torch.backends.mkldnn.matmul.fp32_precision == "tf32"
+
+
 # ---------------------------------------------------------------------------- k-means and NMI
 def test_a_cluster_that_loses_all_its_points_keeps_its_centre():
     """By hand, on a line far from 0: the start has the two points at 100 and one of the last three.
@@ -278,6 +290,17 @@ def test_halves_are_stratified():
         assert labels[fit].bincount().tolist() == [3, 2, 2, 0, 1]
         halves.add(str(fit.sort()))
     assert len(halves) > 1                                  # drawn at random
+
+
+def test_training_classes_of_one_image_are_told():
+    """They cannot hit, so seen R@1 says less of the training."""
+    x, labels = torch.randn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])
+    lone = torch.tensor([0, 0, 1, 2, 3, 3])
+    told = {}
+    for train in (labels, lone):
+        result = judge({"test": (x, labels), "train_plain": (x, train)}, [1])
+        told[train] = result.get("training images without a positive")
+    assert [*told.values()] == [None, 2]
 
 
 def test_the_bound_fails_as_printed():

@@ -166,6 +166,26 @@ def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
     assert "train: 9 images of 3 classes, of 3 to 3 images: class00, class01, class02\ntest: " in told
 
 
+def test_a_class_whose_name_is_hidden_is_said(tmp_path, capsys):
+    """.NET and Recycler; but not thumbnails below a class, nor a folder without images."""
+    folder = make_folder(tmp_path / "photos", [2] * 6)
+    for name, new in (("class00", ".NET"), ("class01", "Recycler")):
+        (folder / name).rename(folder / new)
+    (folder / "class02" / ".thumbnails").mkdir()
+    shutil.copy(folder / "class02" / "0.png", folder / "class02" / ".thumbnails")
+    (folder / ".cache").mkdir()
+    assert common.load_dataset(str(folder)).counts() == {"train": [4, 2], "test": [4, 2]}
+    told = capsys.readouterr().out
+    assert ("note: 2 folders with images are not read, because of their names: .NET, Recycler\n"
+            in told)
+    make_folder(tmp_path / "parts" / "train", [2, 2])
+    make_folder(tmp_path / "parts" / "test", [2, 2, 2])
+    (tmp_path / "parts" / "test" / "class00").rename(tmp_path / "parts" / "test" / ".NET")
+    common.load_dataset(str(tmp_path / "parts"))
+    assert "1 folders with images are not read, because of their names: test/.NET" in (
+        capsys.readouterr().out)
+
+
 def test_a_class_called_as_a_part_is_said(tmp_path, capsys):
     """... because a val/ without sub-folders may have been meant as a part."""
     folder = make_folder(tmp_path / "photos", [2, 2, 2])

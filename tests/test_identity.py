@@ -1,5 +1,6 @@
 """A run is code × images × settings × seed: no other is shown or continued as if it were it."""
 import errno
+import json
 import os
 import re
 import shutil
@@ -273,6 +274,28 @@ def test_a_comparison_of_different_test_images_is_refused(train, photos, tmp_pat
         assert "| R@1 " in tables.compare(tmp_path / "runs", one, other)
 
 
+def test_no_mean_is_over_seeds_of_other_images_or_weights(train, photos, tmp_path):
+    """A run's name tells neither, so a folder that grew between two seeds gives two rows."""
+    a, b = (train(jrd, "--seed", seed, dataset=photos)[0] for seed in "01")
+    place, name = tmp_path / "runs", a.name.removesuffix("-s0")
+    assert re.search(rf"\| {name} +\| 2 ", tables.table(place))
+    with pytest.raises(common.UserError, match=f"takes two settings, and both are {name}"):
+        tables.compare(place, a.name, b.name)
+    settings = json.loads((b / "config.json").read_text())
+    for change in ({"weights_sha256": "another"}, {"images": settings["images"] | {"test": "x"}}):
+        edit_settings(b, **settings | change)
+        for text in (tables.table(place), tables.ranking(place, "R@1")):
+            for seed in "01":
+                assert re.search(rf"\| {name} \(seed {seed}: its own images or weights\) +\| 1 ",
+                                 text), text
+    new = train(jrd, "--name", "new", dataset=photos)[0]
+    edit_settings(b, **settings)
+    assert tables.ranking(place, "R@1").count("| runs on photos") == 1
+    edit_settings(new, images=settings["images"] | {"test": "x"})
+    text = tables.ranking(place, "R@1")
+    assert text.count("| runs on photos") == 2 and "(images of test: x)" in text
+
+
 # ---------------------------------------------------------------------------- its folder
 @pytest.fixture
 def at_epochs(monkeypatch):
@@ -313,6 +336,48 @@ def test_best_is_written_if_a_process_was_killed_before(train, at_epochs, monkey
     best, last = (torch.load(folder / name, weights_only=True) for name in ("best.pt", "last.pt"))
     assert " after epoch 2\n" in out and len(last["history"]) == 3
     assert [row["val R@1"] for row in best["history"]] == [0.5, 0.8]
+
+
+def test_a_run_that_goes_on_on_another_device_has_its_kernel(train, at_epochs, monkeypatch):
+    """A checkpoint says how its Adam was computed, which on a CPU is one by one."""
+    def stop(epoch):
+        raise KeyboardInterrupt
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        real = runs.Run.end_epoch
+        patch.setattr(runs.Run, "end_epoch", lambda run, epoch, **row: (
+            real(run, epoch, **row), stop(epoch)))
+        train(mdr, "--epochs", "2", "--iterations", "1")
+    step, told = torch.optim.Adam.step, []
+
+    def spy(adam, *args):
+        told.append(adam.param_groups[0]["fused"])
+        return step(adam, *args)
+    monkeypatch.setattr(torch.optim.Adam, "step", spy)
+    load = runs.read_checkpoint
+
+    def of_a_gpu(path):
+        saved = load(path)
+        for group in saved["optimizer"]["param_groups"]:
+            group["fused"] = True
+        return saved
+    monkeypatch.setattr(runs, "read_checkpoint", of_a_gpu)
+    assert "continuing " in train(mdr, "--epochs", "2", "--iterations", "1")[1]
+    assert told == [False]
+
+
+def test_again_keeps_the_run_until_an_epoch_has_ended(train, photos, monkeypatch):
+    """... and says what is there."""
+    folder, _ = train(jrd, dataset=photos)
+    (folder / "sheet.png").write_bytes(b"a picture of this network")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with monkeypatch.context() as patch, pytest.raises(common.UserError) as error:
+        patch.setattr(common, "embed_splits", Mock(side_effect=common.UserError("a broken photo")))
+        train(jrd, "--again", dataset=photos)
+    assert str(error.value) == f"a broken photo; {folder} has the run that was there before"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert "is finished" in train(jrd, dataset=photos)[1]
+    assert "is finished" not in train(jrd, "--again", dataset=photos)[1]
+    assert {path.name for path in folder.iterdir()} == before.keys() - {"sheet.png"}
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])

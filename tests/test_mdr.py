@@ -193,3 +193,19 @@ def test_level_shares_have_each_ordered_pair_once():
     pairs = ~torch.eye(3, dtype=torch.bool)
     torch.testing.assert_close(module.level_shares(distances, pairs), torch.tensor([2, 1, 3]) / 6)
     assert module.level_shares(distances, pairs & ~pairs).tolist() == [0, 0, 0]
+
+
+def test_the_levels_gradient_is_one_sum_on_any_number_of_threads():
+    """Of so many pairs that torch adds up on all threads: what self.levels[...] would give is
+    another sum then, and on each run another one."""
+    torch.manual_seed(0)
+    distances, before, told = torch.rand(256, 256), torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            regularizer = mdr.MDR()
+            regularizer(distances).backward()
+        finally:
+            torch.set_num_threads(before)
+        told.append(regularizer.levels.grad)
+    assert torch.equal(*told) and told[0].any()

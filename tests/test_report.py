@@ -436,7 +436,9 @@ def test_nmi_of_other_starts_stands_beside_it_if_a_run_has_it(out, report, writt
     assert head[at:at + 3] == ["NMI", "... mean of starts", "... range of starts"]
     assert with_it[at:at + 3] == ["60.0 ± 0.0", "62.0 ± 2.8", "7.0 ± 1.4"]
     assert without[at:at + 3] == ["60.0 ± 0.0", "–", "–"]
-    told = report("--compare", "dml_da-glyphs", "dml_da-glyphs", "--runs", out)[1]
+    for seed in (0, 1):
+        pretend(f"{setting} --name again --out {out} --seed {seed}", **{"NMI by start": starts})
+    told = report("--compare", "dml_da-glyphs", "dml_da-glyphs-again", "--runs", out)[1]
     assert "| NMI, mean of starts" in told
     told = report("--compare", "dml_da-glyphs", "dml_da-glyphs-lambda0", "--runs", out)[1]
     assert "of starts" not in told and "| NMI " in told
@@ -751,7 +753,8 @@ def ends(process):
 @pytest.mark.parametrize("jobs", "12")
 def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all, tmp_path):
     words = "--table 2c"
-    stdout, stderr, status = ends(run_all("--jobs", jobs, "--out", "my report", *words.split()))
+    words_of_jobs = ["--jobs", jobs] if jobs == "1" else [f"--jobs={jobs}"]
+    stdout, stderr, status = ends(run_all(*words_of_jobs, "--out", "my report", *words.split()))
     plan, *called, report = (tmp_path / "log").read_text().splitlines()
     assert plan == f"-m report --plan --dataset real {words}"
     assert sorted(called) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
@@ -762,12 +765,19 @@ def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all, tmp_path):
     assert "-- 3 of 3, about 0 minutes left" in stdout
 
 
+def test_run_all_has_its_help_wherever_it_is_called(tmp_path):
+    (tmp_path / "a link").symlink_to(ROOT)
+    done = subprocess.run(["bash", "a link/run_all.sh", "--help"], cwd=tmp_path, text=True,
+                          capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "") and "--jobs N" in done.stdout
+
+
 def test_run_all_tells_of_missing_datasets_and_wrong_arguments(run_all, tmp_path):
     stdout, _, status = ends(run_all("--paper", "jrd", PLAN="3"))
     assert "the report" in stdout and status == 1
     for wrong in ("1", "2"):                    # a traceback, an argument
         assert ends(run_all(PLAN=wrong)) == ("", "plan: 3 runs\n", int(wrong))
-    for words in (["--jobs", "0"], ["--out"], ["--quick", "--runs", "a.tar.xz", "--paper", "jrd"]):
+    for words in (["--jobs", "0"], ["--jobs"], ["--jobs=x"], ["--out"], ["--quick", "--runs", "a.tar.xz", "--paper", "jrd"]):
         stdout, stderr, status = ends(run_all(*words))
         assert (stdout, stderr.count("\n"), status) == ("", 1, 2)
         assert stderr.startswith("run_all.sh: ")

@@ -61,6 +61,16 @@ def test_a_search_without_its_runs_is_one_line():
         rate_search.table("cub128", ROOT / "results" / "glyphs" / "search.tar.xz")
 
 
+def test_a_search_trains_into_a_folder_of_its_own(few_glyphs, monkeypatch, tmp_path, typed):
+    """... and not into runs/, where its held-out classes would be taken for the test's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(common, "load_dataset", common.load_dataset)    # which run replaces
+    words = "run mdr --epochs 1 --iterations 1 --batch 8"
+    status, told, err = typed("studies/rate_search.py", *words.split())
+    assert status == 0, err
+    assert [path.name for path in tmp_path.iterdir()] == ["runs-search"] and "seen R@1" in told
+
+
 def test_the_presets_of_glyphs_are_the_choice_of_the_committed_runs(capsys):
     archive = ROOT / "results" / "glyphs" / "search.tar.xz"
     runs = pivot(rate_search.finished_runs("glyphs", archive))
@@ -598,6 +608,7 @@ def test_the_page_has_the_levels_of_the_archives(monkeypatch, capsys):
 def test_what_a_study_cannot_do_is_one_line(words, told, monkeypatch, typed):
     """Other people's runs, wrong words"""
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(jrd, "regularizer", jrd.regularizer)    # which jrs_bandwidths.py replaces
     name, *words = words.split()
     status, _, err = typed(f"studies/{name}", *words)
     if isinstance(status, str):
@@ -612,6 +623,11 @@ def test_what_mdr_finds_before_its_first_step(typed, monkeypatch, few_glyphs):
     status, out, err = typed("studies/network_features.py", f"small={glyphs.WEIGHTS}")
     *_, row = out.splitlines()
     assert (status, err) == (0, "") and re.match(r"\| small +\| 0\.\d\d +\| -\d\.\d\d ", row)
+
+
+def test_where_the_backbone_of_glyphs_would_go_is_asked_before_it_trains(typed):
+    status, _, err = typed("studies/pretrain_glyphs.py", "nowhere/x.pth")
+    assert status == 2 and "in a folder that exists" in err
 
 
 def test_a_folder_without_a_planned_run_decides_nothing(tmp_path, typed):
