@@ -115,7 +115,10 @@ def unpacked(paths):
             except (OSError, lzma.LZMAError, tarfile.TarError) as error:
                 raise UserError(f"cannot read the archive {path} ({error}); --runs takes one "
                                 "folder, or archives (.tar.xz)")
-        yield folder
+        try:
+            yield folder
+        except UserError as error:              # by the name that a person knows
+            raise UserError(str(error).replace(folder, ", ".join(map(str, paths))))
 
 
 def of_equal_data(folders):

@@ -334,6 +334,11 @@ def test_archives_are_read_like_a_folder(out, tmp_path, report):
         file.add(out, "runs")
     told = report(runs=[deeper])[2]
     assert f"{deeper} has no run's folder at its top: pack one by tar -cJf" in told
+    (folders[0] / "log.jsonl").unlink()
+    with tarfile.open(deeper, "w:xz") as file:
+        file.add(folders[0], folders[0].name)
+    told = report(runs=[deeper])[2]                     # not where it was unpacked, and is no more
+    assert f"{deeper}/{folders[0].name}/log.jsonl is damaged, or not there" in told
     whole = archives[0].read_bytes()
     archives[0].write_bytes(whole[:200] + bytes([whole[200] ^ 255]) + whole[201:])
     assert f"cannot read the archive {archives[0]}" in report(runs=archives)[2]
