@@ -141,8 +141,8 @@ def test_a_loss_of_theirs_called_as_the_page_says_is_ours(name, peers):
 
 def test_their_sampling_is_as_the_page_says():
     """Distance-weighted: per anchor as many triplets as its class has images, the positive drawn;
-    none if no negative is within 1.4, or if a positive is much nearer than each.  MPerClassSampler
-    repeats images of a class that has fewer than m."""
+    none if no negative is within 1.4, nor if two others are so near that the weights of all else
+    underflow.  MPerClassSampler repeats images of a class that has fewer than m."""
     miners = pytest.importorskip("pytorch_metric_learning.miners")
     samplers = pytest.importorskip("pytorch_metric_learning.samplers")
     mdr = importlib.import_module("mdr")
@@ -155,10 +155,13 @@ def test_their_sampling_is_as_the_page_says():
     assert len(pairs) == 24                                 # ours: each ordered pair once
     two = torch.arange(2).repeat_interleave(6)
     opposite = torch.cat([torch.ones(6, 128), -torch.ones(6, 128)]) + 0.01 * torch.randn(12, 128)
-    near = torch.cat([torch.eye(128)[:1] + 1e-3 * torch.randn(6, 128), torch.eye(128)[1:7]])
-    for points in (opposite, near):
-        assert len(mdr.distance_weighted_negatives(points, two, generator)[0]) == 60
-        assert len(theirs(points, two)[0]) == 0
+    assert len(mdr.distance_weighted_negatives(opposite, two, generator)[0]) == 60
+    assert len(theirs(opposite, two)[0]) == 0
+    wide = torch.randn(12, 512) + torch.randn(1, 512)       # negatives at 1 to 1.3 on the sphere
+    assert len(theirs(wide, y)[0]) == 36
+    wide[3] = wide[0] + 0.01 * torch.randn(512)             # of class 1, beside one of class 0
+    assert sorted({*theirs(wide, y)[0].tolist()}) == [0, 3]
+    assert len(mdr.distance_weighted_negatives(wide, y, generator)[0]) == 24
     sampler = samplers.MPerClassSampler(torch.tensor([0] * 2 + [1] * 8), 4, 8, 8)
     for _ in range(9):
         assert sum(image < 2 for image in sampler) == 4
