@@ -310,13 +310,14 @@ class Folder:
         """Folders where a class's would be that have images, but a name that is not for people."""
         places, found = [self.path], []
         for path in self.path.iterdir():
-            if path.is_dir() and path.name.lower() in PARTS:
+            if path.name.lower() in PARTS and path.is_dir():
                 places.append(path)
-        for path in itertools.chain(*(place.iterdir() for place in sorted(places))):
-            if path.is_dir() and not for_people(path.name):
-                names = [file.name for file in path.iterdir() if for_people(file.name)]
-                if any(name.lower().endswith(IMAGES) for name in names):
-                    found.append(path.relative_to(self.path))
+        for path in itertools.chain(*(place.iterdir() for place in places)):
+            if not for_people(path.name) and path.is_dir():
+                with contextlib.suppress(OSError):      # lost+found, which nobody may read
+                    names = [file.name.lower() for file in path.iterdir() if for_people(file.name)]
+                    if any(name.endswith(IMAGES) for name in names):
+                        found.append(path.relative_to(self.path))
         return sorted(found)
 
     def say_left_out(self, splits):

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import struct
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -166,7 +167,7 @@ def test_what_is_left_out_is_said_where_the_folder_is_used(tmp_path, capsys):
     assert "train: 9 images of 3 classes, of 3 to 3 images: class00, class01, class02\ntest: " in told
 
 
-def test_a_class_whose_name_is_hidden_is_said(tmp_path, capsys):
+def test_a_class_whose_name_is_hidden_is_said(tmp_path, capsys, monkeypatch):
     """.NET and Recycler; but not thumbnails below a class, nor a folder without images."""
     folder = make_folder(tmp_path / "photos", [2] * 6)
     for name, new in (("class00", ".NET"), ("class01", "Recycler")):
@@ -174,6 +175,14 @@ def test_a_class_whose_name_is_hidden_is_said(tmp_path, capsys):
     (folder / "class02" / ".thumbnails").mkdir()
     shutil.copy(folder / "class02" / "0.png", folder / "class02" / ".thumbnails")
     (folder / ".cache").mkdir()
+    (folder / "lost+found").mkdir()
+    inside = Path.iterdir
+
+    def of_root(path):
+        if path.name == "lost+found":
+            raise PermissionError(13, "Permission denied", str(path))
+        return inside(path)
+    monkeypatch.setattr(Path, "iterdir", of_root)
     assert common.load_dataset(str(folder)).counts() == {"train": [4, 2], "test": [4, 2]}
     told = capsys.readouterr().out
     assert ("note: 2 folders with images are not read, because of their names: .NET, Recycler\n"
