@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# optax 0.2.8: triplet_margin_loss is right for norm_degree 2 only.
+# optax 0.2.8: the distances of triplet_margin_loss are none for an odd norm_degree.
 #
 # It raises the differences of the embeddings to the power without taking their absolute values. So
 # norm_degree=1 is the sum of the coordinates' differences, positive and negative ones, which is no
 # distance: a positive that is far away may count as near. With norm_degree=3 the sum may be below
-# zero, and its root is NaN for most triplets. Degrees 2 and 4 agree with the norm. MLX had the same
-# line and mended it in June 2026 (ml-explore/mlx, pull request 3613).
-# Way out: norm_degree=2, or distances by jnp.linalg.norm(a - p, ord=1, axis=-1).
+# zero, and its root is NaN for most triplets. Degrees 2 and 4 agree with the norm. (MLX's
+# pull request 3613, June 2026, tells of the same in its triplet_loss.)
+# Way out: an even norm_degree, or distances by jnp.linalg.norm(a - p, ord=1, axis=-1).
 #
 # Exit status: 0 as described, 1 changed, 2 not installed.  PYTHON=python3.11 chooses the Python.
 set -u

@@ -136,10 +136,8 @@ def of_equal_data(folders):
     return groups
 
 
-def folders_of(runs, file="result.json"):
-    """{setting: {seed: Folder}} of the runs that have a file, whatever the experiment list.  Seeds
-    with other images or weights are a setting of their own, so that no mean is over both.
-    UserError: there are none."""
+def by_name(runs, file):
+    """{setting: {seed: Folder}} of the runs that have a file.  UserError: there are none."""
     settings = {}
     for path in sorted(Path(runs).glob(f"*/{file}")):
         setting, _, seed = path.parent.name.rpartition("-s")
@@ -149,8 +147,15 @@ def folders_of(runs, file="result.json"):
             settings.setdefault(setting, {})[int(seed)] = Folder(path.parent)
     if not settings:
         raise UserError(f"no run with a {file} under {runs}")
+    return settings
+
+
+def folders_of(runs, file="result.json"):
+    """{setting: {seed: Folder}} of the runs that have a file, whatever the experiment list.  Seeds
+    with other images or weights are a setting of their own, so that no mean is over both.
+    UserError: there are none."""
     apart = {}
-    for setting, folders in settings.items():
+    for setting, folders in by_name(runs, file).items():
         groups = of_equal_data(folders)
         for group in groups:
             name = setting
@@ -169,11 +174,18 @@ def finished(path):
 
 def seeds_of(runs, name, file="result.json"):
     """name: a setting, one of its runs, or that run's folder -> the setting, {seed: Folder} of all
-    its runs that have the file.  UserError: there are none."""
-    settings, name = folders_of(runs, file), Path(name).name
+    its runs that have the file, with a run's images and weights if one is named.  UserError: there
+    are none, or a setting's seeds have others."""
+    settings, name = by_name(runs, file), Path(name).name
     for setting, folders in settings.items():
         if name == setting or name in [run.folder.name for run in folders.values()]:
-            return setting, folders
+            groups = of_equal_data(folders)
+            for group in groups:
+                if len(groups) == 1 or name in [run.folder.name for run in group.values()]:
+                    return setting, group
+            seeds = " from ".join(", ".join(map(str, group)) for group in groups)
+            raise UserError(f"seeds of {setting} differ in their images or weights ({seeds}): name "
+                            f"a run, as {setting}-s{next(iter(folders))}")
     raise UserError(f"no run {name} with a {file} under {runs}: there are {', '.join(settings)}")
 
 

@@ -269,13 +269,16 @@ def device(cfg):
         if name == "cpu" and shutil.which("nvidia-smi") and not hidden:
             print(f"note: nvidia-smi is here, but torch {torch.__version__} finds no GPU: install "
                   "a torch for the CUDA version that nvidia-smi shows")
+    here = {"cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))}
     if re.fullmatch("(cpu|cuda)(:[0-9]+)?", name):      # torch warns at others, fails in many ways
         try:
             return torch.ones(1, device=name).device    # runs a kernel: not each GPU is supported
         except (RuntimeError, AssertionError) as error:
             if re.search(STARVED, str(error)):          # here, but full
                 raise
-    here = {"cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))}
+            if "no kernel image" in str(error):
+                raise UserError(f"this torch, {torch.__version__}, does not support the GPU of "
+                                f"--device {name}: install an older one, or use --device cpu")
     raise UserError(f"--device {name} is not here or not supported: use --device "
                     f"{' or '.join(sorted(here - {name}))}")
 

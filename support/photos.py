@@ -315,9 +315,11 @@ class Folder:
         for path in itertools.chain(*(place.iterdir() for place in places)):
             if not for_people(path.name) and path.is_dir():
                 with contextlib.suppress(OSError):      # lost+found, which nobody may read
-                    names = [file.name.lower() for file in path.iterdir() if for_people(file.name)]
-                    if any(name.endswith(IMAGES) for name in names):
-                        found.append(path.relative_to(self.path))
+                    for file in path.iterdir():         # a Synology has folders called 0.jpg
+                        if file.name.lower().endswith(IMAGES) and for_people(file.name) and (
+                                file.is_file()):
+                            found.append(path.relative_to(self.path))
+                            break
         return sorted(found)
 
     def say_left_out(self, splits):

@@ -351,9 +351,8 @@ def float32_products():
     finally:
         if before:
             torch.set_float32_matmul_precision(before)
-        else:
-            for backend, precision in zip(backends, each):
-                backend.fp32_precision = precision
+        for backend, precision in zip(backends, each):
+            backend.fp32_precision = precision
 
 
 def centred(x, bank):

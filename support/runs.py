@@ -25,6 +25,8 @@ def read_checkpoint(path):
     return saved
 
 
+# What belongs to the run in a folder; the pictures are of its network, by `python -m report`.
+FILES = ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json", "sheet.png", "pairs.png")
 # Epochs that are reported beside the last one, and by what they were chosen.
 CHOSEN = {"best on held-out classes": "val R@1", "best on test": "R@1"}
 
@@ -40,6 +42,7 @@ class Run:
         self.classes = data.train.present()
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
         self.started = None         # when this process began to train, and after how many epochs
+        self.replaces = False       # whether --again will put it in another's place
         self.folder = run_folder(paper, cfg)
         self.config = {
             "paper": paper, **vars(cfg), "weights_sha256": weights, "splits": data.counts(),
@@ -98,47 +101,47 @@ class Run:
     def _begin(self):
         """Make the folder that of this run, under its lock."""
         self._refuse_other()                            # who began since, and ended
-        for pattern in (".*.part", ".*.before"):        # what a killed process left
-            for path in self.folder.glob(pattern):
-                path.unlink(missing_ok=True)
-        if self.cfg.again:                              # kept until an epoch has ended
-            for name in ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json",
-                         "sheet.png", "pairs.png"):
-                if (self.folder / name).exists():
-                    (self.folder / name).replace(self.folder / f".{name}.before")
+        for part in self.folder.glob(".*.part"):        # what a killed process was writing
+            part.unlink(missing_ok=True)
+        self.replaces = self.cfg.again and any((self.folder / name).exists() for name in FILES)
         path = self.folder / "config.json"
-        if not path.exists():
+        if not self.replaces and not path.exists():
             write_json(path, self.config)
 
-    def _put_back(self):
-        """Undo --again in whose place no epoch has come."""
-        for path in self.folder.glob(".*.before"):
-            path.replace(self.folder / path.name[1:].removesuffix(".before"))
+    def _replace(self):
+        """Delete the run in whose place --again puts this one, whose first epoch has ended."""
+        for name in FILES:
+            (self.folder / name).unlink(missing_ok=True)
+        write_json(self.folder / "config.json", self.config)
+        self.replaces = False
 
     def __exit__(self, kind, error, traceback):
+        self.lock.__exit__(None, None, None)
         advice = (f"{self.folder} keeps its whole epochs; the same command (less --again) "
                   "continues it")
-        if error is not None and not self.history and [*self.folder.glob(".*.before")]:
-            self._put_back()
-            advice = f"{self.folder} has the run that was there before"
-        self.lock.__exit__(None, None, None)
+        if self.replaces:
+            advice = f"{self.folder} still has the run that was there before"
         if error is None:
             print(f"run {self.folder}")
         elif kind is KeyboardInterrupt:
             print(f"\nstopped: {advice}", file=sys.stderr)
         elif kind is UserError and self.started:        # a photo vanished, the disk is full
             raise UserError(f"{reason(error)}; {advice}") from error
+        elif self.replaces:
+            print(f"note: {advice}", file=sys.stderr)
 
     def restore(self, **states):
         """Load last.pt, if there is one, into states (anything with load_state_dict) -> how many
         epochs need no training: those of the checkpoint, all of a finished run.  UserError: it is
         another script's, or of other shapes."""
-        self.states, self.result = states, read_json(self.folder / "result.json")
+        self.states = states
+        if not self.replaces:
+            self.result = read_json(self.folder / "result.json")
         if self.result:
             print(f"{self.folder} is finished; --again trains it anew")
             return self.cfg.epochs
         path = self.folder / "last.pt"
-        if path.exists():
+        if path.exists() and not self.replaces:
             saved = read_checkpoint(path)
             advice = f"delete {self.folder} to train anew"
             if saved["paper"] != self.paper:
@@ -201,6 +204,8 @@ class Run:
 
     def end_epoch(self, epoch, **metrics):
         """Log, checkpoint and print an epoch."""
+        if self.replaces:
+            self._replace()
         row = {"epoch": epoch + 1, **self.means, **metrics, **self.speed}
         self.history.append(row)
         with atomic(self.folder / "log.jsonl") as file:     # first: never shorter than last.pt's
@@ -208,8 +213,6 @@ class Run:
                 file.write(json.dumps(old) + "\n")
         self._save("last.pt")
         self._save_best()
-        for path in self.folder.glob(".*.before"):      # of --again
-            path.unlink()
         self._print(row)
 
     def _save_best(self):

@@ -317,7 +317,8 @@ def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("error", [
     RuntimeError("DefaultCPUAllocator: can't allocate memory: 9.\nFrame"), MemoryError(),
-    torch.OutOfMemoryError("CUDA out of memory.\nGPU 0")])
+    torch.OutOfMemoryError("CUDA out of memory.\nGPU 0"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")])
 def test_what_starves_a_run_is_one_line(error, few_glyphs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(jrd, "objective", Mock(side_effect=error))
     with pytest.raises(SystemExit) as stop:

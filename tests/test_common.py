@@ -119,14 +119,15 @@ def test_devices_that_are_here_are_told_where_another_is_asked_for(monkeypatch):
         common.settle(argparse.Namespace(device="cuda:0,1", precision="fp32"))
 
 
-@pytest.mark.parametrize("error, raises", [
-    (RuntimeError("CUDA error: no kernel image is available"), common.UserError),
-    (AssertionError("Torch not compiled with CUDA enabled"), common.UserError),
-    (torch.OutOfMemoryError("CUDA out of memory."), torch.OutOfMemoryError)])
-def test_a_gpu_that_torch_cannot_use_and_one_that_is_full(error, raises, monkeypatch):
+@pytest.mark.parametrize("error, raises, says", [
+    (RuntimeError("CUDA error: no kernel image is available"), common.UserError,
+     "does not support the GPU of --device cuda: install an older one, or use --device cpu$"),
+    (AssertionError("Torch not compiled with CUDA enabled"), common.UserError, "is not here"),
+    (torch.OutOfMemoryError("CUDA out of memory."), torch.OutOfMemoryError, "out of memory")])
+def test_a_gpu_that_torch_cannot_use_and_one_that_is_full(error, raises, says, monkeypatch):
     """An old GPU ends before the caches are made, and a full one is not said to be missing."""
     monkeypatch.setattr(torch, "ones", Mock(side_effect=error))
-    with pytest.raises(raises):
+    with pytest.raises(raises, match=says):
         common.settle(argparse.Namespace(device="cuda", precision="fp32"))
 
 
@@ -145,9 +146,17 @@ def test_a_device_may_be_torchs_own():
     assert common.settle(cfg).type == cfg.device == "cpu"
 
 
-def test_what_is_embedded_can_be_trained_on():
-    cfg = argparse.Namespace(device="cpu", workers=0)
-    x = common.embed(lambda images: images.float().flatten(1), torch.ones(5, 1, 2, 2), cfg)
+def test_what_is_embedded_can_be_trained_on_and_is_float32s(request):
+    """... where TF32 is on from the start, as in NVIDIA's containers."""
+    request.addfinalizer(lambda: torch.set_float32_matmul_precision("highest"))
+    torch.set_float32_matmul_precision("high")
+    cfg, seen = argparse.Namespace(device="cpu", workers=0), []
+
+    def network(images):
+        seen.append(torch.get_float32_matmul_precision())
+        return images.float().flatten(1)
+    x = common.embed(network, torch.ones(5, 1, 2, 2), cfg)
+    assert seen == ["highest"] and torch.get_float32_matmul_precision() == "high"
     x -= x.mean(0)
     torch.nn.Linear(4, 2)(x).sum().backward()
 

@@ -199,12 +199,15 @@ def test_tf32_that_a_program_allows_is_off_in_products(request):
 def test_tf32_that_a_program_allows_by_the_newer_names(request):
     """torch 2.14.1 cannot tell the precision then by the older function, so no search may ask."""
     request.addfinalizer(lambda: torch.set_float32_matmul_precision("highest"))
-    matmul = torch.backends.cuda.matmul
-    for owner in (matmul, torch.backends.mkldnn.matmul):
+    owners = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    for owner in owners:
         request.addfinalizer(partial(setattr, owner, "fp32_precision", owner.fp32_precision))
-        owner.fp32_precision = "tf32"
-    assert recall_at_k(torch.eye(4), [0, 0, 1, 1], [1])
-    assert matmul.fp32_precision == torch.backends.mkldnn.matmul.fp32_precision == "tf32"
+    for chosen in (("tf32", "tf32"), ("ieee", "tf32"), ("none", "none")):
+        torch.set_float32_matmul_precision("high")      # both names at once
+        for owner, precision in zip(owners, chosen):
+            owner.fp32_precision = precision
+        assert recall_at_k(torch.eye(4), [0, 0, 1, 1], [1])
+        assert tuple(owner.fp32_precision for owner in owners) == chosen
 
 
 # ---------------------------------------------------------------------------- k-means and NMI

@@ -20,7 +20,7 @@ import jrd
 import mdr
 from conftest import ROOT, edit_settings, left_in, make_folder
 from report import __main__ as report
-from report import judge, prepare, tables
+from report import judge, prepare, records, tables
 from support import command_line, identity, machine, runs
 from test_layout import imported
 
@@ -288,7 +288,15 @@ def test_no_mean_is_over_seeds_of_other_images_or_weights(train, photos, tmp_pat
             for seed in "01":
                 assert re.search(rf"\| {name} \(seed {seed}: its own images or weights\) +\| 1 ",
                                  text), text
+        with pytest.raises(common.UserError, match=rf"seeds of {name} .* \(0 from 1\): name a run, "
+                                                   f"as {name}-s0"):
+            tables.compare(place, name, "new")
+        setting, group = records.seeds_of(place, b.name)
+        assert setting == name and [*group] == [1]
     new = train(jrd, "--name", "new", dataset=photos)[0]
+    (a / "config.json").write_text("{")                 # which is not of the setting asked for
+    assert records.seeds_of(place, new.name)[1][0].result
+    (a / "config.json").write_text(json.dumps(settings | {"seed": 0}))
     edit_settings(b, **settings)
     assert tables.ranking(place, "R@1").count("| runs on photos") == 1
     edit_settings(new, images=settings["images"] | {"test": "x"})
@@ -365,19 +373,46 @@ def test_a_run_that_goes_on_on_another_device_has_its_kernel(train, at_epochs, m
     assert told == [False]
 
 
-def test_again_keeps_the_run_until_an_epoch_has_ended(train, photos, monkeypatch):
-    """... and says what is there."""
+@pytest.mark.parametrize("where, error, says", [
+    (common, common.UserError("a broken photo"), "a broken photo; .* still has the run that was"),
+    (jrd, KeyboardInterrupt(), ""), (jrd, common.NonFiniteLoss("nan"), "nan")])
+def test_again_leaves_the_run_alone_until_an_epoch_has_ended(where, error, says, train, photos,
+                                                             monkeypatch, capfd):
+    """... whatever ends it before: nothing is moved that a killed process would leave so."""
     folder, _ = train(jrd, dataset=photos)
     (folder / "sheet.png").write_bytes(b"a picture of this network")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with monkeypatch.context() as patch, pytest.raises(common.UserError) as error:
-        patch.setattr(common, "embed_splits", Mock(side_effect=common.UserError("a broken photo")))
+    name = "embed_splits" if where is common else "objective"
+    with monkeypatch.context() as patch, pytest.raises(type(error), match=says):
+        patch.setattr(where, name, Mock(side_effect=error))
         train(jrd, "--again", dataset=photos)
-    assert str(error.value) == f"a broken photo; {folder} has the run that was there before"
+    told = capfd.readouterr().err
+    if not isinstance(error, common.UserError):
+        assert f"{folder} still has the run that was there before\n" in told
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert "is finished" in train(jrd, dataset=photos)[1]
     assert "is finished" not in train(jrd, "--again", dataset=photos)[1]
     assert {path.name for path in folder.iterdir()} == before.keys() - {"sheet.png"}
+
+
+def test_a_run_of_unknown_settings_stays_one(train, refused, photos, monkeypatch):
+    """... if --again ends before an epoch: no config.json comes beside its last.pt."""
+    folder, _ = train(jrd, dataset=photos)
+    (folder / "config.json").unlink()
+    with monkeypatch.context() as patch, pytest.raises(common.UserError):
+        patch.setattr(jrd, "objective", Mock(side_effect=common.UserError("a photo vanished")))
+        train(jrd, "--again", dataset=photos)
+    refused("holds a run without its config.json", dataset=photos)
+
+
+def test_again_on_a_disk_that_fills_up(train, photos, monkeypatch):
+    """The old run is gone by then, so that the new one has its room, and begins anew."""
+    train(jrd, dataset=photos)
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(runs, "save_torch", Mock(side_effect=OSError(errno.ENOSPC, "No space")))
+        train(jrd, "--again", dataset=photos)
+    told = train(jrd, dataset=photos)[1]
+    assert "is finished" not in told and "continuing" not in told
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])

@@ -197,10 +197,10 @@ def test_level_shares_have_each_ordered_pair_once():
 
 def test_the_levels_gradient_is_one_sum_on_any_number_of_threads():
     """Of so many pairs that torch adds up on all threads: what self.levels[...] would give is
-    another sum then, and on each run another one."""
+    another sum then, if two cores are free, and another one on each run."""
     torch.manual_seed(0)
     distances, before, told = torch.rand(256, 256), torch.get_num_threads(), []
-    for threads in (1, 2):
+    for threads in [1] + 20 * [2]:
         torch.set_num_threads(threads)
         try:
             regularizer = mdr.MDR()
@@ -208,4 +208,4 @@ def test_the_levels_gradient_is_one_sum_on_any_number_of_threads():
         finally:
             torch.set_num_threads(before)
         told.append(regularizer.levels.grad)
-    assert torch.equal(*told) and told[0].any()
+    assert all(torch.equal(told[0], other) for other in told) and told[0].any()

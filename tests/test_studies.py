@@ -234,25 +234,29 @@ def test_each_search_was_best_at_the_share_where_the_plan_stops():
 
 
 def test_what_earlier_stops_leave(out):
-    """Each arm at its share of 30 or 50 epochs, and over its last four evaluations."""
-    arms = []
-    for name, gain in (("DML-DA triplet", 0.1), ("JRD", 0.0)):
+    """Each arm at its share of 30 epochs, evaluated after each fifth, at its share of the search's
+    12, and over its last four evaluations.  JRD's search had another schedule, so no epochs."""
+    arms = {}
+    for name, gain in (("DML-DA triplet", 0.1), ("triplet", 0.0), ("JRD", 0.0)):
         runs = decided.runs_of("decides", name, out)
         made_up(runs, 0)
         for run in runs:
             epochs = run.cfg.epochs
-            curve = {epoch: epoch / epochs + gain for epoch in range(5, epochs + 1, 5)}
+            curve = {epoch: (epoch / epochs) ** 2 + gain for epoch in range(5, epochs + 1, 5)}
             lines = [json.dumps({"epoch": epoch, "R@1": r1}) for epoch, r1 in curve.items()]
             (run.folder / "log.jsonl").write_text("\n".join(lines))
-        arms.append(decided.runs_of("decides", name, out))
-        four = np.mean([*curve.values()][-4:])
-        assert np.mean([*decided.by_epoch(run).values()][-4:]) == pytest.approx(100 * four)
-    row = decided.figures(*arms, [[], []], 7, (0.5, 0.8))
-    assert row[decided.SEARCHED].startswith(f"{100 * (0.5 + 0.1 - 0.8):+.2f} [")
-    ends = [np.mean([100 * (epoch / n + gain) for epoch in (n - 15, n - 10, n - 5, n)])
-            for n, gain in ((30, 0.1), (50, 0.0))]
-    assert row[decided.LAST_FOUR].startswith(f"{ends[0] - ends[1]:+.2f} [")
-    assert decided.SEARCHED not in decided.figures(*arms, [[], []], 7)
+        arms[name] = decided.runs_of("decides", name, out)
+    sides = arms["DML-DA triplet"], arms["triplet"]
+    row = decided.figures(*sides, [[], []], 7, (0.5, 1.0))
+    assert row[decided.SEARCHED].startswith(f"{100 * (0.25 + 0.1 - 1):+.2f} [")
+    assert row[decided.OWN].startswith(f"{100 * ((5 / 30) ** 2 + 0.1 - (10 / 30) ** 2):+.2f} [")
+    assert row[decided.LAST_FOUR].startswith("+10.00 [")
+    four = [100 * (epoch / 50) ** 2 for epoch in (35, 40, 45, 50)]
+    theirs = [100 * ((epoch / 30) ** 2 + 0.1) for epoch in (15, 20, 25, 30)]
+    row = decided.figures(arms["JRD"], sides[0], [[], []], 7, (1.0, 1.0))
+    assert row[decided.LAST_FOUR].startswith(f"{np.mean(four) - np.mean(theirs):+.2f} [")
+    assert decided.OWN not in decided.figures(arms["JRD"], arms["JRD"], [[], []], 7, (0.8, 1.0))
+    assert not {decided.SEARCHED, decided.OWN} & decided.figures(*sides, [[], []], 7).keys()
 
 
 def test_the_page_explains_each_column():
@@ -491,8 +495,8 @@ def test_the_replication_has_the_commands_of_its_plan(typed):
     assert [line for line in listed if "--name replication" in line] == commands
 
 
-def test_the_commands_and_the_page_of_the_committed_runs(monkeypatch, typed):
-    monkeypatch.chdir(ROOT)
+def test_the_commands_and_the_page_of_the_committed_runs(monkeypatch, tmp_path, typed):
+    monkeypatch.chdir(tmp_path)                         # its archives are found from anywhere
     seeds = re.findall(r"--seed (\d+)", typed("studies/decided.py", "--list")[1])
     wanted = sorted([*range(3, 11)] * 11) + sorted([3, 4, 5] * 7)
     assert [*map(int, seeds)] == wanted + sorted([*range(6, 11)] * 2) * 2
