@@ -195,6 +195,13 @@ def test_a_class_whose_name_is_hidden_is_said(tmp_path, capsys, monkeypatch):
         capsys.readouterr().out)
 
 
+def test_a_link_to_nowhere_does_not_keep_a_network_from_being_judged(tmp_path):
+    """The folder has not the run's images then; what is not there is named and left out."""
+    folder = make_folder(tmp_path / "photos", [2] * 4)
+    (folder / "class00" / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    assert not judge.has_images_of(Folder(folder), Mock(images={"train": "x", "test": "y"}))
+
+
 def test_a_class_called_as_a_part_is_said(tmp_path, capsys):
     """... because a val/ without sub-folders may have been meant as a part."""
     folder = make_folder(tmp_path / "photos", [2, 2, 2])

@@ -149,6 +149,16 @@ def test_each_arm_is_the_sum_of_its_parts(arm, density, jrs, tau, monkeypatch):
         torch.testing.assert_close(terms[name], torch.pdist(layer).square().mean())
 
 
+def test_arms_on_photos_of_ones_own_have_a_table_and_no_picture(monkeypatch, capsys):
+    """... because the picture's arms have the strengths of glyphs and cub128 in their names."""
+    monkeypatch.setattr(composed, "draw_curves", None)
+    with unpacked([ROOT / "results" / "glyphs" / "composed.tar.xz"]) as folder:
+        for path in Path(folder).glob("*/config.json"):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset": "photos"}))
+        composed.table(folder)
+    assert "| contrastive" in capsys.readouterr().out
+
+
 def test_the_page_has_the_gains_of_the_archives(monkeypatch, capsys):
     monkeypatch.setattr(composed, "draw_curves", lambda *args, **how: None)
     for archive in ("glyphs/composed", "glyphs/composed-minus", "cub128/composed"):
