@@ -108,7 +108,10 @@ export jobs=${jobs:-$([ -n "$quick" ] && [ "$cores" -gt 1 ] && echo 2 || echo 1)
 export failed ended total start
 failed=$(mktemp) ended=$(mktemp) total=$(grep -c . <<< "$left" || true) start=$(date +%s)
 export MALLOC_TRIM_THRESHOLD_=1000000000000 MALLOC_MMAP_MAX_=0     # glibc keeps what is freed
-[ "$jobs" = 1 ] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
+if [ "$jobs" != 1 ]; then                       # DML_CORES: for the workers that read photos
+    export DML_CORES=$((cores > jobs ? cores / jobs : 1))
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$DML_CORES}
+fi
 
 one() {                                         # one command; with others beside it, its last lines
     kill -0 "$main" 2> /dev/null || exit 255    # run_all.sh was killed: xargs starts no more

@@ -308,7 +308,9 @@ def multiplies_bfloat16(kind):
 
 
 def cores():
-    """How many cores this process may use: a job's share of a machine, where there are shares."""
+    """How many cores this process may use: a job's share of a machine, where there are shares, and
+    of that DML_CORES at most, where `run_all.sh --jobs` runs several."""
+    here = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        here = len(os.sched_getaffinity(0))
+    return min(here, int(os.environ.get("DML_CORES", here)))

@@ -23,7 +23,7 @@ import scipy.stats
 
 from conftest import ROOT, edit_settings, make_folder
 from report import experiments, figures, tables, write
-from support import identity, layouts
+from support import command_line, identity, layouts
 from support.identity import code_of, run_folder
 
 
@@ -741,7 +741,9 @@ def run_all(tmp_path):
         *--list*) echo "python listed" ;;
         "-m report"*) echo the report ;;
         mdr.py*) echo "mdr.py: trouble" >&2; exit 2 ;;
-        *) [ -z "${{SLOW:-}}" ] || exec sleep 60; echo "last epoch fine" ;;
+        *) [ -z "${{SLOW:-}}" ] || exec sleep 60
+           echo "${{DML_CORES:-all}} ${{OMP_NUM_THREADS:-all}}" >> {log}.cores
+           echo "last epoch fine" ;;
     esac
     """)
     stub.chmod(0o755)
@@ -768,6 +770,19 @@ def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all, tmp_path):
     assert status == 1 and "failed: python mdr.py --seed 0\n" in stderr
     assert stdout.count("last epoch fine") == 2 and "mdr.py: trouble" in stdout + stderr
     assert "-- 3 of 3, about 0 minutes left" in stdout
+
+
+def test_the_jobs_of_run_all_share_its_cores(run_all, tmp_path, monkeypatch):
+    """Threads and the workers that read photos; one job at a time has all."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for jobs, share in (("1", "all"), ("2", str(max(1, command_line.cores() // 2)))):
+        ends(run_all("--jobs", jobs))
+        told = (tmp_path / "log.cores").read_text().splitlines()
+        assert told == [f"{share} {share}"] * 2
+        (tmp_path / "log.cores").unlink()
+    for share in ("1", "9999"):
+        monkeypatch.setenv("DML_CORES", share)
+        assert command_line.cores() == (1 if share == "1" else len(os.sched_getaffinity(0)))
 
 
 def test_run_all_has_its_help_wherever_it_is_called(tmp_path):
