@@ -39,8 +39,9 @@ def check_square(pairs, name):
 
 
 def check_vectors(**vectors):
-    """ValueError: they are not of one length, or have more dimensions: (C, 1) would broadcast."""
-    shapes = {name: tuple(vector.shape) for name, vector in vectors.items()}
+    """ValueError: those that are not None are not of one length, or have more dimensions: (C, 1)
+    would broadcast."""
+    shapes = {name: tuple(x.shape) for name, x in vectors.items() if x is not None}
     if len({*shapes.values()}) > 1 or len(next(iter(shapes.values()))) != 1:
         raise ValueError("one dimension and one length are needed, not " + ", ".join(
             f"{name} {shape}" for name, shape in shapes.items()))

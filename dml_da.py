@@ -220,7 +220,7 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
     Eq. 8's term is 0 if Eq. 7 holds.  It is not the squared violation of Eq. 7's ratio, because it
     also shrinks with α.
     """
-    common.check_vectors(D_avg=D_avg, alpha=alpha, **({} if D0 is None else {"D0": D0}))
+    common.check_vectors(D_avg=D_avg, alpha=alpha, D0=D0)
     loss = (D_avg - alpha).square().mean() - alpha.mean()
     if D0 is not None:
         cross = alpha[:, None] * (D0 ** eta)[None, :]                   # (C, C)

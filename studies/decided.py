@@ -77,8 +77,9 @@ SEARCH_EPOCHS = {"dml_da": 12}      # of scripts whose rate is constant, however
 LATER = "if classes are random (added later)"               # in "replication" planned
 HEADS = ["difference", "paired", "over classes", "verdict", "adjusted p", "generalizes", LATER,
          "paper's", "seeds", LAST_FOUR, SEARCHED, OWN, BEST, OTHERS, BEFORE, *METRICS, POOLED]
-ONLY_IN = {LAST_FOUR: ["decides"], SEARCHED: ["decides"], OWN: ["decides"], LATER: ["decides", "networks"],
-           POOLED: ["replication"]}                         # families, of a column not in all
+ONLY_IN = {         # the families of a column that not all have
+    LAST_FOUR: ["decides"], SEARCHED: ["decides"], OWN: ["decides"],
+    LATER: ["decides", "networks"], POOLED: ["replication"]}
 ANALYSES = {"p": "planned: paired t", "Welch": "Welch's t", "random": "seeds and classes random"}
 BESIDE = ["p, then Holm-adjusted", *ANALYSES.values(), "bootstrap of seeds and classes",
           "paired, at the family's level", "power", "seeds that lead", "correlation of the arms"]
@@ -111,8 +112,8 @@ best*, at the share of the epochs at which each arm's rate search, on held-out t
 was best first. DML-DA's search ended after 12 of 30 epochs, and contrastive was still at its best \
 there, with and without DML-DA, so its share is the last epoch. Therefore *after the search's best \
 epochs* takes DML-DA's arms after as many epochs as were best in the search; it was added on 28 \
-November 2026, when the figures were known. The other three choose an epoch on the test classes. *Each arm's best epoch*: of \
-each run, so both scores are too high; the mean epochs follow. \
+November 2026, when the figures were known. The other three choose an epoch on the test classes. \
+*Each arm's best epoch*: of each run, so both scores are too high; the mean epochs follow. \
 *Epoch chosen on the other seeds*: each seed is scored at the epoch with the best mean of the \
 family's other seeds, so no seed chooses for itself. *On earlier seeds*: seeds before the family \
 choose, if they had the same settings. *Pooled with seeds 3 to 5*: the mean of all eight.

@@ -313,4 +313,5 @@ def cores():
     here = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         here = len(os.sched_getaffinity(0))
-    return min(here, int(os.environ.get("DML_CORES", here)))
+    share = os.environ.get("DML_CORES", "")
+    return min(here, int(share)) if re.fullmatch("[1-9][0-9]*", share) else here

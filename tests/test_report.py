@@ -780,7 +780,7 @@ def test_the_jobs_of_run_all_share_its_cores(run_all, tmp_path, monkeypatch):
         told = (tmp_path / "log.cores").read_text().splitlines()
         assert told == [f"{share} {share}"] * 2
         (tmp_path / "log.cores").unlink()
-    for share in ("1", "9999"):
+    for share in ("1", "9999", "0", "x"):
         monkeypatch.setenv("DML_CORES", share)
         assert command_line.cores() == (1 if share == "1" else len(os.sched_getaffinity(0)))
 
