@@ -134,6 +134,7 @@ if [ -n "$left" ]; then
     set -m                                      # a process group of its own, to stop it as one
     xargs -L 1 -P "$jobs" bash -c 'one "$@"' one <<< "$left" &
     stop() {
+        set +m                                  # so that bash does not report its end
         { kill -"$1" -- -$!; wait; } 2> /dev/null
         rm -f "$failed" "$ended"
         echo "run_all.sh: stopped; call again to continue" >&2

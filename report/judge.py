@@ -250,8 +250,7 @@ def save_npz(path, embedded, data):
 # ---------------------------------------------------------------------------- --query
 def search(args, network, cfg, transform, data):
     """Print and, with --to, draw the images nearest to each photo of --query, among those that
-    Recall@K searches.  A photo that is itself among them is marked
-    and no answer."""
+    Recall@K searches.  A photo that is itself among them is marked and no answer."""
     photos = common.Split(ImageFiles(args.query, transform, decode),
                           torch.zeros(len(args.query), dtype=int), [UNKNOWN], args.query)
     need_room(args.to, len(args.query), 1 + min(args.top, len(searched(data))))
@@ -262,7 +261,10 @@ def search(args, network, cfg, transform, data):
     kinds = searched(data).present()
     print(f"{args.file} searches {len(entries):,} images of {len(kinds)} classes: {listed(kinds)}")
     if not args.gallery:
-        print("note: a dataset's test images are searched, or its gallery if it has one; "
+        others = ""
+        if cfg.classes and not {*cfg.classes} & {*kinds}:
+            others = "; the training classes are not among them"
+        print(f"note: a dataset's test images are searched, or its gallery if it has one{others}; "
               "--gallery FOLDER searches another folder")
     files = [os.path.realpath(source) for *_, source in entries if isinstance(source, str)]
     themselves = collections.Counter(files)             # of a link and its file there are two

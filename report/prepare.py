@@ -92,6 +92,10 @@ def check(name, root):
         count = collections.Counter(rows.values())
         print(f"{part}: {len(rows):,} images of {len(count):,} classes, of "
               f"{min(count.values())} to {max(count.values())} images: {listed([*count])}")
+        lone = [kind for kind, size in count.items() if size == 1]
+        if part == "train" and lone:
+            print(f"note: {len(lone)} training classes have one image, which has no positive: "
+                  f"{listed(lone)}")
         for path in rows:
             other = first.setdefault(sha256(path), path)
             if other != path:

@@ -279,8 +279,14 @@ def device(cfg):
             if "no kernel image" in str(error):
                 raise UserError(f"this torch, {torch.__version__}, does not support the GPU of "
                                 f"--device {name}: install an older one, or use --device cpu")
-    raise UserError(f"--device {name} is not here or not supported: use --device "
-                    f"{' or '.join(sorted(here - {name}))}")
+    use = f"use --device {' or '.join(sorted(here - {name}))}"
+    if "," in name:
+        raise UserError(f"--device {name}: a run uses one GPU, but several runs can go on side by "
+                        f"side (docs/running.md, Many runs): {use}")
+    if name.partition(":")[0] in ("cpu", "cuda"):
+        raise UserError(f"--device {name} is not here: {use}")
+    raise UserError(f"--device {name} is not supported, because nothing here was ever run on such "
+                    f"a device: {use}")
 
 
 def settle(cfg):

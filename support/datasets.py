@@ -124,8 +124,12 @@ def _hold_out(splits, share):
     classes = len({*splits["train"].values()})
     first = round(classes * (1 - share))
     if not 2 <= first <= classes - 2:
+        advice = "--val needs four training classes"
+        if classes >= 4:
+            possible = min(max(first, 2), classes - 2)
+            advice = f"try --val {1 - possible / classes:.3g}"
         raise UserError(f"--val {share:g} of {classes} training classes leaves {first} to train "
-                        f"and {classes - first} to hold out: each needs two")
+                        f"and {classes - first} to hold out, and each needs two: {advice}")
     splits["train"], splits["val"] = divided(splits["train"], first)
     size_of = collections.Counter(splits["val"].values())
     lone = sum(size == 1 for size in size_of.values())

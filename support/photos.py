@@ -38,6 +38,9 @@ BY_TORCHVISION = ("JPEG", "MPO", "WEBP")
 ORIENTATION = 0x0112                                    # a tag of EXIF
 LONGEST = 100           # times the shorter side: jrd.py resizes that, whatever becomes of the other
 IMAGES = (*IMG_EXTENSIONS, ".jpe", ".jfif", ".gif", ".jp2", ".avif")    # names of photos end so
+OTHER_PHOTOS = {  # which nothing here reads
+    ".heic", ".heif", ".hif", ".jxl", ".tga", ".psd", ".svg", ".dng", ".cr2", ".cr3", ".nef",
+    ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw", ".raw"}
 UNCOMPRESSED = (".bmp", ".ppm", ".pgm", ".tif", ".tiff")                # or may be
 LITTER = {  # of Macs, network disks and Windows, beside names that begin with a dot
     "__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "lost+found",
@@ -163,6 +166,10 @@ def for_people(name):
     return name[0] != "." and name.lower() not in LITTER
 
 
+def of_other_kind(path):
+    return path.suffix.lower() in OTHER_PHOTOS
+
+
 def files_below(folder):
     """-> the images below a folder, in order, and the other files that are for people, with the
     folders that are not entered.  Links are followed, but within a part into each folder once, and
@@ -202,6 +209,7 @@ class Folder:
     images: {path: class}, None for one in no sub-folder.  parts: {part: {path: class}} of those
     that have a class; "" is what lies in no part.
     deeper: what to say of folders of images below the classes; twice: of two folders for one part.
+    dead: links that lead nowhere and have no image's name, perhaps to folders of classes.
     """
 
     def __init__(self, path):
@@ -210,6 +218,7 @@ class Folder:
             raise UserError(f"unknown dataset '{path}': no folder of images, and none of cub, "
                             "cub128, cars, sop, inshop, glyphs")
         images, self.others = files_below(self.path)
+        self.dead = [path for path in self.others if path.is_symlink() and not path.exists()]
         self.images = dict.fromkeys(images)             # without a class so far
         folders_of, top, with_folders = {}, set(), set()
         for image in images:
@@ -247,6 +256,14 @@ class Folder:
         papers.  UserError: nothing can be trained or tested on it."""
         if self.twice:
             raise UserError(self.twice)
+        if self.dead:
+            raise UserError(f"{self.path} has {len(self.dead)} links that lead nowhere, "
+                            f"{listed(self.dead)}: mend or remove them")
+        lost = [file for file in self.without_images().values() if of_other_kind(file)]
+        if lost:
+            raise UserError(f"{self.path}: {len(lost)} folders have no photo that can be read "
+                            f"here, but {listed(lost)}: save them as JPEG or PNG, or move them "
+                            "away")
         splits = {"train": {}, "test": {}} | self.parts
         splits.pop("val", None)
         beside = splits.pop("")
@@ -289,12 +306,13 @@ class Folder:
         return splits
 
     def without_images(self):
-        """{(part, class): a file} of folders where a class's would be, in which no file is an image
-        that can be read here, by its name."""
+        """{(part, class): a file, of OTHER_PHOTOS if it has any} of folders where a class's would
+        be, in which no file is an image that can be read here, by its name."""
         places, lost = set(), {}
         for part, rows in self.parts.items():
             places.update((part, kind) for kind in rows.values())
-        for path in sorted(self.others):
+        photos_first = sorted(self.others, key=lambda path: (not of_other_kind(path), path))
+        for path in photos_first:
             *folders, _ = path.relative_to(self.path).parts
             part = ""
             if folders and PARTS.get(folders[0].lower()) in self.parts:
@@ -327,7 +345,7 @@ class Folder:
         used = set().union(*splits.values())
         used_at_top = {path.relative_to(self.path).parts[0] for path in used}
         folders, files, again = collections.Counter(), [], []
-        for path in sorted({*self.images, *self.others} - used):
+        for path in sorted({*self.images, *self.others} - used - {*self.dead}):
             name = path.relative_to(self.path)
             top, *below = name.parts
             if path.is_dir():
@@ -344,6 +362,8 @@ class Folder:
             left_out.append(f"{len(files):,} files: {listed(files)}")
         if left_out:
             print(f"note: left out of {self.path}: {'; '.join(left_out)}")
+        if self.dead:
+            print(f"note: {len(self.dead)} links lead nowhere: {listed(self.dead)}")
         hidden = self.hidden()
         if hidden:
             print(f"note: {len(hidden)} folders with images are not read, because of their names: "

@@ -70,8 +70,12 @@ class Run:
         for split, (images, classes) in data.counts().items():
             print(f"{split} {images:,} images of {classes:,} classes", end=" · ")
         print(f"{data.shared() or 'none'} of the test classes in train")
+        passes = ""
+        if hasattr(cfg, "iterations"):                  # else an epoch is a pass
+            total = cfg.epochs * steps * cfg.batch / len(data.train)
+            passes = f" (about {total:.3g} passes in all)"
         print(f"backbone {cfg.backbone}, weights {sha[:12]} · {cfg.epochs} epochs, {steps} "
-              f"batches per epoch, batch {cfg.batch}, lr {cfg.lr:g}, {cfg.precision}")
+              f"batches per epoch, batch {cfg.batch}{passes}, lr {cfg.lr:g}, {cfg.precision}")
         print(f"into {self.folder}, named by what differs from the preset")
         if cfg.precision == "bf16" and not multiplies_bfloat16(cfg.device.partition(":")[0]):
             print("note: this processor has no bfloat16: --precision fp32 is several times faster")

@@ -51,8 +51,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --device tpu": "--device tpu",
     "mdr.py --device mps:0 --dataset birds": "use --device cpu",        # before anything is read
     "jrd.py --dataset birds": "unknown dataset 'birds'", "mdr.py --dataset=": "unknown dataset ''",
-    "jrd.py --dataset {tmp}/singles --val 0.1":
-        "to hold out: each needs two",
+    "jrd.py --dataset {tmp}/singles --val 0.1": "to hold out, and each needs two: ",
     "mdr.py --dataset {tmp}/singles --backbone small": "no training class has two images",
     "mdr.py --batch 4": "is full with one class: raise it, or lower --images-per-class",
     "dml_da.py --images-per-class 0 --batch 7": "--batch 7 is full with one class",

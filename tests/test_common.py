@@ -17,6 +17,7 @@ import common
 import jrd
 from conftest import each_script, make_folder
 from support import backbones, command_line, files, glyphs, identity, runs
+from support.images import ImageFiles
 
 
 @pytest.mark.parametrize("part, classes, images, mean", [
@@ -102,11 +103,13 @@ def test_a_device_is_a_cpu_or_cudas(recwarn):
     """Whatever else torch knows by name is refused in a line, and so are names that it does not."""
     names = device_names()
     assert {"cpu", "cuda", "hpu", "xla", "mps", "mkldnn", "privateuseone"} <= {*names}
-    names = [name for name in names if name not in ("cpu", "cuda")]
-    names += ["cuda:-1", "cuda:99", "cuda:99999999999", "cuda:", "cpu:-1", "hpu:0", "gpu", "CUDA",
-              "tpu", "0", "", " cpu", "auto:0"]
-    for name in names:
-        with pytest.raises(common.UserError, match=f"^--device {name} is not here or not supp.*$"):
+    others = [name for name in names if name not in ("cpu", "cuda")]
+    others += ["hpu:0", "gpu", "CUDA", "tpu", "0", "", " cpu", "auto:0"]
+    why = dict.fromkeys(others, "is not supported, because nothing here was ever run on such a .*")
+    for name in ("cuda:-1", "cuda:99", "cuda:99999999999", "cuda:", "cpu:-1"):
+        why[name] = "is not here"
+    for name in why:
+        with pytest.raises(common.UserError, match=f"^--device {name} {why[name]}: use --device"):
             common.settle(argparse.Namespace(device=name, precision="fp32"))
     for name in ("cpu", "cpu:0"):
         assert common.settle(argparse.Namespace(device=name, precision="fp32")).type == "cpu"
@@ -115,7 +118,8 @@ def test_a_device_is_a_cpu_or_cudas(recwarn):
 
 def test_devices_that_are_here_are_told_where_another_is_asked_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(common.UserError, match="cuda:0,1 .* use --device cpu or cuda:0 or cuda:1$"):
+    with pytest.raises(common.UserError, match=(
+            "cuda:0,1: a run uses one GPU, .*, Many runs.: use --device cpu or cuda:0 or cuda:1$")):
         common.settle(argparse.Namespace(device="cuda:0,1", precision="fp32"))
 
 
@@ -139,6 +143,19 @@ def test_the_gpu_that_is_named_is_the_current_one(monkeypatch):
         monkeypatch.setattr(command_line, "device", lambda cfg: device)
         common.settle(argparse.Namespace(device="any", precision="fp32"))
     chosen.assert_called_once_with(torch.device("cuda:1"))
+
+
+def test_a_worker_per_core_decodes_but_sixteen_at_most(monkeypatch):
+    """... unless --workers says how many; images that are in memory need none."""
+    def workers(images, said=None):
+        split = common.Split(images, torch.zeros(4, dtype=int), ["a"])
+        cfg = argparse.Namespace(workers=said, seed=0, device="cpu")
+        return common.train_loader(split, None, lambda *_: [[0]], cfg)(0).num_workers
+    files = ImageFiles([Path("a.jpg")] * 4, None, None)
+    for cores, most in ((64, 16), (3, 3)):
+        monkeypatch.setattr(common, "cores", lambda: cores)
+        assert workers(files) == most and workers(files, 5) == 5
+        assert workers(torch.zeros(4, 3, 9, 9)) == 0
 
 
 def test_a_device_may_be_torchs_own():

@@ -18,8 +18,8 @@ import jrd
 import mdr
 from conftest import each_script, left_in, make_folder
 from report import figures, judge, prepare
-from support import glyphs, photos
-from support.photos import Folder, decode, decode_as_stored, shown
+from support import datasets, glyphs, photos
+from support.photos import Folder, counts_of, decode, decode_as_stored, shown
 
 
 # ---------------------------------------------------------------------------- train/ and test/
@@ -226,14 +226,14 @@ def test_a_folder_that_cannot_be_read_does_not_vanish(read, tmp_path, monkeypatc
 
 
 def test_what_cannot_be_read_is_said(tmp_path, typed, capfd):
-    """A class without an image that can be read here, a link that leads nowhere."""
+    """A folder of other files, a link that leads nowhere."""
     folder = make_folder(tmp_path / "photos", [2] * 4)
-    (folder / "raw").mkdir()
-    (folder / "raw" / "0.heic").touch()
+    (folder / "notes").mkdir()
+    (folder / "notes" / "0.txt").touch()
     common.load_dataset(str(folder))
     assert capfd.readouterr().out == (
-        f"note: left out of {folder}: raw/ (1 files)\nnote: 1 folders have no image that can be "
-        "read here, but raw/0.heic: if these are classes, save their photos as JPEG or PNG\n")
+        f"note: left out of {folder}: notes/ (1 files)\nnote: 1 folders have no image that can be "
+        "read here, but notes/0.txt: if these are classes, save their photos as JPEG or PNG\n")
     (folder / "class03" / "gone.png").symlink_to("gone")
     with pytest.raises(OSError, match="No such file or directory: .*class03/gone.png"):
         common.load_dataset(str(folder))
@@ -241,21 +241,36 @@ def test_what_cannot_be_read_is_said(tmp_path, typed, capfd):
     assert status == 2 and "cannot read the image" in out and "1 of 9 images in" in err
 
 
-def test_a_class_of_which_no_image_can_be_read_is_said(tmp_path, typed, capfd):
-    """By training, check and a gallery, for each part that is used; by check too, if its photos
-    have the names of images but are none."""
+def test_links_to_classes_that_are_gone_are_named(tmp_path, typed, capfd):
+    """Nothing trains on what is left; a gallery is searched, with a note."""
+    folder = make_folder(tmp_path / "photos", [2] * 4)
+    for name in ("class04", "class05"):
+        (folder / name).symlink_to(tmp_path / "gone" / name)
+    told = f"2 links that lead nowhere, {folder}/class04, {folder}/class05: mend or remove them"
+    with pytest.raises(common.UserError, match=f"^{folder} has {told}$"):
+        common.load_dataset(str(folder))
+    status, out, err = typed("common.py", "check", folder)
+    assert (status, err) == (2, f"common.py: {folder} has {told}\n")
+    judge.images_to_search(folder, None)
+    assert capfd.readouterr().out == (
+        f"note: 2 links lead nowhere: {folder}/class04, {folder}/class05\n")
+
+
+def test_a_class_of_which_no_photo_can_be_read_trains_nothing(tmp_path, typed, capfd):
+    """Of either part that is used; a gallery says so.  check counts photos that are none, too."""
     folder = split_folder(tmp_path / "photos", "train", "Test", "valid")
     for place in ("train/class01", "Test/class02", "valid/class00"):
         for path in (folder / place).iterdir():
-            path.rename(path.with_suffix(".heic"))
+            path.rename(path.with_suffix(".HEIC"))
+        (folder / place / "0.txt").touch()
     (folder / "Test" / "class00" / "more.heic").touch()             # it has others
-    line = ("note: 2 folders have no image that can be read here, but Test/class02/0.heic, "
-            "train/class01/0.heic: if these are classes, save their photos as JPEG or PNG\n")
-    common.load_dataset(str(folder))
-    assert capfd.readouterr().out.endswith(line)
+    lost = "2 folders have no {} that can be read here, but Test/class02/0.HEIC, train/class01/0.HEIC"
+    refused = f"{folder}: {lost.format('photo')}: save them as JPEG or PNG, or move them away"
+    with pytest.raises(common.UserError, match=f"^{refused}$"):
+        common.load_dataset(str(folder))
+    assert typed("common.py", "check", folder)[2] == f"common.py: {refused}\n"
     judge.images_to_search(folder, None)
-    assert line in capfd.readouterr().out
-    assert line in typed("common.py", "check", folder)[1]
+    assert f"note: {lost.format('image')}: if these are classes, save" in capfd.readouterr().out
     for path in (folder / "train" / "class02").iterdir():
         path.write_bytes(b"no photo")
     assert typed("common.py", "check", folder)[2] == (
@@ -345,6 +360,23 @@ def test_held_out_classes_of_one_image_are_said(tmp_path, capsys):
         common.load_dataset(str(folder), tmp_path, val=0.25)
 
 
+def test_a_share_to_hold_out_that_is_possible_is_advised(tmp_path):
+    """... from four training classes on."""
+    for classes in range(2, 31):
+        rows = {f"{i}{kind}": kind for i in range(2) for kind in map(str, range(classes))}
+        for share in (0.01, 0.2, 0.5, 0.99):
+            splits = {"train": dict(rows)}
+            try:
+                datasets._hold_out(splits, share)
+            except common.UserError as error:
+                advice = str(error).partition(", and each needs two: ")[2]
+                if classes < 4:
+                    assert advice == "--val needs four training classes"
+                else:
+                    datasets._hold_out(splits, float(advice.removeprefix("try --val ")))
+                    assert counts_of(splits)["val"][1] >= 2 <= counts_of(splits)["train"][1]
+
+
 def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
     folder = split_folder(tmp_path / "photos", "train", "test")
     for name in ("0.png", "1.png"):
@@ -354,6 +386,7 @@ def test_check_says_what_is_there_twice_and_alone(tmp_path, typed):
         shutil.copy(source / "class00" / "0.png", test / "class02" / f"{copy}.png")
     lines = typed("common.py", "check", folder)[1].splitlines()
     assert lines[1].startswith("train: 7 images of 3 classes, of 1 to 3 images: class00, ")
+    assert lines[2] == "note: 1 training classes have one image, which has no positive: class01"
     assert lines[-3:] == [
         "note: there twice, byte for byte:",
         f"{test}/class02/copy.png is {test}/class00/0.png",

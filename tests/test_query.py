@@ -159,7 +159,12 @@ def test_a_folder_of_ones_own_with_a_gallery(checkpoint, tmp_path, typed):
     with PIL.Image.open(tmp_path / "sheet.JPG") as sheet:       # a query and the nine other images
         assert sheet.format == "JPEG" and sheet.size == (10 * 148, 148 + 2 * 17 + 17 + 7)
     assert "searches 10 images of 3 classes: class00, class01, class02\n" in told
-    assert "\nnote: a dataset's test images are searched, or its gallery if it has one; " in told
+    assert ("\nnote: a dataset's test images are searched, or its gallery if it has one; the "
+            "training classes are not among them; --gallery FOLDER searches another") in told
+    trained = common.load(checkpoint, jrd.Network, "cpu")[1].classes[0]
+    (folder / "gallery" / "class00").rename(folder / "gallery" / trained)
+    told = typed("eval.py", checkpoint, *words)[1]
+    assert "\nnote: a dataset's test images are searched, or its gallery if it has one; --g" in told
 
 
 def test_the_sheet_of_a_gallery_has_queries_of_test_and_answers_of_the_gallery(train, tmp_path,

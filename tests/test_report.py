@@ -314,6 +314,32 @@ def test_finished_runs_are_ranked_by_a_metric(out, report):
     assert ": --seeds does nothing with --sort\n" in report("--sort", "R@1", "--seeds", 2)[2]
 
 
+@pytest.mark.parametrize("dataset", ["glyphs", "cub128"])
+def test_the_committed_reports_come_from_their_archives(dataset, typed, tmp_path, monkeypatch):
+    """... by the command that stands in them, to the letter, but for the folder it names."""
+    here, titles = ROOT / "results" / dataset, set()
+
+    def redraw(path, draw, points, title, *_):
+        titles.add(title)
+        return bool([*points])
+    monkeypatch.setattr(figures, "redraw", redraw)
+    page = (here / "report.md").read_text(encoding="utf-8")
+    words = re.search("made by `python -m report (.*?) --out .*?`", page)[1].split()
+    (tmp_path / "README.md").touch()
+    monkeypatch.chdir(ROOT)
+    experiments.training.cache_clear()
+    assert typed("report", *words, "--out", tmp_path)[0] == 0
+    experiments.training.cache_clear()
+    assert (tmp_path / "tables.csv").read_bytes() == (here / "tables.csv").read_bytes()
+    made = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert made.replace(str(tmp_path), f"results/{dataset}") == page
+    for heading, picture in re.findall(r"^!\[(.*)\]\((.*)\)$", page, re.M):
+        exploring = dataset == "cub128" and picture.startswith("mdr")
+        assert heading + ", exploring at 25 iterations per epoch" * exploring in titles
+    assert page.count("\nExploring runs: 25 iterations") == (dataset == "cub128") * len(
+        re.findall("^## MDR", page, re.M))
+
+
 def test_archives_are_read_like_a_folder(out, tmp_path, report):
     """One archive per family of runs; the commands of a table have no trace of where it was."""
     folders, archives = ran(out, JRD, 0.5, 0.6), []
@@ -830,14 +856,17 @@ def test_run_alls_plan_is_the_reports(out, report):
     assert done.returncode == 3 and done.stderr.count("missing: no cub under ") == 1
 
 
+@pytest.mark.parametrize("jobs, last", [("1", "jrd.py --seed 0"), ("2", "jrd.py --seed 1")])
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_run_all_stops_as_a_whole(run_all, end, tmp_path):
-    process, log = run_all("--jobs", "2", SLOW="1"), tmp_path / "log"
-    while "jrd.py --seed 1" not in log.read_text():
+def test_run_all_stops_as_a_whole(run_all, end, jobs, last, tmp_path):
+    process, log = run_all("--jobs", jobs, SLOW="1"), tmp_path / "log"
+    while last not in log.read_text():
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(end)
-    assert ends(process)[2] == -end and "-m report --dataset" not in log.read_text()
+    _, stderr, status = ends(process)
+    assert status == -end and "-m report --dataset" not in log.read_text()
+    assert stderr == "plan: 3 runs\nrun_all.sh: stopped; call again to continue\n"
 
 
 def test_the_papers_lambda_is_not_the_sum_of_its_errors():

@@ -388,15 +388,19 @@ def test_intervals_have_one_unit(train, monkeypatch):
 
 
 @pytest.mark.parametrize("script, flags, steps, few", [
-    (jrd, "--epochs 1", 1, "1 in all (1 per epoch): more --epochs, or a smaller --batch, make"),
-    (jrd, "--epochs 10 --batch 4 --eval-every 10", 10, ""),
-    (mdr, "--epochs 9 --iterations 11 --batch 8 --eval-every 9", 11,
+    (jrd, "--epochs 1", "1 batches per epoch, batch 100, ",
+     "1 in all (1 per epoch): more --epochs, or a smaller --batch, make"),
+    (jrd, "--epochs 10 --batch 4 --eval-every 10", "10 batches per epoch, batch 4, ", ""),
+    (mdr, "--epochs 9 --iterations 11 --batch 8 --eval-every 9",
+     "11 batches per epoch, batch 8 (about 19.8 passes in all), ",
      "99 in all (11 per epoch): more --epochs, or --iterations, make more"),
-    (dml_da, "--epochs 1 --iterations 3 --batch 12", 3, "3 in all (3 per epoch): more --epochs, ")])
+    (dml_da, "--epochs 1 --iterations 3 --batch 12",
+     "3 batches per epoch, batch 12 (about 0.9 passes in all), ",
+     "3 in all (3 per epoch): more --epochs, ")])
 def test_the_header_says_how_many_steps_and_whether_they_are_few(script, flags, steps, few, train):
     folder, told = train(script, *flags.split())
     header = told.partition("pretrained")[0]
-    assert f" epochs, {steps} batches per epoch, batch " in header
+    assert f" epochs, {steps}lr " in header
     note = "\nnote: few steps to learn from, "
     assert note + few in header if few else note not in header
     state = torch.load(folder / "last.pt", weights_only=True)
