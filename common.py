@@ -30,16 +30,26 @@ from support.runs import Run, read_checkpoint
 
 
 # ---------------------------------------------------------------------------- checked
-def check_square(pairs, name):
-    """B of a matrix over a batch's pairs.  ValueError: no such matrix, as embeddings (B, d)"""
+def check_labels(rows, labels):
+    """Raise ValueError unless there is one label for each of B rows: (B, 1) would broadcast."""
+    if labels.shape != rows.shape[:1]:
+        raise ValueError(f"labels must be ({len(rows)},), one for each row of {tuple(rows.shape)}, "
+                         f"not {tuple(labels.shape)}")
+
+
+def check_square(pairs, name, labels=None):
+    """B of a (B, B) matrix.  ValueError: of another shape, as embeddings (B, d); or the labels, if
+    there are any, are not (B,)."""
     if pairs.dim() != 2 or len(pairs) != pairs.shape[1]:
         raise ValueError(f"{name} must be (B, B), a value for each pair of images, not "
                          f"{tuple(pairs.shape)}")
+    if labels is not None:
+        check_labels(pairs, labels)
     return len(pairs)
 
 
 def check_vectors(**vectors):
-    """ValueError: those that are not None are not of one length, or have more dimensions: (C, 1)
+    """Raise ValueError unless those that are not None have one dimension and one length: (C, 1)
     would broadcast."""
     shapes = {name: tuple(x.shape) for name, x in vectors.items() if x is not None}
     if len({*shapes.values()}) > 1 or len(next(iter(shapes.values()))) != 1:
@@ -48,7 +58,7 @@ def check_vectors(**vectors):
 
 
 def check_classes(classes):
-    """ValueError: the ascending class numbers have a gap, so that none can be an index."""
+    """Raise ValueError if the ascending class numbers have a gap: then none can be an index."""
     if classes.tolist() != list(range(len(classes))):
         raise ValueError(f"labels must be 0, 1, 2, ... without a gap, but these {len(classes)} "
                          f"classes go from {classes[0]} to {classes[-1]}")
@@ -103,8 +113,8 @@ def train_loader(split, augment, batches, cfg):
 @torch.no_grad()
 @float32_products()
 def embed(function, images, cfg):
-    """function(uint8 images on the device) for every one of a split's images, or of an ImageFiles
-    -> (n, d) float32.  UserError: no image, or none that can be read."""
+    """Embed a split's images, or an ImageFiles, by function(uint8 images on the device) -> (n, d)
+    float32.  UserError: no image, or none that can be read.  NonFiniteLoss: nan or infinite."""
     size = 200 if cfg.device.startswith("cuda") else 25             # images at a time
     if hasattr(images, "split"):                        # a tensor, or a cache of one
         parts = images.split(size)
@@ -122,8 +132,8 @@ def embed(function, images, cfg):
 
 
 def embed_splits(function, data, cfg, *names):
-    """{split: (function's embeddings (n, d), labels (n,))}, as eval's recalls and judge take it, of
-    those of test, gallery, train_plain and val that there are, or of the named ones alone."""
+    """Embed those of test, gallery, train_plain and val that there are, or the named ones alone ->
+    {split: (embeddings (n, d), labels (n,))}, as eval's recalls and judge take it."""
     embedded = {}
     for name in names or ("test", "gallery", "train_plain", "val"):
         split = getattr(data, name)

@@ -19,8 +19,7 @@ Equation                                          where
   7-8   L_DA with correlation, by D⁰              density_regularizer, initial_density
   9     L = L_pair + λ L_DA                       objective
   -     Algorithm 1: θ by Adam, α_c too (U4)      train
-  -     EN, GOR (Fig. 4)                          entropy_regularizer,
-                                                  global_orthogonal_regularizer
+  -     EN, GOR (Fig. 4)                          entropy_regularizer, global_orthogonal_regularizer
 
 We know of no public code.  U1, U2, ... mark choices that the paper leaves open or that differ from
 it.  docs/equations.md has them all.
@@ -33,7 +32,7 @@ from torchvision.transforms import v2
 
 import common
 from common import number           # yours in the way?  docs/extending.md
-from eval import judge, kmeans, l2_normalized, nmi, recalls  # yours in the way?  docs/extending.md
+from eval import judge, l2_normalized, nmi_by_start, recalls    # yours?  docs/extending.md
 
 # U9: the paper gives no weights.  These were chosen on held-out training classes of `glyphs`, with
 # contrastive loss.  EN's does nothing, and no higher one is shown to gain (studies/reg_weight.py).
@@ -76,8 +75,7 @@ class Network(nn.Module):
 
     U8: the paper's GoogLeNet is Caffe's, without batch norm: --backbone googlenet_bvlc --weights
     FILE.  The preset is torchvision's, whose weights can be downloaded; it has batch norm, and
-    3 × 3 convolutions in place of 5 × 5.
-    """
+    3 × 3 convolutions in place of 5 × 5."""
 
     def __init__(self, cfg, classes):
         super().__init__()
@@ -110,15 +108,15 @@ def squared_distances(f):
     return torch.cdist(f, f, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
-def same_class(labels):
-    """True at the pairs of one class, an image with itself included.  (B,) -> (B, B)"""
-    common.check_vectors(labels=labels)
+def same_class(f, labels):
+    """True at the pairs of one class, an image with itself included.  (B, d), (B,) -> (B, B)"""
+    common.check_labels(f, labels)
     return labels[:, None] == labels[None, :]
 
 
 def positive_pairs(labels):
     """All ordered pairs of different images of one class.  (B,) -> anchors (T,), positives (T,)"""
-    return same_class(labels).fill_diagonal_(False).nonzero(as_tuple=True)
+    return (labels[:, None] == labels[None, :]).fill_diagonal_(False).nonzero(as_tuple=True)
 
 
 def contrastive_loss(f, labels, margin):
@@ -128,9 +126,8 @@ def contrastive_loss(f, labels, margin):
     divided by B, the number of images.  Why: n images of a class have Σ_{i<j} D = n² D_avg, so with
     10 × 10 images the positive part is 10 mean_c D_avg.  Once α has settled by Eq. 6, λ L_DA
     has the gradient of -λ mean_c D_avg.  The two balance at λ = 10, on Fig. 6's plateau.  A mean
-    over pairs would let λ L_DA dominate, a plain sum drown it.
-    """
-    D, same = squared_distances(f), same_class(labels)                  # (B, B)
+    over pairs would let λ L_DA dominate, a plain sum drown it."""
+    D, same = squared_distances(f), same_class(f, labels)               # (B, B)
     return torch.where(same, D, F.relu(margin - D)).sum() / 2 / len(f)  # half: each pair twice
 
 
@@ -141,7 +138,7 @@ def triplet_loss(f, labels, margin):
     the nearest semi-hard negative (Schroff et al. 2015), or else the nearest negative of all.
     f (B, d), labels (B,) -> scalar; 0 if the batch has one class.
     """
-    D, same = squared_distances(f), same_class(labels)                  # (B, B)
+    D, same = squared_distances(f), same_class(f, labels)               # (B, B)
     if same.all():
         return f.sum() * 0
     anchors, positives = positive_pairs(labels)
@@ -176,6 +173,7 @@ def n_pair_loss(f, labels, generator):
 
     f (B, d), labels (B,), generator -> scalar; 0 with one class or no positive pair.
     """
+    common.check_labels(f, labels)
     anchors, positives, negatives = draw_tuplets(labels, generator)
     if not negatives.numel():
         return f.sum() * 0
@@ -190,6 +188,8 @@ def class_density(f, labels):
     sphere D_avg = 1 - ‖μ_c‖² <= 1.
 
     f (B, d), labels (B,) -> classes (C,), ascending, and D_avg (C,)"""
+    common.check_labels(f, labels)
+    f = f.to(torch.promote_types(f.dtype, torch.float32))           # sums of 16 bits would stall
     classes, inverse, n = labels.unique(return_inverse=True, return_counts=True)
     # Sums per class, because a (C, B) matrix takes gigabytes on SOP.
     mu = f.new_zeros(len(n), f.shape[1]).index_add(0, inverse, f) / n[:, None]      # (C, d)
@@ -202,8 +202,7 @@ def initial_density(features, labels):
 
     U3: the paper does not say of which weights and images.  Here: pretrained, all training images,
     not augmented, features unnormalized.  D⁰ is divided by its mean over classes.  Otherwise the
-    strength of Eq. 8's penalty (not its minimizers) would depend on the scale of the features.
-    """
+    strength of Eq. 8's penalty (not its minimizers) would depend on the scale of the features."""
     classes, D0 = class_density(features, labels)
     common.check_classes(classes)             # D0[c] is that of class c
     return D0 / D0.mean().clamp_min(torch.finfo(D0.dtype).tiny)
@@ -218,8 +217,7 @@ def density_regularizer(D_avg, alpha, D0=None, eta=0.5):
     At α* = D_avg + ½, Eq. 6's optimum, ∂L_DA/∂D_avg = -1 / C: settled targets push every class
     outwards equally.  A fixed α balances Eq. 2's positive pairs (10 × 10, U1) at D_avg = α - 5/λ.
     Eq. 8's term is 0 if Eq. 7 holds.  It is not the squared violation of Eq. 7's ratio, because it
-    also shrinks with α.
-    """
+    also shrinks with α."""
     common.check_vectors(D_avg=D_avg, alpha=alpha, D0=D0)
     loss = (D_avg - alpha).square().mean() - alpha.mean()
     if D0 is not None:
@@ -240,7 +238,7 @@ def global_orthogonal_regularizer(f, labels):
     """GOR (Zhang et al. 2017, U9): M1² + [M2 - 1/d]_+, M1 and M2 the mean and the mean square of
     f_i·f_j over pairs of different classes.  f (B, d), labels (B,) -> scalar; 0 with one class
     """
-    different = ~same_class(labels)                                     # (B, B)
+    different = ~same_class(f, labels)                                  # (B, B)
     pairs = different.sum().clamp(min=1).to(f.dtype)
     s = torch.where(different, f @ f.T, 0)                              # (B, B)
     M1, M2 = s.sum() / pairs, s.square().sum() / pairs
@@ -251,8 +249,7 @@ def global_orthogonal_regularizer(f, labels):
 def objective(network, cfg, images, labels, generator):
     """Eq. 9: L_pair + λ L_DA of a batch, or another regularizer with its weight.
 
-    images uint8 (B, 3, h, w), labels (B,), generator, on the device -> loss, {term: its value};
-    alpha is the mean over the batch's classes"""
+    images uint8 (B, 3, h, w), labels (B,), generator, on the device -> loss, {term: its value}"""
     f = network(images)                                                 # (B, d)
     if cfg.loss == "contrastive":
         pair = contrastive_loss(f, labels, cfg.margin)
@@ -300,7 +297,7 @@ def batches(labels, cfg, epoch):
 
 
 def transforms(cfg):
-    """-> deterministic part and random part for training, whole transform for test
+    """Return the deterministic and the random part for training, the whole transform for test.
 
     U7: the paper does not say.  As in Oh Song et al. 2016: both sides resized (to 256), random crop
     (of 224) and mirror in training, center crop at test.  Tensors are resized, not PIL images: the
@@ -320,8 +317,7 @@ def evaluate(network, data, cfg):
     embedded = common.embed_splits(network.embed, data, cfg)
     metrics = recalls(embedded, cfg.ks)
     if data.gallery is None:
-        x, labels = embedded["test"]
-        metrics["NMI"] = nmi(kmeans(x, len(data.test.classes), seed=0), labels)
+        metrics["NMI"] = nmi_by_start(*embedded["test"], starts=1)[0]
     f, labels = embedded["train_plain"]
     _, D_avg = class_density(f, labels.to(f.device))
     for name, values in (("D_avg", D_avg), ("alpha", torch.stack([*network.alpha]))):
@@ -351,8 +347,10 @@ def train(cfg):
 
     with common.Run("dml_da", cfg, data, weights, cfg.iterations) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
-        weight = cfg.reg_weight if cfg.regularizer in REG_WEIGHTS else cfg.lambda_
-        print(f"loss = {cfg.loss} + λ {cfg.regularizer}, λ = {weight:g}")
+        symbol, weight = "λ", cfg.lambda_
+        if cfg.regularizer in REG_WEIGHTS:
+            symbol, weight = "reg-weight", cfg.reg_weight
+        print(f"loss = {cfg.loss} + {symbol} {cfg.regularizer}, {symbol} = {weight:g}")
         network.eval()
         if start == 0:
             pooled = common.embed_splits(network.pool, data, cfg)
@@ -373,7 +371,7 @@ def train(cfg):
             network.eval()
             due = (epoch + 1) % cfg.eval_every == 0 or epoch + 1 == cfg.epochs
             metrics = evaluate(network, data, cfg) if due else {}
-            run.end_epoch(epoch, lr=cfg.lr, **metrics)
+            run.end_epoch(epoch, lr=optimizer.param_groups[0]["lr"], **metrics)
         if run.result is None:                  # U12: report the last epoch
             run.finish(judge(common.embed_splits(network.embed, data, cfg), cfg.ks))
         run.final_table()

@@ -71,9 +71,11 @@ def kmeans(x, k, seed, rounds=1000):
     `rounds` rounds, as in the evaluation code that DML-DA names (its U10).  A cluster that loses
     all its points keeps its centre.  x (n, d), 1 <= k <= n -> assignments (n,) long on the host"""
     x, _ = _usable_set("points", x, torch.zeros(len(x)))
-    if not 1 <= k <= len(x):
-        raise ValueError(f"k must be between 1 and the {len(x)} points, not {k}")
+    if k != int(k) or not 1 <= k <= len(x) or rounds < 1:
+        raise ValueError(f"k must be whole, between 1 and the {len(x)} points, and rounds at least "
+                         f"1, not {k} and {rounds}")
     x, _ = ranks.centred(x, x)
+    k = int(k)
     first = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:k]
     centres, last = x[first], torch.inf
     for _ in range(rounds):
@@ -94,6 +96,7 @@ def nmi(assignments, labels):
     a, b = _on_host(assignments), _on_host(labels)
     if a.shape != b.shape or a.ndim != 1 or not len(a):
         raise ValueError(f"assignments {a.shape} and labels {b.shape} must be two equal (n,)")
+    a, b = _numbered(a), _numbered(b)                   # of one type: uint64 beside int64 is float
     h_a, h_b, h_joint = _entropy(a), _entropy(b), _entropy(np.stack([a, b]))
     if h_a + h_b == 0:
         return 1.0
@@ -103,6 +106,11 @@ def nmi(assignments, labels):
 def _on_host(values):
     """A list, an array, or a tensor on any device -> an array"""
     return np.asarray(values.cpu() if torch.is_tensor(values) else values)
+
+
+def _numbered(values):
+    """Numbers or texts (n,) -> which of their different values each is (n,)"""
+    return np.unique(values, return_inverse=True)[1]
 
 
 def nmi_by_start(x, labels, starts=5):
@@ -136,6 +144,7 @@ def _halves(labels, generator):
 
 def generalization_bound(seen, seen_labels, unseen, unseen_labels, seed):
     """JRD Eq. 1-3 with 1-nearest-neighbour classifiers (Table 3, Fig. 2b) -> (lambda, d_H).
+    As it is printed, Eq. 1 can fail (JRD's E6, docs/equations.md).
 
     Eq. 3: lambda = ε_s(h*) + ε_u(h*), the errors on the unlabelled halves of seen and of unseen
     classes of one multi-class 1-NN fitted on both labelled halves, which are stratified by class.
@@ -188,6 +197,8 @@ def _usable(x, labels, bank=None, bank_labels=None):
     """A set and what it is searched in, itself if there is no other -> of both the points (n, d) in
     one precision, the labels (n,) long on the same device.  ValueError if they are not usable."""
     x, labels = _usable_set("embeddings", x, labels)
+    if bank is None and bank_labels is not None:
+        raise ValueError("gallery_labels need a gallery")
     if bank is None:
         return x, labels, x, labels
     bank, bank_labels = _usable_set("gallery", bank, bank_labels)
@@ -203,20 +214,29 @@ def _usable_ks(ks):
     for k in ks:
         if k != int(k) or k < 1:
             raise ValueError(f"K must be whole and at least 1, not {k}")
-    return ks
+    return [int(k) for k in ks]
 
 
 def _tensor(values, device=None):
-    """As a detached tensor, of NumPy's unsigned and big-endian arrays too, which torch refuses"""
-    if isinstance(values, np.ndarray):
+    """As a detached tensor, of what torch refuses too: columns of pandas, NumPy's unsigned,
+    big-endian and reversed arrays.  ValueError: they are no numbers."""
+    if hasattr(values, "__array__") and not torch.is_tensor(values):
+        values = np.asarray(values)
+        if values.dtype.kind not in "biufc":
+            raise ValueError(f"numbers are needed, not {values.dtype}: of labels that are texts, "
+                             "np.unique(labels, return_inverse=True)[1] makes numbers")
         dtype = values.dtype.newbyteorder("=")
         if dtype.kind == "u" and dtype.itemsize > 1:
             dtype = np.int64
-        values = values.astype(dtype, copy=False)
-    return torch.as_tensor(values, device=device).detach()
+        values = np.ascontiguousarray(values, dtype)
+    values = torch.as_tensor(values, device=device).detach()
+    if values.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        values = values.long()
+    return values
 
 
 def _usable_set(name, x, labels):
+    """One set -> points in float32 or float64, labels long.  ValueError: it cannot be judged."""
     x = _tensor(x)
     labels = _tensor([] if labels is None else labels, x.device)
     if x.ndim != 2 or labels.ndim != 1 or len(x) != len(labels) or not x.numel():
@@ -236,11 +256,16 @@ def _usable_set(name, x, labels):
 
 # ---------------------------------------------------------------------------- the whole judgement
 def l2_normalized(embedded):
-    """{split: (x, labels)} -> the same with each x L2-normalized"""
+    """{split: (x, labels)} -> the same with each x L2-normalized, in float32 at least: in float16
+    F.normalize makes 0 of long rows (findings/torch_normalize_float16.sh)"""
     unit = {}
     for split, (x, labels) in embedded.items():
         x = _tensor(x)
-        unit[split] = F.normalize(x if x.is_floating_point() else x.double()), labels
+        if x.is_floating_point():
+            x = x.to(torch.promote_types(x.dtype, torch.float32))
+        else:
+            x = x.double()
+        unit[split] = F.normalize(x), labels
     return unit
 
 
@@ -260,8 +285,9 @@ def recalls(embedded, ks, hits=None):
 
 def judge(embedded, ks):
     """What result.json has of all three papers -> a dict that json can write: recalls, the hits of
-    each class's queries at K = 1 ("0110"), MAP@R, what makes a search trivial, and without a
-    gallery NMI, its k the number of test classes, and NMI by start (nmi_by_start)."""
+    each class's queries at K = 1 ("0110"), MAP@R, training images without a positive, the counts
+    of _traps, and without a gallery NMI, its k the number of test classes, and NMI by start
+    (nmi_by_start)."""
     (x, labels), (bank, bank_labels) = embedded["test"], embedded.get("gallery", (None, None))
     hits, map_at_r = hits_and_map(x, labels, [1, *ks], bank, bank_labels)
     result = recalls(embedded, ks, hits)

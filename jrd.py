@@ -11,7 +11,7 @@ It prints one row per epoch, then Recall@K, MAP@R and NMI of the pretrained back
 epoch (report this), and Recall@K of the epoch that is best on test (do not report this).
 
 Equation                                        where
-  1-3   λ and d_H of ε_u <= ε_s + d_H + λ       eval.generalization_bound
+  1-3   λ and d_H of ε_u <= ε_s + d_H + λ (E6)  eval.generalization_bound
   4     intra-class penalty of Fig. 2           intra_class
   5     open-set goal d(same) < d(different)    eval.recall_at_k
   6-8   S_JRS = <C(P), C(Q)>, its estimate      class_similarities, joint_kernel
@@ -24,7 +24,7 @@ Equation                                        where
                                                 mgf_kernel
 
 U1, U2, ... mark choices that the paper leaves open or its authors' code makes otherwise; E1 and
-E3 to E5 are errata.  docs/equations.md has them all.
+E3 to E6 are errata.  docs/equations.md has them all.
 Shapes: B batch (the paper's M), D pooling width, d embedding width, C training classes (in the
 regularizers the batch's); C(P), C_I are the paper's covariance operators.
 """
@@ -103,21 +103,21 @@ class Network(nn.Module):
     def pool(self, images):
         return common.features(self.backbone, self.preprocess(images), self.precision)  # x⁻ (B, D)
 
-    def embed(self, images):
-        return F.normalize(self.embedding(self.pool(images)))           # x (B, d)
-
     def forward(self, images):
         x_minus = self.pool(images)                                     # (B, D)
         x = F.normalize(self.embedding(x_minus))                        # (B, d)
         x_plus = x @ F.normalize(self.proxies, dim=0)                   # (B, C)
         return x_minus, x, x_plus
 
+    def embed(self, images):
+        return F.normalize(self.embedding(self.pool(images)))           # x (B, d)
+
 
 # ---------------------------------------------------------------------------- losses
 def amsoftmax(cos, labels, s, m):
     """Eq. 12: cross-entropy of s·cos, with the true class's cosine less m.  cos (B, C) -> scalar"""
-    margin = m * F.one_hot(labels, cos.shape[1])                        # (B, C)
-    return F.cross_entropy(s * (cos - margin), labels)
+    true = F.one_hot(labels, cos.shape[1]).bool()                       # (B, C)
+    return F.cross_entropy(s * torch.where(true, cos - m, cos), labels)
 
 
 # ---------------------------------------------------------------------------- regularizers
@@ -131,8 +131,7 @@ def mean_bandwidth(distances):
 
     U2: the paper computes τ "by averages of ℓ²-distances in the exponent part".  The batch's pairs
     i ≠ j and the detached gradient are the authors' code's choices.  Laplace's σ is by analogy.
-    If all rows are equal (or B = 1), a tiny floor gives k = exp(-0) = 1 instead of exp(0/0).
-    """
+    If all rows are equal (or B = 1), a tiny floor gives k = exp(-0) = 1 instead of exp(0/0)."""
     pairs = max(1, len(distances) * (len(distances) - 1))
     # The gradient takes the detached τ for a constant.  So a step also spreads the batch and raises
     # τ, and the regularizer's value may rise (studies/jrs_bandwidths.md).
@@ -161,7 +160,7 @@ def polynomial_kernel(x, p):
 
 
 def mgf_kernel(x):
-    """Table 4: k = exp(x·x').  Its mean embedding is the moment-generating function."""
+    """Table 4: k = exp(x·x'), whose mean embedding is the moment-generating function.  -> (B, B)"""
     return torch.exp(x @ x.T)
 
 
@@ -190,9 +189,9 @@ def jrs(gram, labels):
     one, the mean is the same.
     gram (B, B), labels (B,) -> scalar; 0 if the batch has one class.
     """
-    common.check_square(gram, "gram, the kernel matrix,")
+    common.check_square(gram, "gram, the kernel matrix,", labels)
     different = labels[:, None] != labels[None, :]                      # (B, B)
-    return gram[different].mean() if different.any() else gram.new_zeros(())
+    return gram[different].mean() if different.any() else gram.sum() * 0
 
 
 def class_similarities(gram, labels):
@@ -201,6 +200,7 @@ def class_similarities(gram, labels):
     C are the classes of the batch, n^I the size of class I in it, not in the training set (E4).
     gram (B, B), labels (B,) -> S (C, C), weights (C, C): n^I n^J, but 0 for I = J
     """
+    common.check_square(gram, "gram, the kernel matrix,", labels)
     member = F.one_hot(labels.unique(return_inverse=True)[1]).to(gram)  # (B, C)
     n = member.sum(0)                                                   # (C,)
     return member.T @ gram @ member / n.outer(n), n.outer(n).fill_diagonal_(0)
@@ -237,6 +237,7 @@ def intra_class(x, labels):
     The paper's sum has i = j too, which adds a constant.  U12: N_pairs^I and the sum count ordered
     pairs; a class with one image has none.  x (B, d), labels (B,) -> scalar in [-classes, 0]
     """
+    common.check_labels(x, labels)
     member = F.one_hot(labels.unique(return_inverse=True)[1]).to(x)     # (B, C)
     n = member.sum(0)                                                   # (C,)
     kernel = torch.exp(-0.5 * squared_distances(x)) * (1 - torch.eye(len(x)).to(x))     # (B, B)
@@ -261,7 +262,7 @@ def regularizer(cfg, x_minus, x, x_plus, labels):
 def objective(network, cfg, images, labels):
     """Eq. 11: L_AMS + α L_JRS / N_pairs of a batch.
 
-    images uint8 (B, 3, h, w), labels (B,), both on the device -> loss, {name of a term: its value}
+    images uint8 (B, 3, h, w), labels (B,), on the device -> loss, {term: its value}
     """
     x_minus, x, x_plus = network(images)
     ams = amsoftmax(x_plus, labels, cfg.s, cfg.m)
@@ -278,7 +279,7 @@ def batches(labels, cfg, epoch):
 
 
 def transforms(cfg):
-    """-> deterministic part and random part for training, whole transform for test
+    """Return the deterministic and the random part for training, the whole transform for test.
 
     U3: the paper says random crop (of 224 × 224) and mirror, single center crop at test.  As in the
     authors' code, crops have torchvision's scale and ratio, and test images are resized by their
@@ -301,7 +302,7 @@ def set_rates(optimizer, cfg, epoch):
 
 
 def evaluate(network, data, cfg):
-    """Recall on test, and on held-out classes where there are some."""
+    """Recall on test, and on held-out classes where there are some; seen R@1 at the end alone."""
     return recalls(common.embed_splits(network.embed, data, cfg, "test", "gallery", "val"), cfg.ks)
 
 
@@ -313,10 +314,9 @@ def tables_2_and_3(embedded, data, cfg):
     (x, labels), tables = embedded["test"], {}
     sizes = labels.unique(return_counts=True)[1]                        # (classes,)
     train_sizes = embedded["train_plain"][1].unique(return_counts=True)[1]
-    if not data.gallery and sizes.min() >= 20:                          # two of a class in each
-        parts = [recall_at_k(x[p], labels[p], cfg.ks) for p in stratified_parts(labels)]
-        for k in cfg.ks:
-            tables.setdefault("ten parts", {})[f"R@{k}"] = confidence_interval(p[k] for p in parts)
+    if data.gallery is None and sizes.min() >= 20:                      # two of a class in each
+        recall = [recall_at_k(x[part], labels[part], cfg.ks) for part in stratified_parts(labels)]
+        tables["ten parts"] = {f"R@{k}": confidence_interval(r[k] for r in recall) for k in cfg.ks}
     if not data.shared() and min(sizes.max(), train_sizes.max()) >= 2:   # Eq. 1 needs new classes
         bounds = [generalization_bound(*embedded["train_plain"], x, labels, seed)
                   for seed in range(10)]
@@ -378,7 +378,7 @@ def train(cfg):
             embedded = common.embed_splits(network.embed, data, cfg)
             run.finish(judge(embedded, cfg.ks) | tables_2_and_3(embedded, data, cfg))
         run.final_table()
-        if cfg.dataset in PRESETS:              # of one's own photos these figures say little
+        if cfg.dataset in PRESETS:              # of others, as one's own photos, they say little
             print_tables_2_and_3(run.result["last epoch"])
     return run.result
 

@@ -39,6 +39,7 @@ SETTINGS = {
     "dataset": ("glyphs", "NAME", "glyphs, cub, cars, sop, inshop, cub128, or a folder"),
     "lambda_": (0.6, number(float, 0), "λ of Eq. 7; 0: no MDR"),
     "loss": ("triplet", tuple(MARGINS), "L_DML of Eq. 7 (Table 2b)"),
+    "margin": (None, number(float, 0), "m (Eq. 6, U10): " + common.plain(MARGINS)),
     "levels": ([-3.0, 0.0, 3.0], number(float), "initial levels"),
     "momentum": (0.9, number(float, 0, below=1), "γ of Eq. 2"),
     "fixed_levels": (False, bool, "do not learn them (Table 2c)"),
@@ -52,8 +53,7 @@ SETTINGS = {
     "lr": (5e-5, number(float, above=0), "learning rate"),
     "dim": (512, number(int, 1), "d, the embedding's width"),
     "backbone": ("bn_inception", common.backbone_name, common.BACKBONE),
-    "ks": ([1, 2, 4, 8], None, ""),                     # Table 1: Recall@K
-    "margin": (None, number(float, 0), "m (Eq. 6, U10): " + common.plain(MARGINS))}
+    "ks": ([1, 2, 4, 8], None, "")}                     # Table 1: Recall@K
 PRESETS = {
     "cub": {},
     "cars": dict(lambda_=0.2),
@@ -61,9 +61,8 @@ PRESETS = {
                 eval_every=10),
     "inshop": dict(lambda_=0.1, lr=1e-4, batch=256, images_per_class=3, ks=[1, 10, 20, 40],
                    eval_every=10),
-    # Ours; the learning rate by results/glyphs.
+    # Ours, by results/glyphs, results/cub128 (SqueezeNet) and studies/mdr_by_network.md.
     "glyphs": dict(backbone="small", dim=64, batch=64, epochs=40, iterations=10, lr=1e-3),
-    # Ours, by results/cub128 and studies/mdr_by_network.md: CUB at 128 × 128 with SqueezeNet.
     "cub128": dict(backbone="squeezenet1_1", resize=146, size=128, precision="auto", eval_every=10,
                    iterations=50, lr=3e-4),
     "folder": dict(iterations=None)}            # by its size: common.iterations_for
@@ -72,7 +71,6 @@ PRESETS = {
 # ---------------------------------------------------------------------------- network
 class Network(nn.Module):
     """uint8 images -> embeddings e (B, d): backbone, global average pool, fully connected.
-
     It has MDR (levels, μ*, σ*) and Margin's β too, so one optimizer and one checkpoint hold all."""
 
     def __init__(self, cfg, classes):
@@ -159,8 +157,8 @@ class MarginLoss(nn.Module):
         return pull.mean() + push.mean()
 
 
-def positive_pairs(labels):
-    """Ordered pairs of different images of one class.  labels (B,) -> (B, B) bool"""
+def is_positive(labels):
+    """True at the ordered pairs of different images of one class.  labels (B,) -> (B, B)"""
     return (labels[:, None] == labels[None, :]).fill_diagonal_(False)
 
 
@@ -174,7 +172,8 @@ def distance_weighted_negatives(e, labels, generator):
     positive is much nearer than every negative.  Then their draw is uniform, ours is not.
     e (B, d), labels (B,), generator, on one device -> anchors, positives, negatives (T,)
     """
-    anchors, positives = positive_pairs(labels).nonzero(as_tuple=True)
+    common.check_labels(e, labels)
+    anchors, positives = is_positive(labels).nonzero(as_tuple=True)
     same, d = labels[:, None] == labels[None, :], e.shape[1]            # (B, B)
     if same.all() or not len(anchors):                                  # no negatives, no positives
         return anchors[:0], positives[:0], positives[:0]
@@ -208,9 +207,10 @@ class MDR(nn.Module):
         """
         d = off_diagonal(distances)
         weight = 1 - self.momentum if self.updates else 1
-        self.mu.lerp_(d.mean().to(self.mu), weight)
-        self.sigma.lerp_(d.std().to(self.mu), weight)
-        self.updates += 1
+        if d.isfinite().all():              # else the loss is nan: whoever skips it trains on
+            self.mu.lerp_(d.mean().to(self.mu), weight)
+            self.sigma.lerp_(d.std().to(self.mu), weight)
+            self.updates += 1
 
     def normalize(self, distances):
         """Eq. 3 (Eq. 1 if γ = 0): d̄ = (d - μ*)/σ*, the statistics constant.  (B, B) -> (B, B)"""
@@ -223,11 +223,11 @@ class MDR(nn.Module):
         return (normalized[..., None] - self.levels).abs().argmin(-1)
 
     def forward(self, distances):
-        """Eq. 5: mean over i ≠ j of |d̄ - nearest level|.  (B, B) -> scalar; 0 if B < 2
+        """Eq. 5: mean over i ≠ j of |d̄ - nearest level|.  (B, B) -> scalar; 0 if B < 3
 
         Training mode first updates μ* and σ*; eval mode does not.  E1: Eq. 5's 1/P means 1/|P|.
         """
-        if len(distances) < 2:
+        if len(distances) < 3:
             return distances.sum() * 0
         if self.training:
             self.update(distances)
@@ -255,8 +255,7 @@ class MDR(nn.Module):
 def objective(network, cfg, images, labels, generator):
     """Eq. 7: L_DML + λ L_MDR of a batch.
 
-    images uint8 (B, 3, h, w), labels (B,), generator, all on the device -> loss, {name: value} of
-    its terms and of Fig. 6"""
+    images uint8 (B, 3, h, w), labels (B,), generator, on the device -> loss, {term: its value}"""
     e, mdr = network(images), network.mdr                               # (B, d)
     distances = pairwise_distances(e)                                   # (B, B)
     # U8: the paper applies the trick to L_DML alone.  Here, as in the authors' code, L_MDR sees the
@@ -277,7 +276,7 @@ def objective(network, cfg, images, labels, generator):
         loss = dml + cfg.lambda_ * reg + cfg.nu * mdr.levels.square().sum()
     return loss, {
         cfg.loss: dml, "mdr": reg, "Σs²": mdr.levels.square().sum(),
-        "positive pairs by level": mdr.level_shares(distances, positive_pairs(labels)),
+        "positive pairs by level": mdr.level_shares(distances, is_positive(labels)),
         "negative pairs by level": mdr.level_shares(distances, labels[:, None] != labels[None, :])}
 
 
@@ -304,7 +303,7 @@ def batches(labels, cfg, epoch):
 
 
 def transforms(cfg):
-    """-> deterministic part and random part for training, whole transform for test
+    """Return the deterministic and the random part for training, the whole transform for test.
 
     U3, as in the authors' code: both sides resized to 256, then crops of at least 16% of the area,
     resized to 224, all with Lanczos.  The first is Pillow's, as theirs, because it is cached;

@@ -375,7 +375,7 @@ def value_and_gradient(loss, x):
 def semi_hard(f, labels, margin):
     """The triplets of dml_da.triplet_loss, which DML-DA leaves open (U6)"""
     with torch.no_grad():
-        D, same = dml_da.squared_distances(f), dml_da.same_class(labels)
+        D, same = dml_da.squared_distances(f), dml_da.same_class(f, labels)
         anchors, positives = dml_da.positive_pairs(labels)
         D_ap, D_an = D[anchors, positives], D.masked_fill(same, torch.inf)[anchors]
         farther = D_an.masked_fill(D_an <= D_ap[:, None], torch.inf).min(1)

@@ -46,7 +46,7 @@ def unscaled():
 def uniform():
     """U9: every negative of the batch as likely."""
     def negatives(e, labels, generator):
-        anchors, positives = mdr.positive_pairs(labels).nonzero(as_tuple=True)
+        anchors, positives = mdr.is_positive(labels).nonzero(as_tuple=True)
         weight = (labels[anchors, None] != labels[None]).float()                # (T, B)
         return anchors, positives, torch.multinomial(weight, 1, generator=generator)[:, 0]
     mdr.distance_weighted_negatives = negatives
@@ -61,7 +61,7 @@ def released():
 
     @torch.no_grad()
     def negatives(e, labels, generator):
-        anchors, positives = mdr.positive_pairs(labels).nonzero(as_tuple=True)
+        anchors, positives = mdr.is_positive(labels).nonzero(as_tuple=True)
         negative, d = labels[:, None] != labels[None, :], e.shape[1]                # (B, B)
         r = mdr.pairwise_distances(F.normalize(e)).fill_diagonal_(1).clamp_min(0.5)
         log_weight = (2 - d) * r.log() + (3 - d) / 2 * torch.log1p(-(r / 2) ** 2)

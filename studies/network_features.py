@@ -32,7 +32,7 @@ def main(words):
         common.load_weights(network.backbone, name, file)
         e = common.embed(network.embed, data.train_plain.images, cfg)           # (n, D)
         norm, d = e.norm(dim=1), mdr.pairwise_distances(e)
-        positive, pairs = d[mdr.positive_pairs(data.train_plain.labels)], mdr.off_diagonal(d)
+        positive, pairs = d[mdr.is_positive(data.train_plain.labels)], mdr.off_diagonal(d)
         rows.append([name, f"{norm.std() / norm.mean():.2f}",
                      f"{(positive.mean() - pairs.mean()) / pairs.std():.2f}"])
     print(markdown(rows))

@@ -149,17 +149,33 @@ def load_weights(network, name, source=None):
     """
     if source == "random":
         return "random"
+    sha, state = fitting_weights(network, name, source, print)
+    wanted = network.state_dict()                       # it has its layers' versions too
+    wanted.update(state)
+    network.load_state_dict(wanted, strict=False)
+    return sha
+
+
+def check_weights(name, source=None):
+    """Raise, before anything long begins, what load_weights would raise of these weights."""
+    if source != "random":
+        fitting_weights(find_backbone(name).build(), name, source, lambda text: None)
+
+
+def fitting_weights(network, name, source, say):
+    """-> SHA-256 of a weights file, its tensors by the network's names.  say: what is called with
+    each line that a person should read.  UserError, OSError: as of load_weights."""
     row = find_backbone(name)
     path = find_weights(name, source)
     sha = sha256(path)
     if path.name != Path(row.file).name:
-        print(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
+        say(f"weights {path}: not a published file, taken as it is; SHA-256 {sha}")
     elif not sha.startswith(row.sha256):
         raise UserError(f"{path} is not the published file: SHA-256 {sha}, expected {row.sha256}")
-    wanted = network.state_dict()                       # it has its layers' versions too
+    wanted = network.state_dict()
     names = [key for key in wanted if not key.endswith("num_batches_tracked")]  # old files lack it
     read = read_caffemodel if path.suffix == ".caffemodel" else load_torch
-    state = unwrapped(read(path), names, path)
+    state = unwrapped(read(path), names, path, say)
     wrong = []
     for key in sorted(wanted.keys() | state.keys()):
         if key not in wanted:
@@ -173,9 +189,7 @@ def load_weights(network, name, source=None):
     if wrong:
         raise UserError(f"{path} does not fit {name}: {len(wrong)} names or shapes differ: "
                         f"{listed(wrong)}; --backbone NAME says whose weights they are")
-    wanted.update(state)
-    network.load_state_dict(wanted, strict=False)
-    return sha
+    return sha, state
 
 
 def find_weights(name, source=None):
@@ -211,7 +225,7 @@ class Place(NamedTuple):
     count: int              # how many of the wanted names are there
 
 
-def unwrapped(state, wanted, path):
+def unwrapped(state, wanted, path, say):
     """The tensors of a weights file by the names that a backbone gives them, `wanted`: from the
     place that has the most of these.  UserError: two dicts have all."""
     places = []
@@ -231,7 +245,7 @@ def unwrapped(state, wanted, path):
     if usual:                                           # others beside it are averages of it
         places = [place for place in places if place.keys == usual[0]]
     if most == len(wanted):
-        say_which(places, wanted[0], path)
+        say_which(places, wanted[0], path, say)
     renamed, prefix = {}, places[0].prefix
     for key, value in places[0].tensors.items():
         if key.startswith(prefix):
@@ -250,7 +264,7 @@ def dicts_in(state, *keys):
             yield from dicts_in(value, *keys, key)
 
 
-def say_which(places, name, path):
+def say_which(places, name, path, say):
     """Say which of several networks is taken.  UserError: each is in a dict of its own, as student
     and teacher, and only who made them knows which one is meant."""
     dicts = []
@@ -263,4 +277,4 @@ def say_which(places, name, path):
                         f"alone: torch.save(torch.load({str(path)!r}){dicts[0]}, 'one.pth')")
     if len(places) > 1:
         names = [place.prefix + name for place in places]
-        print(f"note: {path} has {len(names)} networks, with {listed(names)}; the first is taken")
+        say(f"note: {path} has {len(names)} networks, with {listed(names)}; the first is taken")

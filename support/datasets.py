@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from support import glyphs
-from support.backbones import find_weights
+from support.backbones import check_weights
 from support.command_line import data_root
 from support.files import UserError, digest, listed
 from support.images import ImageFiles, cache_images
@@ -67,9 +67,10 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None, w
     root: the folder of the datasets and their .cache.  train, test: the deterministic first part of
     the transforms, None for none.  cache: keep what that part makes.  val: the share of the
     training classes to hold out.  weights: a backbone's name and --weights, which are looked for,
-    or downloaded, before a cache takes minutes.
+    or downloaded, and checked before a cache takes minutes.
     """
-    root, papers, folder, ids, read = Path(root or data_root()), of_papers(name), None, {}, decode
+    root, papers = Path(root or data_root()), of_papers(name)
+    folder, ids, read = None, {}, decode
     if name == "glyphs":
         splits = _glyphs()
     elif papers:
@@ -86,7 +87,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None, w
     if val:
         _hold_out(splits, val)
     if weights:
-        find_weights(*weights)
+        check_weights(*weights)
 
     def split(part, prefix):
         sources = list(splits[part])
@@ -111,7 +112,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None, w
 
 
 def _glyphs():
-    """The same of glyphs, with images in place of paths."""
+    """{"train", "test": {image: class}} of glyphs, as read_dataset has {path: class}"""
     splits = {"train": {}, "test": {}}
     for part, rows in splits.items():
         for image, number in zip(*glyphs.glyphs(part)):
@@ -157,7 +158,7 @@ def split_of(splits, part, images, folder=None):
 
 
 def need_pairs(split, cfg):
-    """UserError: no positive pairs in these training images, or no negative ones in a batch."""
+    """Raise UserError if no class has two images, or no batch can have images of two classes."""
     of_class = split.labels.bincount()
     if of_class.max() < 2:
         raise UserError(f"no training class has two images ({split}), as pairs and triplets need")
@@ -166,16 +167,16 @@ def need_pairs(split, cfg):
     if not cfg.images_per_class:
         room = cfg.batch - smallest[-1]
     if smallest[0] > room:
-        raise UserError(f"--batch {cfg.batch} is full with one class: raise it, or lower "
-                        "--images-per-class, so that a batch has pairs of different classes")
+        raise UserError(f"--batch {cfg.batch} is full with one class: raise it, or give a smaller "
+                        "--images-per-class (0: all), so that a batch has two classes")
 
 
 def iterations_for(split, batches, cfg, settings):
     """Batches per epoch for a folder: about as many passes as the paper over CUB, at most as long.
     batches, settings: the script's; with few classes its batches stay below --batch."""
-    papers, papers_batch = settings["iterations"][0], settings["batch"][0]
+    usual, usual_batch = settings["iterations"][0], settings["batch"][0]
     trial = copy.copy(cfg)
     trial.iterations, trial.seed = 50, 0
     size = sum(map(len, batches(split.labels, trial, 0))) / 50
-    passes = papers * papers_batch / 5864                   # CUB's training images
-    return min(papers, max(1, round(passes * len(split) / size)))
+    passes = usual * usual_batch / 5864                     # CUB's training images
+    return min(usual, max(1, round(passes * len(split) / size)))

@@ -20,7 +20,7 @@ class UserError(Exception):
 
 
 class NonFiniteLoss(Exception):
-    """The loss became nan or infinite: one line on stderr, exit status 1."""
+    """The loss, a term of it or an embedding is nan or infinite: one line on stderr, status 1."""
 
 
 def reason(error):

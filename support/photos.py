@@ -5,7 +5,7 @@
     Folder.splits(), .judged()  what trains and what tests; what a trained network is judged by
 
 Training, check, eval.py and --query read a folder by this Folder.  Images are handed on as
-{path: class}; of all this the papers' datasets have decode_as_stored alone.
+{path: class}.  The papers' datasets are decoded by decode_as_stored.
 """
 import collections
 import contextlib
@@ -324,14 +324,29 @@ class Folder:
                     lost.setdefault(place, path.relative_to(self.path))
         return lost
 
-    def hidden(self):
-        """Folders where a class's would be that have images, but a name that is not for people."""
-        places, found = [self.path], []
+    def places(self):
+        """The folders where a class's would be, and those that are parts."""
+        places = [self.path]
         for path in self.path.iterdir():
             if path.name.lower() in PARTS and path.is_dir():
                 places.append(path)
         for path in itertools.chain(*(place.iterdir() for place in places)):
-            if not for_people(path.name) and path.is_dir():
+            if path.is_dir():
+                yield path
+
+    def empty(self):
+        """Folders where a class's would be in which nothing is for people."""
+        found = []
+        for path in self.places():
+            if for_people(path.name) and not any(for_people(item.name) for item in path.iterdir()):
+                found.append(path.relative_to(self.path))
+        return sorted(found)
+
+    def hidden(self):
+        """Folders where a class's would be that have images, but a name that is not for people."""
+        found = []
+        for path in self.places():
+            if not for_people(path.name):
                 with contextlib.suppress(OSError):      # lost+found, which nobody may read
                     for file in path.iterdir():         # a Synology has folders called 0.jpg
                         if file.name.lower().endswith(IMAGES) and for_people(file.name) and (
@@ -364,6 +379,9 @@ class Folder:
             print(f"note: left out of {self.path}: {'; '.join(left_out)}")
         if self.dead:
             print(f"note: {len(self.dead)} links lead nowhere: {listed(self.dead)}")
+        empty = self.empty()
+        if empty:
+            print(f"note: {len(empty)} folders are empty: {listed(empty)}")
         hidden = self.hidden()
         if hidden:
             print(f"note: {len(hidden)} folders with images are not read, because of their names: "

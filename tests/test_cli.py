@@ -53,7 +53,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --dataset birds": "unknown dataset 'birds'", "mdr.py --dataset=": "unknown dataset ''",
     "jrd.py --dataset {tmp}/singles --val 0.1": "to hold out, and each needs two: ",
     "mdr.py --dataset {tmp}/singles --backbone small": "no training class has two images",
-    "mdr.py --batch 4": "is full with one class: raise it, or lower --images-per-class",
+    "mdr.py --batch 4": "is full with one class: raise it, or give a smaller --images-per",
     "dml_da.py --images-per-class 0 --batch 7": "--batch 7 is full with one class",
     "mdr.py --dataset {tmp}/apart": "gallery has none of the test classes, so that every query "
         "would be a miss: class00, class01 are not in it",

@@ -12,9 +12,10 @@ import torch
 from scipy.spatial.distance import cdist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import conftest
 import jrd
 from eval import (_halves, confidence_interval, generalization_bound, hits_at_k, judge, kmeans,
-                  l2_normalized, map_at_r, nmi, nmi_by_start, recall_at_k, stratified_parts)
+                  l2_normalized, map_at_r, nmi, nmi_by_start, recall_at_k, recalls, stratified_parts)
 from report.judge import load_npz
 from support.files import UserError
 
@@ -515,3 +516,65 @@ def test_a_text_that_may_stand_for_no_label_is_judged_aloud(tmp_path, capsys):
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("note: 'None' is judged as a class; if it stands for a label that is ")
     assert second.startswith("note: 'nan' is judged")
+
+
+# ---------------------------------------------------------------------------- other people's arrays
+class Column:
+    """What pandas and others hand over: not an array, but it makes one, and `[0]` is no row of it."""
+
+    def __init__(self, values):
+        self.values = np.asarray(values)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values if dtype is None else self.values.astype(dtype)
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, key):
+        raise KeyError(key)
+
+
+def test_nmi_of_labels_of_other_types():
+    """int64 beside uint64 promotes to float64, which merges large ones; objects; nan."""
+    draw = np.random.RandomState(0)
+    a, b = draw.randint(0, 5, 200), draw.randint(0, 5, 200)
+    want = nmi(a, b)
+    assert 0.01 < want < 0.2
+    others = [(b + 2 ** 60).astype(np.uint64), np.array([*"abcde"], object)[b], Column(b),
+              np.array([*"abcde"])[b], np.where(b == 4, np.nan, b)]
+    for labels in others:
+        assert nmi(a, labels) == want
+    x, large = conftest.points(3, n=200), (b + 2 ** 60).astype(np.uint64)
+    assert nmi_by_start(x, large, 2) == nmi_by_start(x, b, 2)
+
+
+@pytest.mark.parametrize("scale", [1, 3000])
+def test_half_precision_is_normalized_in_float32(scale):
+    """F.normalize of long rows of float16 is 0."""
+    labels = np.arange(60) % 20
+    x = conftest.points(64, n=20)[labels] + conftest.points(64, 1, n=60)
+    x = (scale * x).astype(np.float16)
+    for kind in (np.asarray, torch.from_numpy):
+        embedded = l2_normalized({"test": (kind(x), labels)})
+        want = l2_normalized({"test": (x.astype(np.float32), labels)})
+        assert torch.equal(embedded["test"][0], want["test"][0])
+        assert recalls(embedded, [1])["R@1"] > 0.5
+
+
+def test_columns_and_reversed_arrays_are_judged():
+    x, labels = conftest.points(5, n=40), np.arange(40) % 8
+    want = recall_at_k(x, labels, [1, 3]), map_at_r(x, labels)
+    for change in (Column, lambda values: np.ascontiguousarray(values[::-1])[::-1]):
+        assert (recall_at_k(change(x), change(labels), [1, 3]), map_at_r(change(x), change(labels))
+                ) == want
+    assert recall_at_k(x, torch.from_numpy(labels).to(torch.uint16), [1, 3]) == want[0]
+    assert recall_at_k(x, labels, torch.tensor([1, 3])) == want[0]
+    with pytest.raises(ValueError, match="numbers are needed, not object: .* makes numbers"):
+        recall_at_k(x, labels.astype(object), [1])
+    with pytest.raises(ValueError, match="gallery_labels need a gallery"):
+        recall_at_k(x, labels, [1], None, labels)
+    for k, rounds in ((2.5, 9), (3, 0)):
+        with pytest.raises(ValueError, match="k must be whole, .*, and rounds at least 1, not"):
+            kmeans(x, k, 0, rounds)
+    assert torch.equal(kmeans(x, 3.0, 0), kmeans(x, 3, 0))

@@ -241,6 +241,20 @@ def test_what_cannot_be_read_is_said(tmp_path, typed, capfd):
     assert status == 2 and "cannot read the image" in out and "1 of 9 images in" in err
 
 
+def test_an_empty_folder_is_said(tmp_path, typed, capfd):
+    """... where a class's would be, by a training, check and a gallery."""
+    folder = split_folder(tmp_path / "photos", "train", "test")
+    (folder / "train" / "class07").mkdir()
+    (folder / "test" / "class08" / ".thumbnails").mkdir(parents=True)
+    (folder / "test" / "class00" / "more").mkdir()                  # no class's
+    line = "note: 2 folders are empty: test/class08, train/class07\n"
+    common.load_dataset(str(folder))
+    assert capfd.readouterr().out == line
+    assert line in typed("common.py", "check", folder)[1]
+    judge.images_to_search(folder, None)
+    assert capfd.readouterr().out == line
+
+
 def test_links_to_classes_that_are_gone_are_named(tmp_path, typed, capfd):
     """Nothing trains on what is left; a gallery is searched, with a note."""
     folder = make_folder(tmp_path / "photos", [2] * 4)

@@ -243,15 +243,23 @@ def test_a_folder_is_judged_by_its_classes_that_did_not_train(train, photos, tmp
      "--weights FILE, --weights random, or --backbone small, whose weights are part of this code"),
     (mdr, "--backbone resnet18", "cannot download .*resnet18-.*--backbone small"),
     (dml_da, "--weights none.pth", "No such file or directory: 'none.pth'"),
-    (dml_da, "--backbone googlenet_bvlc", "needs --weights FILE")])
+    (dml_da, "--backbone googlenet_bvlc", "needs --weights FILE"),
+    (mdr, "--backbone resnet18 --weights {misfit}",
+     "misfit.pth does not fit resnet18: 100 names or shapes differ"),
+    (jrd, "--backbone squeezenet1_1 --weights {squeezenet1_1-b8a52dc0}",
+     "b8a52dc0.pth is not the published file: SHA-256 .*, expected b8a52dc0")])
 def test_what_cannot_be_had_is_said_before_anything_is_built(script, flags, says, photos, tmp_path,
                                                              monkeypatch, typed):
     """... weights, before a photo is read; but first that the folder is not there."""
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     download = Mock(side_effect=OSError("no network"))
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", download)
+    (name,) = re.findall("{(.*)}", flags) or ["unused"]
+    weights = tmp_path.with_name(f"{tmp_path.name}-weights") / f"{name}.pth"
+    weights.parent.mkdir()
+    torch.save({"a": torch.zeros(2)}, weights)
     words = (f"{script.__name__}.py", "--data-root", tmp_path, "--out", tmp_path / "runs",
-             *flags.split(), "--dataset")
+             *re.sub("{.*}", str(weights), flags).split(), "--dataset")
     status, told, err = typed(*words, photos)
     assert (status, told) == (2, "") and re.search(says, err) and err.count("\n") == 1
     assert [*tmp_path.iterdir()] == [photos]

@@ -207,3 +207,34 @@ def test_batches_are_a_plain_shuffle():
     assert [len(batch) for batch in first] == [5, 5, 5, 5, 3]
     assert sorted(sum(first, [])) == [*range(23)]
     assert draw("3", 0) == first not in (draw("3", 1), draw("4", 0))
+
+
+def test_labels_that_are_not_the_batchs_are_refused():
+    x = torch.rand(4, 3)
+    gram = jrd.gaussian_kernel(x, 3)
+    for labels in (torch.tensor([0, 0, 1]), torch.tensor([[0], [0], [1], [1]])):
+        for function in (jrd.jrs, jrd.jmmd, jrd.jintra, jrd.intra_class):
+            with pytest.raises(ValueError, match=r"labels must be \(4,\), one for each row of \(4, "):
+                function(x if function is jrd.intra_class else gram, labels)
+    for function in (jrd.jmmd, jrd.jintra):
+        with pytest.raises(ValueError, match=r"gram, the kernel matrix, must be \(B, B\)"):
+            function(x, LONG[:4])
+
+
+@pytest.mark.parametrize("function", [jrd.jrs, jrd.jmmd, jrd.jintra])
+def test_one_class_is_0_with_a_gradient(function):
+    """... which DDP needs; and nan stays nan."""
+    x = torch.rand(4, 3, requires_grad=True)
+    value = function(jrd.gaussian_kernel(x, 3), torch.zeros(4).long())
+    value.backward()
+    assert value == 0 and (x.grad == 0).all()
+    assert function(torch.full((4, 4), torch.nan), torch.zeros(4).long()).isnan()
+
+
+def test_amsoftmax_has_its_margin_in_the_cosines_precision():
+    """m in float32 moves a loss of float64 in the tenth digit."""
+    cos, labels = torch.rand(6, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0, 1])
+    less = cos.numpy().copy()
+    less[range(6), labels] -= 0.1
+    want = np.mean(logsumexp(20 * less, 1) - 20 * less[range(6), labels])
+    assert jrd.amsoftmax(cos, labels, 20.0, 0.1).item() == pytest.approx(want, rel=1e-14)

@@ -60,12 +60,16 @@ def test_imports_run_one_way(file):
 
 @pytest.mark.parametrize("file", SOURCE)
 def test_sizes(file):
-    """Whatever a reader adds to a script by docs/extending.md has room."""
+    """A script has 400 lines as committed; what a reader adds by docs/extending.md has room."""
     lines = SOURCE[file].splitlines()
     for number, line in enumerate(lines, 1):
         assert len(line) <= 100, f"{file}:{number} has {len(line)} characters: break it at 100"
     if file.removesuffix(".py") in PAPERS:
-        assert len(lines) <= 420, f"{file}:421 is a line too many: move what is not the paper's out"
+        committed = subprocess.run(["git", "-C", ROOT, "show", f"HEAD:{file}"], capture_output=True)
+        most = 420
+        if committed.stdout.decode() == SOURCE[file]:
+            most = 400
+        assert len(lines) <= most, f"{file} is too long: move what is not the paper's out"
 
 
 def test_nothing_else_stands_at_the_top():

@@ -209,3 +209,31 @@ def test_the_levels_gradient_is_one_sum_on_any_number_of_threads():
             torch.set_num_threads(before)
         told.append(regularizer.levels.grad)
     assert all(torch.equal(told[0], other) for other in told) and told[0].any()
+
+
+def test_a_batch_that_is_not_finite_leaves_no_trace():
+    """A loop that skips it trains on."""
+    regularizer = mdr.MDR()
+    e = torch.from_numpy(points(4, n=9)).float()
+    regularizer(pairwise_distances(e))
+    before = regularizer.state(), regularizer.updates.item()
+    broken = e.clone()
+    broken[3, 1] = torch.inf
+    assert not regularizer(pairwise_distances(broken)).isfinite()
+    assert (regularizer.state(), regularizer.updates.item()) == before
+    assert regularizer(pairwise_distances(e)).isfinite()
+
+
+def test_two_images_have_one_distance_and_no_spread():
+    """... so that the loss is 0, and not the distance over a floor in place of σ*."""
+    regularizer = mdr.MDR()
+    for seed in range(3):
+        e = torch.from_numpy(points(4, seed, n=2)).float().requires_grad_()
+        loss = regularizer(pairwise_distances(e))
+        loss.backward()
+        assert loss == 0 and (e.grad == 0).all() and regularizer.updates == 0
+
+
+def test_a_label_for_each_embedding_is_needed():
+    with pytest.raises(ValueError, match=r"labels must be \(4,\), .*, not \(3,\)"):
+        mdr.distance_weighted_negatives(torch.rand(4, 2), torch.zeros(3).long(), None)

@@ -193,7 +193,7 @@ def test_every_version_of_torchvision_crops_with_lanczos(has_lanczos, monkeypatc
 
 # ---------------------------------------------------------------------------- each choice
 LABELS = torch.arange(12) // 3
-NEGATIVE, POSITIVE = LABELS[:, None] != LABELS, mdr.positive_pairs(LABELS)
+NEGATIVE, POSITIVE = LABELS[:, None] != LABELS, mdr.is_positive(LABELS)
 POOLED = torch.rand(12, 7, generator=draw(0)) * 3
 UNIT = F.normalize(torch.randn(12, 5, generator=draw(1)))
 COSINES = torch.rand(12, 4, generator=draw(2)) * 2 - 1
