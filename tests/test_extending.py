@@ -51,7 +51,8 @@ def extended(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(support, "__path__", [str(tmp_path / "support"), *support.__path__])
     monkeypatch.delattr(support, "backbones")
-    names = ("support.backbones", "common", "dml_da", "mdr", "jrd")
+    monkeypatch.delattr(support, "datasets")            # which checks weights by the backbones
+    names = ("support.backbones", "support.datasets", "common", "dml_da", "mdr", "jrd")
     for name in names:
         monkeypatch.delitem(sys.modules, name)
     return {name: importlib.import_module(name) for name in names}
