@@ -40,8 +40,8 @@ def goals(rows):
     the program: with exit status 1 and the tasks' names if a ratio is above its goal."""
     missed, cells = [], [[rows[0][0], *rows[0][1], *rows[0][2:]]]
     for task, others, ratio, goal in rows[1:]:
-        if goal is not None and ratio > goal:
-            missed.append(f"{task}: {ratio:.2f}, above its goal of {goal}")
-        cells.append([task, *others, f"{ratio:.2f}", "" if goal is None else f"{goal}"])
+        if goal is not None and not ratio <= goal:
+            missed.append(f"{task}: {ratio:.3g}, above its goal of {goal}")
+        cells.append([task, *others, f"{ratio:.3g}", "" if goal is None else f"{goal}"])
     table(cells)
     sys.exit("\n" + "\n".join(missed) if missed else 0)

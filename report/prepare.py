@@ -24,7 +24,7 @@ from support.photos import Folder, decode, decode_as_stored, pictures_in
 
 def download(dataset, root):
     """Fetch and unpack cub or sop where it is missing.  Its folder appears whole or not at all.
-    Tested with file:// addresses; the real ones were not tried."""
+    Tested with a server on the machine itself; the real addresses were not tried."""
     name = of_papers(dataset)
     if name not in ARCHIVES:
         return

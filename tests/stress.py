@@ -2,13 +2,15 @@
 
     python tests/stress.py [--kills 20] [--seed 0]     about 10 minutes on two cores
 
-Each of the three is killed so often, with and without a worker.
+Each of the three is killed so often, with and without a worker: in turns the training alone by
+SIGKILL, and with its workers by SIGTERM, as SLURM and a closed terminal do.
 """
 import argparse
 import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,13 +45,19 @@ def faults_of(script, kills, draw, folder):
         within = draw.uniform(0, 0.9 * seconds) if kills > 0 else None
         words = ["--out", folder / "killed", "--workers", str(draw.randint(0, 1))]
         with open(folder / "stderr", "w+") as stderr:
+            training = subprocess.Popen([*command, *words], stdout=subprocess.DEVNULL,
+                                        stderr=stderr, start_new_session=True)
             try:
-                subprocess.run([*command, *words], stdout=subprocess.DEVNULL, stderr=stderr,
-                               check=True, timeout=within)
-            except subprocess.TimeoutExpired:           # killed
+                status = training.wait(within)
+            except subprocess.TimeoutExpired:
                 kills -= 1
+                if kills % 2:
+                    training.kill()
+                else:
+                    os.killpg(training.pid, signal.SIGTERM)
+                training.wait()
                 continue
-            except subprocess.CalledProcessError:
+            if status:
                 faults.append((folder / "stderr").read_text())
                 continue
         finished += 1

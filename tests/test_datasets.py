@@ -1,12 +1,14 @@
 """The real datasets in miniature copies of their layouts, broken copies of them, and the cache."""
 import contextlib
 import hashlib
+import http.server
 import multiprocessing
 import os
 import pickle
 import re
 import shutil
 import tarfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -210,13 +212,19 @@ def test_a_broken_copy_is_refused(layout, damage, file, words, message, mini, tm
 
 @pytest.fixture
 def archive(tmp_path, monkeypatch):
-    """cub's archive in miniature, published in a folder."""
-    archive = tmp_path / "CUB_200_2011.tgz"
+    """cub's archive in miniature, published by a server on this machine."""
+    (tmp_path / "published").mkdir()
+    archive = tmp_path / "published" / "CUB_200_2011.tgz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(make_cub(tmp_path / "made"), "CUB_200_2011")
     md5 = hashlib.md5(archive.read_bytes()).hexdigest()
-    monkeypatch.setitem(layouts.ARCHIVES, "cub", (f"file://{archive}", md5))
-    return archive
+    serve = partial(http.server.SimpleHTTPRequestHandler, directory=str(archive.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/{archive.name}"
+        monkeypatch.setitem(layouts.ARCHIVES, "cub", (address, md5))
+        yield archive
+        server.shutdown()
 
 
 def test_prepare_fetches_and_builds_what_the_presets_need_once(archive, mini, typed, tmp_path):
@@ -233,12 +241,12 @@ def test_prepare_fetches_and_builds_what_the_presets_need_once(archive, mini, ty
 
 
 @pytest.mark.parametrize("damage, message", [
-    (cut, "bytes came, whose md5 is not "), (Path.unlink, "No such file")])
+    (cut, "bytes came, whose md5 is not "), (Path.unlink, "HTTP Error 404: ")])
 def test_a_broken_download_leaves_nothing(damage, message, archive, tmp_path, typed):
     damage(archive)
     status, _, err = typed("common.py", "prepare", "cub", "--data-root", tmp_path / "data")
     *_, last = re.split("[\n\r]", err.strip())                        # after the progress bar
-    assert status == 2 and last.startswith("common.py: cannot download file:///")
+    assert status == 2 and last.startswith("common.py: cannot download http://127.")
     assert message in last and not list((tmp_path / "data").iterdir())
 
 

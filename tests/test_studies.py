@@ -31,12 +31,28 @@ def test_every_study_finds_what_it_imports():
         runpy.run_path(path, run_name="imported")
 
 
-def test_step(typed, monkeypatch):
+@pytest.fixture
+def benchmarks(monkeypatch):
+    """benchmarks/ on the import path; bench.py sets numbers of threads there."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    monkeypatch.setattr(os, "environ", os.environ.copy())           # bench.py sets threads there
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+def test_step(typed, benchmarks):
     flags = "--papers dml_da --batch 2 --steps 1 --threads 1 --device cpu"
     told = typed("benchmarks/step.py", *flags.split())
-    assert "\n| dml_da, googlenet | 2 " in told[1], told[2]
+    assert "\n| dml_da, googlenet | 2 " in told[1] and told[1].count(" | 0.05 |\n") == 1, told[2]
+
+
+@pytest.mark.parametrize("ratio, goal, status", [
+    (0.5, 1, 0), (1.0, 1.0, 0), (2, None, 0), (2, 1.0, "\na: 2, above its goal of 1.0"),
+    (float("nan"), 1.0, "\na: nan, above its goal of 1.0")])
+def test_a_benchmark_ends_with_1_if_a_goal_is_missed(ratio, goal, status, benchmarks, capfd):
+    """sys.exit of a text has status 1."""
+    import bench
+    with pytest.raises(SystemExit) as ended:
+        bench.goals([("task", ["s"], "ratio", "goal"), ("a", ["9"], ratio, goal)])
+    assert ended.value.code == status and capfd.readouterr().out.startswith("| task | s | ratio ")
 
 
 # ---------------------------------------------------------------------------- rate_search.py

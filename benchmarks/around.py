@@ -1,0 +1,100 @@
+"""What surrounds the training: samplers, checkpoints, a look at photos, images from a cache.
+
+    python benchmarks/around.py         half a minute on one quiet core; status 1: a goal is missed
+
+The sizes are those of Stanford Online Products, 59,551 training images of 11,318 classes, and of
+20,000 photos of one's own.  Each is the least of three turns.  Goals in seconds are two to seven
+times what an AMD EPYC (family 25, model 17) took beside a training; those of the cache are ratios.
+"""
+import bench  # noqa: I001  first: sets the threads
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import dml_da
+import mdr
+from decoding import files, measure
+from support.command_line import Parser
+from support.files import load_torch, save_torch
+from support.images import ImageFiles, cache_images
+from support.photos import decode, identity
+
+TURNS = 3
+
+
+def least(function):
+    """The least seconds of three turns"""
+    spent = []
+    for _ in range(TURNS):
+        start = time.perf_counter()
+        function()
+        spent.append(time.perf_counter() - start)
+    return min(spent)
+
+
+def samplers(_):
+    """-> rows: all batches of an epoch of Stanford Online Products"""
+    labels = torch.arange(59551) % 11318
+    for script, goal in ((mdr, 1.5), (dml_da, 5)):
+        cfg = script.parse_args(["--dataset", "sop"])
+        seconds = least(lambda: script.batches(labels, cfg, 0))
+        yield f"batches of an epoch of SOP, {script.__name__}.py, s", seconds, goal
+
+
+def checkpoints(folder):
+    """-> rows: DML-DA's 11,318 targets, each a parameter with Adam's state"""
+    targets = torch.nn.ParameterList(torch.nn.Parameter(torch.tensor(0.5)) for _ in range(11318))
+    optimizer = torch.optim.Adam(targets.parameters())
+    torch.stack([*targets]).sum().backward()
+    optimizer.step()
+    state = {"alpha": targets.state_dict(), "optimizer": optimizer.state_dict()}
+    path = folder / "last.pt"
+    yield "11,318 targets into a checkpoint, s", least(lambda: save_torch(path, state)), 0.8
+    yield "... and out of it, s", least(lambda: load_torch(path)), 1.5
+
+
+def photos(folder):
+    """-> a row: what tells 20,000 photos from others, before each run"""
+    content, rows = files("JPEG", 200, 150, 1)[0], {}
+    for i in range(20000):
+        path = folder / f"{i % 100}" / f"{i}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        rows[path] = path.parent.name
+    seconds = least(lambda: identity(folder, {"train": rows}, False))
+    yield "identity of 20,000 photos, s", seconds, 6
+
+
+def caches(folder):
+    """-> rows: an image from the cache over one from its JPEG of 500 × 375, in CPU time"""
+    paths = []
+    for i, content in enumerate(files("JPEG", 500, 375, 24, quality=75)):
+        paths.append(folder / f"{i}.jpg")
+        paths[-1].write_bytes(content)
+    for script in (mdr, dml_da):
+        prefix = script.transforms(script.parse_args(["--dataset", "cub"]))[0]
+        uncached = ImageFiles(paths, prefix, decode)
+        cached = cache_images(uncached, folder / script.__name__, "x")
+        numbers = range(len(paths))
+        ours, theirs = measure(numbers, cached.__getitem__, uncached.__getitem__)
+        yield f"an image from {script.__name__}.py's cache over its file", ours / theirs, 0.1
+
+
+def main():
+    bench.header("What surrounds the training", threads=1)
+    rows = [("task", [], "measured", "goal")]
+    with tempfile.TemporaryDirectory() as folder:
+        for part in (samplers, checkpoints, photos, caches):
+            place = Path(folder, part.__name__)
+            place.mkdir()
+            rows += [(task, [], value, goal) for task, value, goal in part(place)]
+    print()
+    bench.goals(rows)
+
+
+if __name__ == "__main__":
+    Parser("benchmarks/around.py", __doc__).parse_args()
+    main()
