@@ -135,6 +135,7 @@ def freeze_batch_norm(network):
 
 
 # ---------------------------------------------------------------------------- weights
+# Names of classification layers begin so; a file may have them too.
 CLASSIFIERS = ("last_linear.", "loss", "fc.", "aux", "AuxLogits.", "classifier.", "head")
 
 
@@ -163,7 +164,7 @@ def check_weights(name, source=None):
 
 
 def fitting_weights(network, name, source, say):
-    """-> SHA-256 of a weights file, its tensors by the network's names.  say: what is called with
+    """Read a weights file -> its SHA-256, its tensors by the network's names.  say: called with
     each line that a person should read.  UserError, OSError: as of load_weights."""
     row = find_backbone(name)
     path = find_weights(name, source)

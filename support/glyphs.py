@@ -20,7 +20,8 @@ GLYPH_SIZE, HARMONICS = 36, np.arange(2, 8)[:, None, None]
 
 
 def glyphs(split):
-    """-> images (n, 3, 36, 36) uint8, the numbers of their classes (n,).  The same every time."""
+    """Draw a split -> images (n, 3, 36, 36) uint8, the numbers of their classes (n,); always the
+    same."""
     classes, per_class = GLYPHS[split]
     draw, n = np.random.RandomState(0), 550           # RandomState: its stream is frozen by NumPy
     amplitude = draw.rayleigh(0.42, (n, 6, 1, 1)) / HARMONICS       # what broadcasts over pixels

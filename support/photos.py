@@ -171,7 +171,7 @@ def of_other_kind(path):
 
 
 def files_below(folder):
-    """-> the images below a folder, in order, and the other files that are for people, with the
+    """List the images below a folder, in order, and the other files that are for people, with the
     folders that are not entered.  Links are followed, but within a part into each folder once, and
     never back.  OSError: a folder that cannot be read."""
     def refuse(error):

@@ -221,8 +221,8 @@ class Search:
                 yield rows, s
 
     def precisions(self, ks=()):
-        """-> first_places(ks) (n,), the average precision at R of each query (n,), in x's order,
-        with R its number of positives: MAP@R is their mean"""
+        """Compute first_places(ks) (n,) and the average precision at R of each query (n,), in x's
+        order, with R its number of positives: MAP@R is their mean."""
         low, high, most, least = torch.zeros(4, len(self.a), device=self.a.device)
         precisions = torch.zeros_like(low, dtype=torch.float64)
         buffer = None

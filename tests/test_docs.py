@@ -175,7 +175,7 @@ def test_the_lines_of_a_lecture_stand_in_the_script(script, equations):
     quoted = "".join(fenced(page, "python")).splitlines()
     assert len(quoted) == 5 and {*quoted} <= {line.strip() for line in source.splitlines()}
     exercises = re.split(r"^### ", page[page.index("## Exercises"):], flags=re.M)[1:]
-    assert len(exercises) >= 2
+    assert len(exercises) == 3
     for exercise in exercises:
         (diff,) = fenced(exercise, "diff")          # test_extending.py applies it
         (old,), (new,) = (re.findall(rf"^\{sign}([^-+].*)", diff, re.M) for sign in "-+")

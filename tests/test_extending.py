@@ -70,7 +70,7 @@ def test_each_diff_of_the_pages_applies_as_it_stands(tmp_path, typed):
     """From the files that a teacher hands out, to a copy of the script, at the one place that the
     diff's lines have there: in the file as it would be with the hunks' numbers of today."""
     written = typed("studies/handouts.py", "write", tmp_path / "handouts")
-    assert written[0] == 0 and written[1].count("\n") == 11, written
+    assert written[0] == 0 and written[1].count("\n") == 14, written
     (tmp_path / "support").mkdir()
     for handout in handouts.handouts():
         path, diff = tmp_path / handout.changes, tmp_path / "handouts" / handout.name
@@ -83,7 +83,7 @@ def test_each_diff_of_the_pages_applies_as_it_stands(tmp_path, typed):
             assert handouts.refused(text, tmp_path), "applies twice"
         assert results[0] == results[1] != source
         compile(results[0], handout.changes, "exec")
-    assert typed("studies/handouts.py", "check")[1].count("applies") == 11
+    assert typed("studies/handouts.py", "check")[1].count("applies") == 14
 
 
 def test_hunks_are_renewed_when_a_script_has_changed(tmp_path):
