@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from report.judge import SCRIPTS
-from report.records import Folder
+from report.records import RunFolder
 from support.backbones import find_backbone
 from support.files import UserError, sha256
 from support.layouts import read_dataset
@@ -307,7 +307,7 @@ def sha256_of(backbone, weights):
     return sha256(weights) if Path(weights).is_file() else None
 
 
-class Training(Folder):
+class Training(RunFolder):
     """One run of the list: its command, settings and folder.  code: whether a run of other code is
     another run; in an archive it is not, and reports name the commits."""
 

@@ -99,6 +99,10 @@ def images_to_judge(cfg, transform, dataset=None, cache=True):
     if data.identity != cfg.images:
         print(OTHER_IMAGES)
         data.train_plain = None
+    if data.shared():
+        kinds = data.test.present()
+        trained = sorted({*kinds}.intersection(data.train.present()))
+        print(f"note: {len(trained)} of the {len(kinds)} test classes trained: {listed(trained)}")
     return data
 
 

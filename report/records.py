@@ -33,7 +33,7 @@ def read_lines(path):
         raise UserError(f"{path} is damaged, or not there")
 
 
-class Folder:
+class RunFolder:
     """A run's folder, of which each file is read once."""
     why_other = ""              # in words, if it holds another run than it should
 
@@ -122,8 +122,8 @@ def unpacked(paths):
 
 
 def of_equal_data(folders):
-    """{seed: Folder} of a setting -> the same in groups whose runs have the same images and began
-    from the same weights, which a run's name does not tell"""
+    """{seed: RunFolder} of a setting -> the same in groups whose runs have the same images and
+    began from the same weights, which a run's name does not tell"""
     groups = []
     for seed, run in folders.items():
         for group in groups:
@@ -137,22 +137,22 @@ def of_equal_data(folders):
 
 
 def by_name(runs, file):
-    """{setting: {seed: Folder}} of the runs that have a file.  UserError: there are none."""
+    """{setting: {seed: RunFolder}} of the runs that have a file.  UserError: there are none."""
     settings = {}
     for path in sorted(Path(runs).glob(f"*/{file}")):
         setting, _, seed = path.parent.name.rpartition("-s")
         if seed.isdecimal():                                  # no copy of a run's folder
             if not path.with_name("config.json").exists():
                 raise UserError(f"{path.parent} has no config.json: was it copied in part?")
-            settings.setdefault(setting, {})[int(seed)] = Folder(path.parent)
+            settings.setdefault(setting, {})[int(seed)] = RunFolder(path.parent)
     if not settings:
         raise UserError(f"no run with a {file} under {runs}")
     return settings
 
 
 def folders_of(runs, file="result.json"):
-    """{setting: {seed: Folder}} of the runs that have a file, whatever the experiment list.  Seeds
-    with other images or weights are a setting of their own, so that no mean is over both.
+    """{setting: {seed: RunFolder}} of the runs that have a file, whatever the experiment list.
+    Seeds with other images or weights are a setting of their own, so that no mean is over both.
     UserError: there are none."""
     apart = {}
     for setting, folders in by_name(runs, file).items():
@@ -166,16 +166,16 @@ def folders_of(runs, file="result.json"):
 
 
 def finished(path):
-    """The finished runs of a folder or of an archive, Folders, one by one"""
+    """The finished runs of a folder or of an archive, RunFolders, one by one"""
     with unpacked([path]) as folder:
         for runs in folders_of(folder).values():
             yield from runs.values()
 
 
 def seeds_of(runs, name, file="result.json"):
-    """name: a setting, one of its runs, or that run's folder -> the setting, {seed: Folder} of all
-    its runs that have the file, with a run's images and weights if one is named.  UserError: there
-    are none, or a setting's seeds have others."""
+    """name: a setting, one of its runs, or that run's folder -> the setting, {seed: RunFolder} of
+    all its runs that have the file, with a run's images and weights if one is named.  UserError:
+    there are none, or a setting's seeds have others."""
     settings, name = by_name(runs, file), Path(name).name
     for setting, folders in settings.items():
         if name == setting or name in [run.folder.name for run in folders.values()]:

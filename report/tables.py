@@ -63,7 +63,9 @@ def mean_and_half(values):
     if not len(values):
         return None, None
     mean, half = confidence_interval(values)
-    return mean, half if len(values) > 2 else None
+    if len(values) < 3:
+        half = None
+    return mean, half
 
 
 def difference(values, digits=2):
@@ -229,7 +231,7 @@ def ranking(runs, metric):
         if config.get("val") and metric in ("R@1", "val R@1"):
             by, of = "val R@1", f"held-out classes, --val {config['val']:g}"
         figures = pivot((name, seed, run.figures) for seed, run in folders.items())
-        values = figures[name, "last epoch", by].values()
+        values = figures.get((name, "last epoch", by), {}).values()     # which adds no key
         if values and PERCENT.fullmatch(by):
             images = ""
             if config["dataset"] not in DATASETS:       # a folder, whose images may have changed
@@ -275,7 +277,8 @@ def compare(runs, one, other):
     lines = [["last epoch", one, other, "difference"]]
     last, first = "last epoch", ours[seeds[0]]
     rows = [(last, metric, BY_1NN.get(metric, metric)) for metric in first.figures[last]]
-    if all(runs[seed].result[last].get("ten parts") for runs in (ours, theirs) for seed in seeds):
+    both = [folders[seed] for folders in (ours, theirs) for seed in seeds]
+    if all(run.result[last].get("ten parts") for run in both):
         rows += [("ten parts", metric, f"{metric} in ten parts")
                  for metric in first.result[last]["ten parts"]]
     for part, metric, name in rows:

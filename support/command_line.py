@@ -1,6 +1,5 @@
 """The flags that every script has, how settings come from them, and how a script ends."""
 import argparse
-import contextlib
 import math
 import os
 import re
@@ -230,7 +229,7 @@ def main(function, parse_args):
             if sys.stdout:                              # None if it was closed: python ... >&-
                 sys.stdout.flush()
     except BrokenPipeError:                             # nobody reads on: python ... | head
-        _end_by(signal.SIGPIPE)
+        _end_by(getattr(signal, "SIGPIPE", signal.SIGTERM))         # Windows has no SIGPIPE
     except (UserError, OSError) as error:
         fail(reason(error))
     except NonFiniteLoss as error:
@@ -238,9 +237,9 @@ def main(function, parse_args):
     except (MemoryError, RuntimeError) as error:
         if not re.search(STARVED, f"{type(error).__name__} {error}"):
             raise
-        fail(f"out of memory or of /dev/shm ({reason(error)}): --workers 0 needs less; so do "
-             "--precision bf16 on a GPU, and a smaller --batch, which is no longer the paper's; "
-             "the same command (less --again) continues a run")
+        fail(f"out of memory or of /dev/shm ({reason(error)}): a training needs less with "
+             "--workers 0, with --precision bf16 on a GPU, and with a smaller --batch, which is no "
+             "longer the paper's; the same command (less --again) continues a run")
     except KeyboardInterrupt:
         if hasattr(sys, "ps1"):                         # a notebook, which lives on
             raise

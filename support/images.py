@@ -163,8 +163,8 @@ def _remove_leftovers(folder):
 
 def _build_cache(files, path):
     n, (_, height, width) = len(files), files[0].shape
-    print(f"building the cache {path}: {n:,} images", flush=True)
     needed, disk = n * height * width * 3, shutil.disk_usage(path.parent)
+    print(f"building the cache {path}: {n:,} images, {needed / 1e6:,.1f} MB", flush=True)
     if disk.total and needed > disk.free:               # some file systems do not tell
         raise UserError(f"the cache {path} needs {needed / 1e6:,.1f} MB, but "
                         f"{disk.free / 1e6:,.1f} are free: use --no-cache, or another --data-root")

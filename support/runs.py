@@ -1,4 +1,5 @@
 """The run folder: settings, log, checkpoint, result of one training; its resumption, its tables."""
+import contextlib
 import json
 import sys
 import time
@@ -105,8 +106,9 @@ class Run:
     def _begin(self):
         """Make the folder that of this run, under its lock."""
         self._refuse_other()                            # who began since, and ended
-        for part in self.folder.glob(".*.part"):        # what a killed process was writing
-            part.unlink(missing_ok=True)
+        if not isinstance(self.lock, contextlib.nullcontext):   # else others may be writing here
+            for part in self.folder.glob(".*.part"):    # what a killed process was writing
+                part.unlink(missing_ok=True)
         self.replaces = self.cfg.again and any((self.folder / name).exists() for name in FILES)
         path = self.folder / "config.json"
         if not self.replaces and not path.exists():
@@ -201,9 +203,14 @@ class Run:
         values = torch.stack([step[name] for step in self.steps[first:]]).cpu()
         finite = values.reshape(len(values), -1).isfinite().all(1)
         if not finite.all():
-            raise NonFiniteLoss(
-                f"the {name} of {self.epoch} is not finite; the first such step is "
-                f"{first + finite.int().argmin() + 1}; {self.folder} has the epochs before")
+            step = first + int(finite.int().argmin())
+            terms = [f"{term} {value:.3g}" for term, value in self.steps[step].items()
+                     if value.dim() == 0]
+            kept = "no epoch has ended yet"
+            if self.history:
+                kept = f"{self.folder / 'last.pt'} has epoch {len(self.history)}"
+            raise NonFiniteLoss(f"the {name} of {self.epoch} is not finite; the first such step is "
+                                f"{step + 1} ({', '.join(terms)}); {kept}")
         return values
 
     def end_epoch(self, epoch, **metrics):

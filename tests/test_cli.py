@@ -324,6 +324,8 @@ def test_what_starves_a_run_is_one_line(error, few_glyphs, tmp_path, monkeypatch
         command_line.main(jrd.train, lambda: jrd.parse_args(["--out", str(tmp_path)]))
     line, = capsys.readouterr().err.splitlines()
     assert stop.value.code == 2 and "out of memory" in line and "continues a run" in line
+    assert ": a training needs less with --workers 0, " in line         # eval.py has no such flag
+    assert "--precision bf16" in line and "--batch" in line
 
 
 def test_a_program_without_a_stdout(monkeypatch):

@@ -27,7 +27,6 @@ import dml_da
 import jrd
 import mdr
 from conftest import left_in, make_folder
-from report import prepare
 from support import identity, images, layouts, photos
 from support.files import lock
 
@@ -264,7 +263,7 @@ HALVE = v2.Resize((10, 12), antialias=True)
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
+def files(tmp_path):
     """files(prefix) -> seven image files of different sizes."""
     paths = sorted(make_folder(tmp_path / "d", [3, 2, 2]).rglob("*.png"))
     return lambda prefix=HALVE: images.ImageFiles(paths, prefix, photos.decode_as_stored)
@@ -282,11 +281,11 @@ def assert_same(stored, files):
 
 def test_the_cache_holds_what_the_files_give_and_decodes_once(files, tmp_path, capsys, monkeypatch):
     stored = cached(files(), tmp_path)
-    assert ".npy: 7 images\n" in capsys.readouterr().out
+    assert ".npy: 7 images, 0.0 MB\n" in capsys.readouterr().out
     assert_same(stored, files())
-    nearest = files(v2.Resize((10, 12), v2.InterpolationMode.NEAREST))       # has one of its own
+    nearest = files(v2.Resize((100, 120), v2.InterpolationMode.NEAREST))     # has one of its own
     assert_same(cached(nearest, tmp_path), nearest)
-    assert ".npy: 7 images\n" in capsys.readouterr().out
+    assert ".npy: 7 images, 0.3 MB\n" in capsys.readouterr().out            # 7 × 100 × 120 × 3
     monkeypatch.setattr(images, "lock", None)
     monkeypatch.setattr(photos, "opened", None)     # a finished cache needs no writing, no images
     assert_same(cached(files(), tmp_path), stored)

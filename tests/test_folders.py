@@ -374,7 +374,7 @@ def test_held_out_classes_of_one_image_are_said(tmp_path, capsys):
         common.load_dataset(str(folder), tmp_path, val=0.25)
 
 
-def test_a_share_to_hold_out_that_is_possible_is_advised(tmp_path):
+def test_a_share_to_hold_out_that_is_possible_is_advised():
     """... from four training classes on."""
     for classes in range(2, 31):
         rows = {f"{i}{kind}": kind for i in range(2) for kind in map(str, range(classes))}

@@ -238,6 +238,16 @@ def test_a_folder_is_judged_by_its_classes_that_did_not_train(train, photos, tmp
         assert [*file["classes"][file["labels"]]] == ["class03", "class03", "class05"]
 
 
+def test_test_classes_that_trained_are_named_where_they_are_judged(train, tmp_path, typed):
+    """A train/ of class00 to class02, a test/ of class01 to class03."""
+    folder = tmp_path / "photos"
+    make_folder(folder / "train", [4] * 3)
+    make_folder(folder / "test", [0] + [4] * 3)
+    checkpoint = train(jrd, dataset=folder)[0] / "last.pt"
+    assert "\nnote: 2 of the 3 test classes trained: class01, class02\n" in "\n" + typed(
+        "eval.py", checkpoint, "--data-root", tmp_path)[1]
+
+
 @pytest.mark.parametrize("script, flags, says", [
     (jrd, "", "cannot download http://data.lip6.fr/.*bn_inception-.*: no network; .* or pass "
      "--weights FILE, --weights random, or --backbone small, whose weights are part of this code"),
@@ -354,7 +364,7 @@ def test_best_is_written_if_a_process_was_killed_before(train, at_epochs, monkey
     assert [row["val R@1"] for row in best["history"]] == [0.5, 0.8]
 
 
-def test_a_run_that_goes_on_on_another_device_has_its_kernel(train, at_epochs, monkeypatch):
+def test_a_run_that_goes_on_on_another_device_has_its_kernel(train, monkeypatch):
     """A checkpoint says how its Adam was computed, which on a CPU is one by one."""
     def stop(epoch):
         raise KeyboardInterrupt
@@ -434,6 +444,10 @@ def test_a_file_system_without_locks(code, train, monkeypatch):
     folder, out = train(jrd)
     assert out.count("no locks") == 1
     assert (folder / ".lock").read_bytes() == b"" and "is finished" in train(jrd)[1]
+    of_another_process = folder / ".last.pt.0f.part"
+    of_another_process.touch()
+    train(jrd)
+    assert of_another_process.exists()
 
 
 def test_what_cannot_be_found_out_is_said_once(train, monkeypatch):
@@ -471,6 +485,14 @@ def test_an_error_is_one_line(error, says, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         command_line.main(Mock(side_effect=error), lambda: None)
     assert capsys.readouterr().err == f"jrd.py: {says}\n"
+
+
+def test_nobody_reads_to_the_end_where_no_signal_says_so(monkeypatch):
+    """... as on Windows."""
+    monkeypatch.delattr(command_line.signal, "SIGPIPE")
+    monkeypatch.setattr(command_line, "_end_by", Mock())
+    command_line.main(Mock(side_effect=BrokenPipeError), lambda: None)
+    command_line._end_by.assert_called_once_with(command_line.signal.SIGTERM)
 
 
 def test_nobody_reads_to_the_end():

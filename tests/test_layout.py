@@ -59,6 +59,19 @@ def test_imports_run_one_way(file):
 
 
 @pytest.mark.parametrize("file", SOURCE)
+def test_what_is_imported_is_used(file):
+    if file == "common.py":
+        pytest.skip("hands most of it on")
+    tree = ast.parse(SOURCE[file])
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                assert name in used, f"{file} imports {name} in vain"
+
+
+@pytest.mark.parametrize("file", SOURCE)
 def test_sizes(file):
     """A script has 400 lines as committed; what a reader adds by docs/extending.md has room."""
     lines = SOURCE[file].splitlines()

@@ -112,7 +112,7 @@ def caffemodel(state, old):
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_caffes_own_file_of_googlenet(old, tmp_path, capsys):
+def test_caffes_own_file_of_googlenet(old, tmp_path):
     torch.manual_seed(0)
     trained, network, file = GoogLeNet(), GoogLeNet(), tmp_path / "bvlc_googlenet.caffemodel"
     head = {"loss3_classifier.weight": torch.rand(9, 1024), "loss3_classifier.bias": torch.rand(9)}

@@ -167,7 +167,7 @@ def test_their_sampling_is_as_the_page_says():
         assert sum(image < 2 for image in sampler) == 4
 
 
-def test_every_name_of_the_command_is_on_the_page(peers, capsys):
+def test_every_name_of_the_command_is_on_the_page(peers):
     for package in peers.NAMES.values():
         assert package in PAGE
     assert peers.parse_args([]).tables == list(peers.TABLES)

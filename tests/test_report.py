@@ -142,7 +142,7 @@ def test_a_command_stands_for_one_folder_and_one_setting(dataset, least, report)
     assert headlines == {*commands[:len(headlines)]}
 
 
-def test_the_plan_has_what_the_list_has_but_what_is_finished_or_would_be_refused(out, report):
+def test_the_plan_has_what_the_list_has_but_what_is_finished_or_would_be_refused(report):
     commands = listed(report, "--quick")
     finished, begun, edited, older, *_ = commands
     pretend(finished)
@@ -311,6 +311,7 @@ def test_finished_runs_are_ranked_by_a_metric(out, report):
     for wrong in ("loss", "norm cv", "R@3"):
         status, _, err = report("--sort", wrong)
         assert status == 2 and f" has {wrong}: there are MAP@R, NMI, R@1, " in err
+        assert wrong not in err.partition(": there are ")[2]
     assert ": --seeds does nothing with --sort\n" in report("--sort", "R@1", "--seeds", 2)[2]
 
 
@@ -540,7 +541,7 @@ def test_figures_from_logs_and_results(report, tmp_path, pictures, monkeypatch):
         assert (tmp_path / name).exists() == (told != "skipped")
 
 
-def test_a_report_on_a_part_is_not_written_over_a_whole_one(out, report, tmp_path):
+def test_a_report_on_a_part_is_not_written_over_a_whole_one(report, tmp_path):
     """The same may be made again."""
     words = "--dataset", "glyphs", "--paper", "jrd", "--seeds", 1
     pretend(listed(report, *words)[0])

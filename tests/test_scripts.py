@@ -1,7 +1,12 @@
 """What the three scripts share: each choice does what it says, any batch is finite, presets and
 transforms are the papers', and the figures of a run are what their names say."""
+import contextlib
 import math
+import os
 import re
+import struct
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from unittest.mock import Mock
@@ -442,9 +447,13 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_that_step(script, train, monk
                 return loss * (torch.inf if name == "loss" else 1), terms
             return loss, terms | {"another": loss}
         monkeypatch.setattr(script, "objective", run)
-        with pytest.raises(common.NonFiniteLoss, match=(
-                f"the {name} of epoch 1/1 is not finite; the first such step is 2; .* has the e")):
+        with pytest.raises(common.NonFiniteLoss) as ended:
             train(script, *flags, "--again")
+        values = r"loss -?inf, .*, another -?[\d.]+"
+        if name == "another":
+            values = r"loss -?[\d.]+, .*, another nan"
+        assert re.fullmatch(f"the {name} of epoch 1/1 is not finite; the first such step is 2 "
+                            rf"\({values}\); no epoch has ended yet", str(ended.value))
         return len(calls)
     last = 5 if script is jrd else 9
     assert (broken("loss", 0), broken("another", 0)) == (2, last)
@@ -456,6 +465,44 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_that_step(script, train, monk
     monkeypatch.setattr(common.Run, "progress", on_a_gpu)
     monkeypatch.setattr(runs.time, "perf_counter", lambda: now[0])
     assert (broken("loss", 0.4), broken("loss", 0.1)) == (3, last)
+
+
+def test_a_loss_that_is_not_finite_later_leaves_a_checkpoint(train, monkeypatch):
+    """An epoch here is one step."""
+    objective = jrd.objective
+
+    def broken(*args):
+        loss, terms = objective(*args)
+        losses.append(loss * torch.nan if losses else loss)
+        return losses[-1], terms
+    losses = []
+    monkeypatch.setattr(jrd, "objective", broken)
+    with pytest.raises(common.NonFiniteLoss, match=(
+            r"^the loss of epoch 2/2 is not finite; the first such step is 1 \(loss nan, amsoftmax "
+            r"[0-9.]+, jrs [0-9.]+\); \S*/jrd-glyphs-epochs2-s0/last.pt has epoch 1$")):
+        train(jrd, "--epochs", "2")
+
+
+def test_a_bar_moves_within_an_epoch(train, monkeypatch):
+    """... on a terminal; of three steps that take longer than what a bar waits for."""
+    fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
+    objective, told = jrd.objective, b""
+
+    def slow(*args):
+        time.sleep(0.12)
+        return objective(*args)
+    monkeypatch.setattr(jrd, "objective", slow)
+    ours, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 70, 0, 0))      # lines, columns
+    os.set_blocking(ours, False)
+    with open(terminal, "w", encoding="ascii") as stderr, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stderr)
+        train(jrd, "--batch", "16")
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                told += os.read(ours, 4096)
+    os.close(ours)
+    assert re.findall(rb"epoch 1/1: .*? ([0-3])/3 \[", told)[:3] == [b"0", b"1", b"2"]
 
 
 def test_what_must_be_known_to_read_the_table_stands_below_it(train, monkeypatch):
