@@ -14,8 +14,9 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from report.experiments import NAMES, SCRIPTS
-from support.files import ROOT, atomic
+from support.files import ROOT, UserError, atomic
 
+EQUATIONS = "docs/equations.md"
 MARKS = {r"\\([*_`])": lambda escaped: f"&#{ord(escaped[1])};",            # in this order
          r"(?<![\w-])(--[a-z][\w-]*)": r'<span class="flag">\1</span>',
          r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
@@ -166,8 +167,9 @@ def inline(markdown):
     return page
 
 
-def paragraphs(markdown, code=None):
-    """... of paragraphs: formulas, whose numbers lead to the code, commands, equations, and text"""
+def paragraphs(markdown, code):
+    """... of paragraphs: formulas, whose numbers lead to the code, commands, equations, and text.
+    code: the name of what they stand beside"""
     page = ""
     for paragraph in markdown.strip().split("\n\n"):
         commands = re.findall(r"^ *(python .*?)(?:   *|$)(.*)$", paragraph, re.M)
@@ -183,7 +185,7 @@ def paragraphs(markdown, code=None):
             rest = re.sub(r"^ *python .*\n?", "", paragraph, flags=re.M)
             page += f'<ul class="commands">{"".join(items)}</ul><p>{inline(rest)}</p>'
         elif paragraph.startswith("Equation  "):
-            page += table(paragraph)
+            page += table(paragraph, f"{code.partition('.')[0]}.py")
         elif "   " in paragraph:
             page += f"<pre>{inline(paragraph)}</pre>"
         else:
@@ -191,16 +193,19 @@ def paragraphs(markdown, code=None):
     return page
 
 
-def table(columns):
+def table(columns, file):
     """A docstring's columns of equations -> a table; a line that begins far in goes on with the
-    last cell of the line above"""
+    last cell of the line above.  UserError: a line is neither."""
     rows = []
     for line in columns.split("\n")[1:]:
         row = re.fullmatch(r"  (\S+) +(.+?)  +(\S.*)", line)
         if row:
             rows.append([*row.groups()])
-        else:
+        elif rows and line.startswith("   "):
             rows[-1][-1] += " " + line.strip()
+        else:
+            raise UserError(f"{file}: a line of its table of equations needs a number, what and "
+                            f"where, two blanks between, not {line.strip()!r}")
     page = '<table><tr><th>Eq.</th><th>what</th><th>where</th></tr>'
     for n, what, where in rows:
         where = re.sub(NAME, r"<code>\g<0></code>", inline(where))
@@ -210,20 +215,27 @@ def table(columns):
 
 def paper_side(paper, text):
     """A paper's part of docs/equations.md -> {(function, file): its left side}.  An equation stands
-    at the first function that its part names, a method at its class."""
+    at the first function that its part names, a method at its class.  UserError: it names none."""
     place = re.compile(rf"`({paper}\.\w+|[a-z_]\w*(?:\.\w+)+)\S*`\]\(\.\./(.*?)\)")
     left = defaultdict(str)
+
+    def first_in(named, by):
+        found = place.search(named)
+        if not found:
+            raise UserError(f"{EQUATIONS}: {by} names no function or class, in the form "
+                            f"[`{paper}.NAME`](../{paper}.py)")
+        return found.groups()
     for part in re.split("^### ", text, flags=re.M):
         told, tested, tests = part.partition(", tested by")
         if tested:
             heading, _, body = told.partition("\n")
-            code = place.search(body).groups()
+            code = first_in(body, heading)
             left[code] += f"<h3>{heading}</h3>{paragraphs(body, code[0])}"
             for test, path in place.findall(tests):
                 left[code] += (f"<details><summary><code>{test}</code></summary>"
                                f"{source_of(test, path)}</details>")
     for point, choice, where in re.findall(r"^\| ([UE]\d+) \| (.*?) \| (.*?) \|", text, re.M):
-        left[place.search(where).groups()] += (
+        left[first_in(where, point)] += (
             f'<p class="note" id="{point}"><b>{point}</b> {inline(choice)}</p>')
     return left
 
@@ -238,11 +250,13 @@ def highlighted(path):
 
 
 def source_of(name, path):
-    """eval.nmi, support.runs.Run.finish, test_jrd.test_jrs and its file -> its listing"""
+    """eval.nmi, support.runs.Run.finish, test_jrd.test_jrs and its file -> its listing.  UserError:
+    the file has no such function or class."""
     text, lines = highlighted(path)
     for node in ast.walk(ast.parse(text)):
         if getattr(node, "name", None) == name.rpartition(".")[2]:
             return listing(lines[node.lineno - 1:node.end_lineno])
+    raise UserError(f"{EQUATIONS} names {name}, which {path} has not")
 
 
 def listing(lines):
@@ -250,12 +264,18 @@ def listing(lines):
 
 
 def parts_of(paper):
-    """A script, split at two blank lines -> (name, docstring, listing without it) of each part"""
+    """A script, split at two blank lines -> (name, docstring, listing without it) of each part.
+    UserError: two blank lines within one."""
     text, lines = highlighted(f"{paper}.py")
     first = 0
     for chunk in text.split("\n\n\n"):
-        node, after = ast.parse(chunk), first + chunk.count("\n") + 1
-        if hasattr(node.body[0], "name"):                   # a function or a class
+        after = first + chunk.count("\n") + 1
+        try:
+            node = ast.parse(chunk)
+        except SyntaxError:
+            raise UserError(f"{paper}.py: lines {first + 1} to {after} are no whole function or "
+                            "class: within one two blank lines may not stand")
+        if node.body and hasattr(node.body[0], "name"):     # a function or a class
             node = node.body[0]
         doc, code = ast.get_docstring(node) or "", lines[first:after]
         if doc:
@@ -266,14 +286,17 @@ def parts_of(paper):
 
 # ---------------------------------------------------------------------------- a page
 def page(paper):
-    text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
-    text = re.search(rf"^## {NAMES[paper]} \(.*?(?=^## )", text, re.S | re.M)[0]
+    text = (ROOT / EQUATIONS).read_text(encoding="utf-8")
+    found = re.search(rf"^## {NAMES[paper]} \(.*?(?=^## )", text, re.S | re.M)
+    if not found:
+        raise UserError(f"{EQUATIONS} has no '## {NAMES[paper]} (', or no other '## ' after it")
+    text = found[0]
     left, nav, body = paper_side(paper, text), "", ""
     section = '<section><div>{1}</div><div id="{0}">{2}</div></section>'.format
     for n, point in re.findall(rf"{NUMBER}|^\| ([UE]\d+)", text, re.M):
         nav += f'<a href="#{point or "eq-" + n}">{point or "Eq. " + n}</a> '
     for name, doc, code in parts_of(paper):
-        body += section(name, paragraphs(doc) + left.pop((name, f"{paper}.py"), ""), code)
+        body += section(name, paragraphs(doc, name) + left.pop((name, f"{paper}.py"), ""), code)
     for (name, path), side in left.items():
         body += section(name, side, source_of(name, path))
     return f"<p>{HOW_TO_READ}</p><nav>{nav}</nav>{body}"

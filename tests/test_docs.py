@@ -264,6 +264,36 @@ def test_a_formula_is_broken_as_a_typesetter_would():
     assert annotate.width(annotate.mathml(r"\frac{abcd}{e}x^{ab}")) == pytest.approx(4.04)
 
 
+@pytest.mark.parametrize("file, change, told", [
+    ("docs/equations.md", ("[`jrd.intra_class`](../jrd.py) (without", "(without"),
+     "equations.md: Eq. 4: the intra-class penalty of Fig. 2 names no function or class, in the "),
+    ("docs/equations.md", ("`jrd.intra_class`](../jrd.py) (without", "`jrd.intra`](../jrd.py) ("),
+     "docs/equations.md names jrd.intra, which jrd.py has not"),
+    ("docs/equations.md", ("`test_jrd.test_intra_class`", "`test_jrd.test_intra`"),
+     "docs/equations.md names test_jrd.test_intra, which tests/test_jrd.py has not"),
+    ("docs/equations.md", ("\n## JRD (", "\n## (JRD "), "docs/equations.md has no '## JRD ('"),
+    ("jrd.py", ("  1-3   λ and d_H of ε_u <= ε_s + d_H + λ       eval", "  1-3 λ and d_H, eval"),
+     "jrd.py: a line of its table of equations needs a number, what and where, two blanks between, "
+     "not '1-3 λ and d_H, eval.generalization_bound'"),
+    ("jrd.py", ("\n    S, weight =", "\n\n\n    S, weight ="), "one two blank lines may not stand")])
+def test_pages_of_what_is_broken_are_a_line(file, change, told, tmp_path, typed, monkeypatch,
+                                            request):
+    annotate = pytest.importorskip("report.annotate", reason="needs pygments and latex2mathml")
+    for pattern in ("*.py", "support/*.py", "tests/*.py", "docs/eq*.md", "report/annotate.css"):
+        for path in ROOT.glob(pattern):
+            copy = tmp_path / path.relative_to(ROOT)
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    text = (tmp_path / file).read_text(encoding="utf-8")
+    assert change[0] in text
+    (tmp_path / file).write_text(text.replace(*change), encoding="utf-8")
+    monkeypatch.setattr(annotate, "ROOT", tmp_path)
+    annotate.highlighted.cache_clear()                  # now of the real files, later of the copies
+    request.addfinalizer(annotate.highlighted.cache_clear)
+    status, _, stderr = typed("report", "--annotate", "--out", tmp_path / "pages")
+    assert status == 2 and told in stderr and stderr.count("\n") == 1
+
+
 @each_paper
 def test_every_formula_stands_once_beside_its_code_and_every_line(script, equations, tmp_path):
     """... whole, and its number leads to the code."""
