@@ -15,7 +15,8 @@ from report.judge import SCRIPTS
 from report.records import RunFolder
 from support.backbones import find_backbone
 from support.files import UserError, sha256
-from support.layouts import read_dataset
+from support.glyphs import GLYPHS
+from support.layouts import COUNTS, of_papers, read_dataset
 from support.identity import code_of, run_folder, why_other
 
 NAMES = {"jrd": "JRD", "mdr": "MDR", "dml_da": "DML-DA", "glyphs": "glyphs", "cub128": "cub128",
@@ -178,7 +179,7 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         DML-DA⁻ contrastive | --regularizer da-                |""",
         columns=("R@1", "R@2", "R@4", "R@8", "R@16", "R@32", "R@64", "R@128"),
         beside=("alpha min", "alpha mean", "alpha max")),
-    "dml_da fig4": Experiment("NMI with each regularizer", "cars cub sop", 5, PLAIN + """
+    "dml_da fig4": Experiment("NMI with each regularizer; a table alone", "cars cub sop", 5, PLAIN + """
         triplet+EN      | --loss triplet --regularizer en  | Triplet
         triplet+GOR     | --loss triplet --regularizer gor | Triplet
         triplet+DA      | --loss triplet                   | Triplet
@@ -331,6 +332,20 @@ class Training(RunFolder):
         return why_other(self.folder, self.settings)
 
     @property
+    def images(self):
+        """How many images it trains on, each counted as often as it is drawn; of DML-DA on SOP a
+        few more than that, because there a batch is of whole classes"""
+        if hasattr(self.cfg, "iterations"):
+            return self.cfg.epochs * self.cfg.iterations * self.cfg.batch
+        papers = of_papers(self.cfg.dataset)
+        if papers:
+            in_split, _ = COUNTS[papers]["train"]
+        else:
+            classes, of_each = GLYPHS["train"]
+            in_split = len(classes) * of_each
+        return self.cfg.epochs * in_split                   # an epoch is a pass
+
+    @property
     def state(self):
         """'finished', 'begun', 'to do', or 'stale' if the folder holds another run"""
         if self.why_other:
@@ -355,8 +370,8 @@ def all_runs(rows):
 
 
 def plan(rows):
-    """The plan on stderr; on stdout the commands that are left and can start -> the exit status,
-    3 if a dataset is missing"""
+    """The plan on stderr, with the images of the runs that are left, of begun ones all; on stdout
+    the commands that are left and can start -> the exit status, 3 if a dataset is missing"""
     runs, missing = all_runs(rows), {}
     for dataset in sorted({run.cfg.dataset for run in runs} - {"glyphs"}):
         try:
@@ -366,6 +381,13 @@ def plan(rows):
     counts = ", ".join(f"{n} {state}" for state, n in Counter(run.state for run in runs).items())
     tables = {row.key for row in rows}
     lines = [f"plan: {len(runs)} runs for {len(tables)} tables and figures, {counts}"]
+    left = [run for run in runs if run.state in ("begun", "to do")]
+    if left:
+        images = float(f"{sum(run.images for run in left):.3g}")
+        told = f"{images:,.0f}"
+        if images >= 1e6:
+            told = f"{images / 1e6:,g} million"
+        lines[0] += f": about {told} training images to go"
     stale = [run for run in runs if run.why_other]
     if stale:
         lines.append(f"  Stale runs are not listed below; {stale[0].folder} holds a run "
@@ -373,7 +395,7 @@ def plan(rows):
                      "--runs another folder.  python -m report without a list shows them as they "
                      "are, and a checkout of that commit reports them.")
     print(*lines, *missing.values(), sep="\n", file=sys.stderr)
-    for run in runs:
-        if run.state in ("begun", "to do") and run.cfg.dataset not in missing:
+    for run in left:
+        if run.cfg.dataset not in missing:
             print(run.command)
     return 3 if missing else 0

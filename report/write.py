@@ -20,15 +20,19 @@ GAIN = ("Gains are differences within a seed: their mean and, from three seeds o
 
 def header(runs):
     """From which runs the report was made and by which code, and how to read it."""
-    commits, weights, done = set(), set(), [run for run in runs if run.result]
+    commits, torches, processors, weights = set(), set(), set(), set()
+    done = [run for run in runs if run.result]
     for run in done:
         commit = run.config["commit"] or "none"                         # 40 digits, + if edited
         commits.add(commit[:12] + commit[40:])
+        torches.add(run.config["versions"]["torch"])
+        processors.add(run.config.get("processor", "not noted"))        # older runs have none
         weights.add(run.config["weights_sha256"][:12])
     command = shlex.join(["python", "-m", "report", *sys.argv[1:]])
     return f"""\
-{len(done)} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, with \
-pretrained weights of SHA-256 {", ".join(sorted(weights))}.  Report made by `{command}`.  \
+{len(done)} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, by torch \
+{", ".join(sorted(torches))}, with pretrained weights of SHA-256 {", ".join(sorted(weights))}; \
+processors: {"; ".join(sorted(processors))}.  Report made by `{command}`.  \
 tables.csv has its numbers and, with --seed 0, 1, ..., the command of each row.
 
 Shares in %, mean ± standard deviation over seeds, last epoch; the papers' ± are standard \

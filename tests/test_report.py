@@ -85,7 +85,8 @@ def pretend(command, r1=0.5, finished=True, **last):
     paper, cfg, folder = run_of(command)
     weights = experiments.sha256_of(cfg.backbone, cfg.weights) or "c0de"
     config = {**vars(cfg), "paper": paper, "commit": "c0ffee", "weights_sha256": weights,
-              "images": {}, "code": code_of(paper), "processor": "a processor"}
+              "images": {}, "code": code_of(paper), "versions": {"torch": "2.14.1"},
+              "processor": "a processor"}
     best, line, tenths = {"epoch": 2}, {"epoch": 3}, {}
     for i, k in enumerate(cfg.ks):
         line[f"R@{k}"] = r1 + 0.01 * i
@@ -152,7 +153,9 @@ def test_the_plan_has_what_the_list_has_but_what_is_finished_or_would_be_refused
     edit_settings(older, code="older")
     status, left, plan = report("--quick", "--plan")
     assert left.splitlines() == [begun, *commands[4:]] and status == 0
-    assert plan.startswith("plan: 6 runs for 3 tables and figures, 1 finished, 1 begun, 2 stale, ")
+    assert 40 * 10 * 64 + 2 * 50 * 50 * 15 == 100_600       # of MDR, begun, and of two of JRD
+    assert plan.startswith("plan: 6 runs for 3 tables and figures, 1 finished, 1 begun, 2 stale, "
+                           "2 to do: about 101,000 training images to go\n")
     assert re.search(
         rf"{edited} holds a run with other lr \(there 7, .*\), code \(there 'another', now ", plan)
     assert "workers" not in plan and plan.count("Delete stale folders to train them anew") == 1
@@ -161,6 +164,20 @@ def test_the_plan_has_what_the_list_has_but_what_is_finished_or_would_be_refused
     assert codes[older.name.removesuffix("-s0")] == "older"
     status, left, plan = report("--paper", "mdr", "--table", "2c", "--plan")
     assert left == "" and status == 3 and "missing: no cub under" in plan
+
+
+def test_the_plan_has_the_training_images_that_the_benchmarks_page_has(out, report):
+    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    runs, total, *of_papers = re.search(
+        r"The (\d+) runs train on ([\d,]+) million images \(DML-DA (\d+), MDR (\d+), JRD (\d+)\)",
+        page).groups()
+    told = report("--plan")[2]
+    assert told.startswith(f"plan: {runs} runs for 23 tables and figures, {runs} to do: "
+                           f"about {total} million training images to go\nmissing: no ")
+    rows = experiments.selected(out, True, "real", None, None, False, None, "")
+    for paper, millions in zip(("dml_da", "mdr", "jrd"), of_papers):
+        images = sum(run.images for run in experiments.all_runs(rows) if run.paper == paper)
+        assert round(images / 1e6) == int(millions)
 
 
 # ---------------------------------------------------------------------------- gains
@@ -387,8 +404,14 @@ def test_every_figure_of_the_papers_methods_stands_in_a_table(out, report, tmp_p
 def test_ours_stand_beside_the_papers(out, report, written):
     assert ": no run of the list is finished; " in report("--dataset", "cub")[2]
     ran(out, "mdr.py --dataset cub", 0.68, 0.69, 0.70)
+    (folder,) = Path(out).glob("*-s1")
+    config = json.loads((folder / "config.json").read_text())
+    del config["processor"]                                 # as older runs have none
+    (folder / "config.json").write_text(json.dumps(config | {"versions": {"torch": "2.15.0"}}))
     text, cells = written("--dataset", "cub")
-    assert "made at commit c0ffee, with" in text and "| 50.7 [49.6, 51.8] |" in text    # 95%
+    assert re.search("made at commit c0ffee, by torch 2.14.1, 2.15.0, with pretrained weights of "
+                     r"SHA-256 \w+; processors: a processor; not noted\.  Report made by ", text)
+    assert "| 50.7 [49.6, 51.8] |" in text                              # 95%
     shown = table_rows(text[text.index("| **Triplet+MDR**"):])
     assert [row[:3] for row in shown[:3]] == [
         ["**Triplet+MDR**", "paper, CUB", "68.8 ± 0.5"],
