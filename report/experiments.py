@@ -179,7 +179,8 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         DML-DA⁻ contrastive | --regularizer da-                |""",
         columns=("R@1", "R@2", "R@4", "R@8", "R@16", "R@32", "R@64", "R@128"),
         beside=("alpha min", "alpha mean", "alpha max")),
-    "dml_da fig4": Experiment("NMI with each regularizer; a table alone", "cars cub sop", 5, PLAIN + """
+    "dml_da fig4": Experiment(
+        "NMI with each regularizer; a table alone", "cars cub sop", 5, PLAIN + """
         triplet+EN      | --loss triplet --regularizer en  | Triplet
         triplet+GOR     | --loss triplet --regularizer gor | Triplet
         triplet+DA      | --loss triplet                   | Triplet
@@ -332,9 +333,9 @@ class Training(RunFolder):
         return why_other(self.folder, self.settings)
 
     @property
-    def images(self):
-        """How many images it trains on, each counted as often as it is drawn; of DML-DA on SOP a
-        few more than that, because there a batch is of whole classes"""
+    def training_images(self):
+        """How many images it trains on, each counted as often as it is drawn.  DML-DA's batches on
+        SOP, of whole classes, may fall short of --batch, so there it is at most so many."""
         if hasattr(self.cfg, "iterations"):
             return self.cfg.epochs * self.cfg.iterations * self.cfg.batch
         papers = of_papers(self.cfg.dataset)
@@ -383,7 +384,7 @@ def plan(rows):
     lines = [f"plan: {len(runs)} runs for {len(tables)} tables and figures, {counts}"]
     left = [run for run in runs if run.state in ("begun", "to do")]
     if left:
-        images = float(f"{sum(run.images for run in left):.3g}")
+        images = float(f"{sum(run.training_images for run in left):.3g}")
         told = f"{images:,.0f}"
         if images >= 1e6:
             told = f"{images / 1e6:,g} million"
