@@ -40,8 +40,7 @@ OTHER_IMAGES = ("note: these are not the images of the run; figures of classes t
 
 # ---------------------------------------------------------------------------- judging
 def evaluate(args):
-    """Judge the embeddings of an .npz or of a checkpoint's images, or search or compare the latter.
-    """
+    """Judge an .npz or a checkpoint's images; with --query or --pairs search or compare these."""
     if args.arrays:
         embedded, ks = load_npz(args.file, device(args)), [1, 2, 4, 8]
     else:
@@ -72,8 +71,8 @@ def evaluate(args):
 
 
 def open_checkpoint(file, device="auto", data_root=None):
-    """-> its network, its settings, its script's transform of test images.  data_root: where the
-    datasets are now, without it $DML_DATA, or else where they were"""
+    """Open a run's last.pt -> its network, its settings, its script's transform of test images.
+    data_root: where the datasets are now, without it $DML_DATA, or else where they were"""
     script = SCRIPTS[read_checkpoint(file)["paper"]]
     network, cfg = common.load(file, script.Network, device)
     cfg.data_root = data_root or path(os.environ.get("DML_DATA", cfg.data_root))
@@ -162,8 +161,8 @@ def load_npz(path, to="cpu"):
 
 
 def read_npz(path):
-    """-> {split: (embeddings (n, d) of floats, the names of n classes)}.  UserError: the file, or
-    an array in it, is none that can be judged."""
+    """Read an .npz -> {split: (embeddings (n, d) of floats, the names of n classes)}.  UserError:
+    the file, or an array in it, is none that can be judged."""
     fields = {"test": ("embeddings", "labels")}
     try:
         arrays = np.load(path)
@@ -199,7 +198,7 @@ def field_of(arrays, name, advice):
 
 
 def points_in(arrays, name):
-    """-> (n, d) in float64 if a number needs it, else in float32"""
+    """Read points (n, d), in float64 if a number needs it, else in float32"""
     x = field_of(arrays, name, f"np.stack(list({name})).astype(np.float32)")
     if x.dtype.kind == "c":
         raise UserError(f"{name} are complex: np.concatenate([x.real, x.imag], 1) has real numbers "
@@ -213,7 +212,7 @@ def points_in(arrays, name):
 
 
 def classes_in(arrays, name):
-    """-> the names of n classes.  1, 1.0 and "1" are one name; so are texts and their bytes, and
+    """Read the names of n classes.  1, 1.0 and "1" are one name; so are texts and their bytes, and
     the two ways in which Unicode writes an umlaut."""
     labels = field_of(arrays, name, f"{name}.astype(str), without the rows that have no label")
     kind, unknown = labels.dtype.kind, 0

@@ -81,9 +81,9 @@ class Run:
         if cfg.precision == "bf16" and not multiplies_bfloat16(cfg.device.partition(":")[0]):
             print("note: this processor has no bfloat16: --precision fp32 is several times faster")
         if cfg.epochs * steps < 100:
-            raised = "--iterations" if hasattr(cfg, "iterations") else "a smaller --batch"
+            more = "raise --iterations" if hasattr(cfg, "iterations") else "lower --batch"
             print(f"note: few steps to learn from, {cfg.epochs * steps} in all ({steps} per "
-                  f"epoch): more --epochs, or {raised}, make more")
+                  f"epoch): raise --epochs, or {more}")
         if not (self.folder / "config.json").exists():
             other = of_other_length(self.folder, self.config)
             if other:
@@ -284,8 +284,8 @@ class Run:
         chosen = next(name for name in CHOSEN if name in self.result)
         metric = CHOSEN[chosen]                         # val R@1 where there is one
         if self.result[chosen][metric] <= self.result["pretrained backbone"][metric]:
-            print(f"no epoch beats no training by {metric}: search for another --lr with --val 0.2 "
-                  "(docs/running.md)")
+            print(f"no epoch has a higher {metric} than the {start} backbone: search for another "
+                  "--lr with --val 0.2 (docs/running.md)")
         hits = self.result["last epoch"].get("hits", {})                # older results have none
         queries = sum(map(len, hits.values()))
         if 0 < queries < 1000:

@@ -272,7 +272,7 @@ def test_a_formula_is_broken_as_a_typesetter_would():
     ("docs/equations.md", ("`test_jrd.test_intra_class`", "`test_jrd.test_intra`"),
      "docs/equations.md names test_jrd.test_intra, which tests/test_jrd.py has not"),
     ("docs/equations.md", ("\n## JRD (", "\n## (JRD "), "docs/equations.md has no '## JRD ('"),
-    ("jrd.py", ("  1-3   λ and d_H of ε_u <= ε_s + d_H + λ       eval", "  1-3 λ and d_H, eval"),
+    ("jrd.py", ("  1-3   λ and d_H of ε_u <= ε_s + d_H + λ (E6)  eval", "  1-3 λ and d_H, eval"),
      "jrd.py: a line of its table of equations needs a number, what and where, two blanks between, "
      "not '1-3 λ and d_H, eval.generalization_bound'"),
     ("jrd.py", ("\n    S, weight =", "\n\n\n    S, weight ="), "two blank lines may not stand")])
