@@ -11,7 +11,6 @@ import collections
 import contextlib
 import hashlib
 import io
-import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
@@ -164,6 +163,12 @@ def pictures_in(photo):
 # ---------------------------------------------------------------------------- what a folder means
 def for_people(name):
     return name[0] != "." and name.lower() not in LITTER
+
+
+def folders_in(folder):
+    """The folders directly in a folder, without a look at each of its files"""
+    with os.scandir(folder) as entries:
+        return [Path(entry) for entry in entries if entry.is_dir()]
 
 
 def of_other_kind(path):
@@ -326,20 +331,21 @@ class Folder:
 
     def places(self):
         """The folders where a class's would be, and those that are parts."""
-        places = [self.path]
-        for path in self.path.iterdir():
-            if path.name.lower() in PARTS and path.is_dir():
-                places.append(path)
-        for path in itertools.chain(*(place.iterdir() for place in places)):
-            if path.is_dir():
-                yield path
+        for place in folders_in(self.path):
+            yield place
+            if place.name.lower() in PARTS:
+                yield from folders_in(place)
 
     def empty(self):
-        """Folders where a class's would be in which nothing is for people."""
-        found = []
+        """Folders where a class's would be in which no file is for people."""
+        inhabited, found = set(), []
+        for path in (*self.images, *self.others):
+            parts = path.relative_to(self.path).parts
+            inhabited |= {parts[:1], parts[:2]}
         for path in self.places():
-            if for_people(path.name) and not any(for_people(item.name) for item in path.iterdir()):
-                found.append(path.relative_to(self.path))
+            name = path.relative_to(self.path)
+            if for_people(path.name) and name.parts not in inhabited:
+                found.append(name)
         return sorted(found)
 
     def hidden(self):
