@@ -71,7 +71,7 @@ def kmeans(x, k, seed, rounds=1000):
     `rounds` rounds, as in the evaluation code that DML-DA names (its U10).  A cluster that loses
     all its points keeps its centre.  x (n, d), 1 <= k <= n -> assignments (n,) long on the host"""
     x, _ = _usable_set("points", x, torch.zeros(len(x)))
-    if k != int(k) or not 1 <= k <= len(x) or rounds < 1:
+    if not 1 <= k <= len(x) or k != int(k) or rounds < 1:
         raise ValueError(f"k must be whole, between 1 and the {len(x)} points, and rounds at least "
                          f"1, not {k} and {rounds}")
     x, _ = ranks.centred(x, x)
@@ -273,8 +273,8 @@ def recalls(embedded, ks, hits=None):
     """{split: (x (n, d), labels (n,))} -> {"R@K": share} of test, searched in the gallery if there
     is one, and of train_plain and val in themselves, where they are there, seen R@1 and val R@1.
     hits: hits_at_k of test, if they are known"""
+    ks, metrics = _usable_ks(ks), {}
     hits = hits or hits_at_k(*embedded["test"], ks, *embedded.get("gallery", ()))
-    metrics = {}
     for k in ks:
         metrics[f"R@{k}"] = hits[k].double().mean().item()
     for name, split in (("seen R@1", "train_plain"), ("val R@1", "val")):
@@ -288,6 +288,7 @@ def judge(embedded, ks):
     each class's queries at K = 1 ("0110"), MAP@R, training images without a positive, the counts
     of _traps, and without a gallery NMI, its k the number of test classes, and NMI by start
     (nmi_by_start)."""
+    ks = _usable_ks(ks)
     (x, labels), (bank, bank_labels) = embedded["test"], embedded.get("gallery", (None, None))
     hits, map_at_r = hits_and_map(x, labels, [1, *ks], bank, bank_labels)
     result = recalls(embedded, ks, hits)

@@ -191,7 +191,7 @@ def jrs(gram, labels):
     """
     common.check_square(gram, "gram, the kernel matrix,", labels)
     different = labels[:, None] != labels[None, :]                      # (B, B)
-    return gram[different].mean() if different.any() else gram.sum() * 0
+    return gram[different].mean() if different.any() else (gram * 0).sum()
 
 
 def class_similarities(gram, labels):

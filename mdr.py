@@ -207,7 +207,7 @@ class MDR(nn.Module):
         """
         d = off_diagonal(distances)
         weight = 1 - self.momentum if self.updates else 1
-        if d.isfinite().all():              # else the loss is nan: whoever skips it trains on
+        if d.isfinite().all():              # else the loss is nan, and whoever skips it trains on
             self.mu.lerp_(d.mean().to(self.mu), weight)
             self.sigma.lerp_(d.std().to(self.mu), weight)
             self.updates += 1

@@ -1,4 +1,4 @@
-"""Every benchmark that has goals, one after the other; exit status 1 if a goal is missed.
+"""retrieval.py, decoding.py and around.py, one after the other; status 1 if a goal is missed.
 
     python benchmarks/goals.py          three minutes on a quiet core; it needs faiss-cpu
 """

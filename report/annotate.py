@@ -31,14 +31,18 @@ HOW_TO_READ = """Each part has the paper on the left and its code on the right (
 # ---------------------------------------------------------------------------- left: the paper
 def mathml(latex, display="inline"):
     """LaTeX -> MathML, with what latex2mathml 3.81.1 lacks: aligned, arg min, words in script
-    letters, bars of one height, which open and close by turns"""
+    letters, bars of one height, which open and close by turns.  UserError: it is no LaTeX"""
     latex = latex.replace("{aligned}", "{align*}").replace(r"\arg\min", r"\operatorname{argmin}")
     latex = latex.replace("RKHS", r"R}\mathcal{K}\mathcal{H}\mathcal{S")
     forms = itertools.cycle(("prefix", "postfix"))
 
     def bar(found):
         return f'<mo stretchy="false" form="{next(forms)}">{found[1]}</mo>'
-    return re.sub("<mo>(&#x02016;|&#x0007C;)</mo>", bar, convert(latex, display=display))
+    try:
+        converted = convert(latex, display=display)
+    except Exception as error:              # it fails in a dozen ways
+        raise UserError(f"cannot set the formula {latex!r}: {error or type(error).__name__}")
+    return re.sub("<mo>(&#x02016;|&#x0007C;)</mo>", bar, converted)
 
 
 # ---------------------------------------------------------------------------- its long formulas

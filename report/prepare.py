@@ -85,6 +85,7 @@ def check(name, root):
         return read_all(folder, paths, decode_as_stored)
     folder = Folder(name)
     read_all(folder.path, [*folder.images], decode)
+    folder.refuse_lost_classes()
     splits = folder.splits()
     folder.say_left_out(splits)
     first, copies = {}, []

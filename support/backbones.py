@@ -160,7 +160,9 @@ def load_weights(network, name, source=None):
 def check_weights(name, source=None):
     """Raise, before anything long begins, what load_weights would raise of these weights."""
     if source != "random":
-        fitting_weights(find_backbone(name).build(), name, source, lambda text: None)
+        with torch.random.fork_rng(devices=[]):         # a network is drawn, and left
+            network = find_backbone(name).build()
+        fitting_weights(network, name, source, lambda text: None)
 
 
 def fitting_weights(network, name, source, say):

@@ -78,6 +78,7 @@ def load_dataset(name, root=None, train=None, test=None, cache=True, val=None, w
         label, read = papers, decode_as_stored
     else:
         photos = Folder(name)
+        photos.refuse_lost_classes()
         folder, splits = photos.path, photos.splits()
         photos.say_left_out(splits)
         place = folder.resolve()
@@ -128,7 +129,7 @@ def _hold_out(splits, share):
         advice = "--val needs four training classes"
         if classes >= 4:
             possible = min(max(first, 2), classes - 2)
-            advice = f"try --val {1 - possible / classes:.3g}"
+            advice = f"try --val {1 - possible / classes:.6g}"
         raise UserError(f"--val {share:g} of {classes} training classes leaves {first} to train "
                         f"and {classes - first} to hold out, and each needs two: {advice}")
     splits["train"], splits["val"] = divided(splits["train"], first)

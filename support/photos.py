@@ -223,7 +223,8 @@ class Folder:
             raise UserError(f"unknown dataset '{path}': no folder of images, and none of cub, "
                             "cub128, cars, sop, inshop, glyphs")
         images, self.others = files_below(self.path)
-        self.dead = [path for path in self.others if path.is_symlink() and not path.exists()]
+        dead = [path for path in self.others if path.is_symlink() and not path.exists()]
+        self.dead = sorted(dead)
         self.images = dict.fromkeys(images)             # without a class so far
         folders_of, top, with_folders = {}, set(), set()
         for image in images:
@@ -261,14 +262,6 @@ class Folder:
         papers.  UserError: nothing can be trained or tested on it."""
         if self.twice:
             raise UserError(self.twice)
-        if self.dead:
-            raise UserError(f"{self.path} has {len(self.dead)} links that lead nowhere, "
-                            f"{listed(self.dead)}: mend or remove them")
-        lost = [file for file in self.without_images().values() if of_other_kind(file)]
-        if lost:
-            raise UserError(f"{self.path}: {len(lost)} folders have no photo that can be read "
-                            f"here, but {listed(lost)}: save them as JPEG or PNG, or move them "
-                            "away")
         splits = {"train": {}, "test": {}} | self.parts
         splits.pop("val", None)
         beside = splits.pop("")
@@ -293,6 +286,27 @@ class Folder:
             raise UserError(f"{self.path}: its gallery has none of the test classes, so that every "
                             f"query would be a miss: {listed(sorted(sizes))} are not in it")
         return splits
+
+    def refuse_lost_classes(self):
+        """Raise UserError if a class, or a part with all of its classes, is not among the images: a
+        link to its folder leads nowhere, or no photo in it can be read here."""
+        parts = {part for part in PARTS if PARTS[part] != "val"}
+        places = [self.path]
+        places += [path for path in folders_in(self.path) if path.name.lower() in parts]
+        dead = [path for path in self.dead if path.parent in places]
+        if dead:
+            raise UserError(f"{self.path} has {len(dead)} links that lead nowhere, {listed(dead)}: "
+                            "mend or remove them")
+        lost = [file for file in self.without_images().values() if of_other_kind(file)]
+        for place in places[1:]:
+            if not any(place in path.parents for path in self.images):
+                photos = [path for path in self.others if place in path.parents
+                          and of_other_kind(path)]
+                lost += [path.relative_to(self.path) for path in sorted(photos)[:1]]
+        if lost:
+            raise UserError(f"{self.path}: {len(lost)} folders have no photo that can be read "
+                            f"here, but {listed(lost)}: save them as JPEG or PNG, or move them "
+                            "away")
 
     def judged(self):
         """What a trained network is judged by, {"test", perhaps "gallery": {path: class}}: its

@@ -218,6 +218,8 @@ def archive(tmp_path, monkeypatch):
         tar.add(make_cub(tmp_path / "made"), "CUB_200_2011")
     md5 = hashlib.md5(archive.read_bytes()).hexdigest()
     serve = partial(http.server.SimpleHTTPRequestHandler, directory=str(archive.parent))
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "127.0.0.1")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/{archive.name}"

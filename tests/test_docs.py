@@ -275,6 +275,7 @@ def test_a_formula_is_broken_as_a_typesetter_would():
     ("jrd.py", ("  1-3   λ and d_H of ε_u <= ε_s + d_H + λ (E6)  eval", "  1-3 λ and d_H, eval"),
      "jrd.py: a line of its table of equations needs a number, what and where, two blanks between, "
      "not '1-3 λ and d_H, eval.generalization_bound'"),
+    ("docs/equations.md", (r"\lVert", r"\argg{\lVert"), r"cannot set the formula '"),
     ("jrd.py", ("\n    S, weight =", "\n\n\n    S, weight ="), "two blank lines may not stand")])
 def test_pages_of_what_is_broken_are_a_line(file, change, told, tmp_path, typed, monkeypatch,
                                             request):

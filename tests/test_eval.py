@@ -570,11 +570,13 @@ def test_columns_and_reversed_arrays_are_judged():
                 ) == want
     assert recall_at_k(x, torch.from_numpy(labels).to(torch.uint16), [1, 3]) == want[0]
     assert recall_at_k(x, labels, torch.tensor([1, 3])) == want[0]
+    for function in (recalls, judge):
+        assert function({"test": (x, labels)}, torch.tensor([3]))["R@3"] == want[0][3]
     with pytest.raises(ValueError, match="numbers are needed, not object: .* makes numbers"):
         recall_at_k(x, labels.astype(object), [1])
     with pytest.raises(ValueError, match="gallery_labels need a gallery"):
         recall_at_k(x, labels, [1], None, labels)
-    for k, rounds in ((2.5, 9), (3, 0)):
+    for k, rounds in ((2.5, 9), (3, 0), (np.inf, 9), (np.nan, 9)):
         with pytest.raises(ValueError, match="k must be whole, .*, and rounds at least 1, not"):
             kmeans(x, k, 0, rounds)
     assert torch.equal(kmeans(x, 3.0, 0), kmeans(x, 3, 0))

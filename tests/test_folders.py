@@ -270,6 +270,33 @@ def test_links_to_classes_that_are_gone_are_named(tmp_path, typed, capfd):
         f"note: 2 links lead nowhere: {folder}/class04, {folder}/class05\n")
 
 
+def test_what_is_no_class_may_be_gone(train, tmp_path, capfd):
+    """A dead link to a file, or in val/, is a note; and a run's folder stays the run's."""
+    folder = split_folder(tmp_path / "photos", "train", "test", "val")
+    run, _ = train(mdr, "--batch", "4", "--iterations", "1", dataset=folder)
+    for name in ("train/class00/notes.txt", "val/class09"):
+        (folder / name).symlink_to("gone")
+    common.load_dataset(str(folder))
+    assert "note: 2 links lead nowhere: " in capfd.readouterr().out
+    (folder / "test" / "class07").symlink_to("gone")
+    (folder / "test" / "new").mkdir()
+    (folder / "test" / "new" / "0.heic").touch()
+    with pytest.raises(common.UserError, match="has 1 links that lead nowhere, .*test/class07: m"):
+        common.load_dataset(str(folder))
+    cfg = common.load(run / "last.pt", mdr.Network, "cpu")[1]
+    assert judge.has_images_of(Folder(folder), cfg)
+
+
+@pytest.mark.parametrize("part", ["gallery", "test"])
+def test_a_part_of_which_no_photo_can_be_read_trains_nothing(part, tmp_path):
+    """Without its gallery a test would be another one."""
+    folder = split_folder(tmp_path / "photos", "train", "test", "gallery")
+    for path in [*(folder / part).glob("*/*")]:
+        path.rename(path.with_suffix(".heic"))
+    with pytest.raises(common.UserError, match=f"can be read here, but {part}/class00/0.heic: "):
+        common.load_dataset(str(folder))
+
+
 def test_a_class_of_which_no_photo_can_be_read_trains_nothing(tmp_path, typed, capfd):
     """Of either part that is used; a gallery says so.  check counts photos that are none, too."""
     folder = split_folder(tmp_path / "photos", "train", "Test", "valid")
@@ -376,9 +403,9 @@ def test_held_out_classes_of_one_image_are_said(tmp_path, capsys):
 
 def test_a_share_to_hold_out_that_is_possible_is_advised():
     """... from four training classes on."""
-    for classes in range(2, 31):
+    for classes in (*range(2, 31), 11318):
         rows = {f"{i}{kind}": kind for i in range(2) for kind in map(str, range(classes))}
-        for share in (0.01, 0.2, 0.5, 0.99):
+        for share in (0.01, 0.2, 0.5, 0.99, 0.9999):
             splits = {"train": dict(rows)}
             try:
                 datasets._hold_out(splits, share)

@@ -270,7 +270,9 @@ def test_what_cannot_be_had_is_said_before_anything_is_built(script, flags, says
     torch.save({"a": torch.zeros(2)}, weights)
     words = (f"{script.__name__}.py", "--data-root", tmp_path, "--out", tmp_path / "runs",
              *re.sub("{.*}", str(weights), flags).split(), "--dataset")
+    state = torch.get_rng_state()
     status, told, err = typed(*words, photos)
+    assert torch.equal(torch.get_rng_state(), state)
     assert (status, told) == (2, "") and re.search(says, err) and err.count("\n") == 1
     assert [*tmp_path.iterdir()] == [photos]
     asked = download.call_count
