@@ -91,8 +91,9 @@ def kmeans(x, k, seed, rounds=1000):
 
 
 def nmi(assignments, labels):
-    """Normalized mutual information 2 I(Ω; C) / (H(Ω) + H(C)), natural logarithms; 1 where both are
-    a single group, as in scikit-learn 1.9.1.  assignments (n,), labels (n,) -> share in [0, 1]"""
+    """Normalized mutual information 2 I(Ω; C) / (H(Ω) + H(C)), natural logarithms; 1 if each is a
+    single group, as in scikit-learn 1.9.1.  assignments, labels (n,), numbers or texts -> share in
+    [0, 1]"""
     a, b = _on_host(assignments), _on_host(labels)
     if a.shape != b.shape or a.ndim != 1 or not len(a):
         raise ValueError(f"assignments {a.shape} and labels {b.shape} must be two equal (n,)")

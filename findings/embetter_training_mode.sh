@@ -4,8 +4,8 @@
 # timm gives a network in training mode, and embetter does not call eval(), though it cannot train.
 # So each batch norm takes the statistics of the one image at hand instead of those it was trained
 # with: the embedding is that of another network, and knows little of an image's brightness and
-# contrast. Embedding an image also changes the network's statistics, so that whoever saves it, or
-# calls eval() later, has other weights than those that were loaded. Nothing warns.
+# contrast. Embedding an image also changes the network's running statistics, so that whoever saves
+# it, or calls eval() later, has other ones than were loaded. Nothing warns.
 # Way out: encoder.model.eval() before the first image.
 #
 # Here statistics of random photos stand for those of a training, so nothing is downloaded.

@@ -3,8 +3,8 @@
 #
 # The class sets normalize_embeddings=True, but its pairwise_distance, the only method that KMeans
 # calls, does not normalize. A cosine does not change if vectors are multiplied; here points go
-# to the longest centre: of ten classes that are told apart perfectly as unit vectors, two and more
-# lose their cluster if classes have lengths of 1 to 6, and labels equal those of
+# to the longest centre: of ten classes that are told apart perfectly as unit vectors, two lose
+# their cluster if the classes have lengths of 1 to 6, and labels equal those of
 # DotProductSimilarity. normalize="mean" and "minmax", moreover, change the caller's own tensor.
 # Way out: normalize x first (normalize="unit") and keep the default distance.
 #

@@ -344,14 +344,15 @@ class Folder:
         return lost
 
     def places(self):
-        """The folders where a class's would be, and those that are parts."""
+        """Yield each folder that may be a class: those at the top, the parts among them, and those
+        directly in a part."""
         for place in folders_in(self.path):
             yield place
             if place.name.lower() in PARTS:
                 yield from folders_in(place)
 
     def empty(self):
-        """Folders where a class's would be in which no file is for people."""
+        """List the folders that may be classes, but hold no file for people."""
         inhabited, found = set(), []
         for path in (*self.images, *self.others):
             parts = path.relative_to(self.path).parts
