@@ -297,16 +297,16 @@ class Folder:
         if dead:
             raise UserError(f"{self.path} has {len(dead)} links that lead nowhere, {listed(dead)}: "
                             "mend or remove them")
-        lost = [file for file in self.without_images().values() if of_other_kind(file)]
+        lost = {file for file in self.without_images().values() if of_other_kind(file)}
         for place in places[1:]:
             if not any(place in path.parents for path in self.images):
                 photos = [path for path in self.others if place in path.parents
                           and of_other_kind(path)]
-                lost += [path.relative_to(self.path) for path in sorted(photos)[:1]]
+                lost |= {path.relative_to(self.path) for path in sorted(photos)[:1]}
         if lost:
             raise UserError(f"{self.path}: {len(lost)} folders have no photo that can be read "
-                            f"here, but {listed(lost)}: save them as JPEG or PNG, or move them "
-                            "away")
+                            f"here, but {listed(sorted(lost))}: save them as JPEG or PNG, or move "
+                            "them away")
 
     def judged(self):
         """What a trained network is judged by, {"test", perhaps "gallery": {path: class}}: its

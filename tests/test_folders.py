@@ -295,6 +295,10 @@ def test_a_part_of_which_no_photo_can_be_read_trains_nothing(part, tmp_path):
         path.rename(path.with_suffix(".heic"))
     with pytest.raises(common.UserError, match=f"can be read here, but {part}/class00/0.heic: "):
         common.load_dataset(str(folder))
+    for path in [*folder.glob("*/*/*.png")]:
+        path.rename(path.with_suffix(".heic"))
+    with pytest.raises(common.UserError, match=": 3 folders have .* but gallery/class00/0.heic, "):
+        common.load_dataset(str(folder))
 
 
 def test_a_class_of_which_no_photo_can_be_read_trains_nothing(tmp_path, typed, capfd):
