@@ -227,7 +227,7 @@ class MDR(nn.Module):
 
         Training mode first updates μ* and σ*; eval mode does not.  E1: Eq. 5's 1/P means 1/|P|.
         """
-        if len(distances) < 3:
+        if len(distances) < 3:              # two images have one distance, so their σ is 0
             return distances.sum() * 0
         if self.training:
             self.update(distances)
