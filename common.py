@@ -134,12 +134,27 @@ def embed(function, images, cfg):
 def embed_splits(function, data, cfg, *names):
     """Embed those of test, gallery, train_plain and val that there are, or the named ones alone ->
     {split: (embeddings (n, d), labels (n,))}, as eval's recalls and judge take it."""
-    embedded = {}
+    splits = {}
     for name in names or ("test", "gallery", "train_plain", "val"):
-        split = getattr(data, name)
-        if split is not None:
-            embedded[name] = embed(function, split.images, cfg), split.labels
-    return embedded
+        if getattr(data, name) is not None:
+            splits[name] = getattr(data, name)
+    if cfg.device.startswith("cuda"):
+        _keep_on_gpu(splits.values(), cfg.device)
+    return {name: (embed(function, split.images, cfg), split.labels)
+            for name, split in splits.items()}
+
+
+def _keep_on_gpu(splits, device):
+    """Images that lie in memory or a cache stay on a GPU from one evaluation to the next, where
+    together they take at most an eighth of what it has free: the training needs the rest."""
+    wholes = []
+    for split in splits:
+        whole = getattr(split.images, "whole", split.images)    # of a CachedImages, or a tensor
+        if torch.is_tensor(whole) and whole.device.type == "cpu":
+            wholes.append((split, whole))
+    if sum(whole.nbytes for _, whole in wholes) <= torch.cuda.mem_get_info(device)[0] / 8:
+        for split, whole in wholes:
+            split.images = whole.to(device)
 
 
 # ---------------------------------------------------------------------------- a trained network

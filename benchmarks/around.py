@@ -1,22 +1,25 @@
-"""What surrounds the training: samplers, checkpoints, a look at photos, images from a cache.
+"""What surrounds the training: samplers, checkpoints, a look at photos, a cache, a search.
 
     python benchmarks/around.py         half a minute on one quiet core; status 1: a goal is missed
 
 The sizes are those of Stanford Online Products, 59,551 training images of 11,318 classes, and of
 20,000 photos of one's own.  Each is the least of three turns.  Goals in seconds are six times what
-a quiet core of an AMD EPYC (family 25, model 17) took; those of the cache are ratios.
+a quiet core of an AMD EPYC (family 25, model 17) took; those of cache and search are ratios.
 """
 import bench  # noqa: I001  first: sets the threads
 
 import tempfile
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import torch
 
 import dml_da
+import jrd
 import mdr
 from decoding import files, measure
+from report import judge
 from support.command_line import Parser
 from support.files import load_torch, save_torch
 from support.images import ImageFiles, cache_images
@@ -83,11 +86,30 @@ def caches(folder):
         yield f"an image from {script.__name__}.py's cache over its file", ours / theirs, 0.1
 
 
+def searches(folder):
+    """-> a row: eval.py --query's look at 1,000 photos, the second over the first"""
+    cfg = jrd.parse_args(["--device", "cpu"])
+    content, place = files("JPEG", 200, 150, 1)[0], folder / "photos"
+    args = Namespace(file=str(folder / "last.pt"), no_cache=False)
+    place.mkdir()
+    for i in range(1000):
+        (place / f"{i}.jpg").write_bytes(content)
+    jrd.common.settle(cfg)
+    network = jrd.Network(cfg, 2).eval()
+    save_torch(args.file, network.state_dict())
+    data, spent = judge.images_to_search(place, jrd.transforms(cfg)[2]), []
+    for _ in range(2):
+        start = time.process_time()
+        judge.embed_searched(args, network, cfg, data)
+        spent.append(time.process_time() - start)
+    yield "a second search of 1,000 photos over the first", spent[1] / spent[0], 0.15
+
+
 def main():
     bench.header("What surrounds the training", threads=1)
     rows = [("task", [], "measured", "goal")]
     with tempfile.TemporaryDirectory() as folder:
-        for part in (samplers, checkpoints, photos, caches):
+        for part in (samplers, checkpoints, photos, caches, searches):
             place = Path(folder, part.__name__)
             place.mkdir()
             rows += [(task, [], value, goal) for task, value, goal in part(place)]

@@ -3,6 +3,7 @@
 An entry (name, class, source) is an image: source is its path or, without a file, a PIL image.
 """
 import collections
+import contextlib
 import os
 import textwrap
 from pathlib import Path
@@ -22,10 +23,12 @@ import jrd
 import mdr
 from support.command_line import (SHARED, Parser, device, main, number, output, path, read_flags,
                                   refuse_idle)
-from support.files import UserError, atomic, listed, reason
+from support.files import UserError, atomic, digest, listed, reason, sha256
+from support.identity import code_of
 from support.images import ImageFiles
 from support.layouts import of_papers
-from support.photos import Folder, decode, identity, shown
+from support.machine import versions
+from support.photos import Folder, decode, identity, last_edits, shown
 from support.runs import read_checkpoint, show
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
@@ -258,7 +261,7 @@ def search(args, network, cfg, transform, data):
                           torch.zeros(len(args.query), dtype=int), [UNKNOWN], args.query)
     need_room(args.to, len(args.query), 1 + min(args.top, len(searched(data))))
     x, queries = embed_entries(network, cfg, Path(), photos)
-    y, entries = embed_entries(network, cfg, data.folder, searched(data))
+    y, entries = embed_searched(args, network, cfg, data)
     if args.l2norm:
         x, y = F.normalize(x), F.normalize(y)
     kinds = searched(data).present()
@@ -294,7 +297,7 @@ def compare(args, network, cfg, data):
     Recall@K searches."""
     n = len(searched(data))
     need_room(args.to, min(args.pairs, n * (n - 1) // 2), 2)
-    x, entries = embed_entries(network, cfg, data.folder, searched(data))
+    x, entries = embed_searched(args, network, cfg, data)
     if args.l2norm:
         x = F.normalize(x)
     print(f"{args.file} compares {len(entries):,} images, each with every other")
@@ -316,12 +319,41 @@ def searched(data):
     return data.gallery or data.test
 
 
+def embed_searched(args, network, cfg, data):
+    """As embed_entries, of the split that is searched.  The embeddings stay in a file beside the
+    checkpoint, last.searched.npz, so that the next search need not wait for them.  They hold for
+    the same checkpoint, code, files, packages, device and precision, and if all could be read."""
+    split, file, points = searched(data), Path(args.file).with_suffix(".searched.npz"), None
+    if args.no_cache or not split.files:                # glyphs' take a second
+        return embed_entries(network, cfg, data.folder, split)
+    paths = [data.folder / name for name in split.files]
+    images = identity(data.folder, {"searched": paths}, False)["searched"]
+    made_of = digest(sha256(args.file), code_of(type(network).__module__), images,
+                     *last_edits(paths), versions(), cfg.device, cfg.precision)
+    with contextlib.suppress(Exception):                # no file, or a damaged one
+        with np.load(file) as kept:
+            if kept["made_of"] == made_of:
+                points = torch.from_numpy(kept["embeddings"]).to(cfg.device)
+    if points is not None:
+        return points, entries_of(data.folder, split)
+    points, entries = embed_entries(network, cfg, data.folder, split)
+    if len(entries) == len(split):
+        with contextlib.suppress(UserError), atomic(file, "wb") as new:     # of a read-only disk
+            np.savez(new, embeddings=points.cpu(), made_of=made_of)
+    return points, entries
+
+
 def embed_entries(network, cfg, folder, split):
     """A split, of files in a folder if it has any -> embeddings (n, d) of the images that can be
     read, their entries"""
-    entries = []
     split.images.faults = faults = set()                # stays empty if they are no ImageFiles
     points = common.embed(network.embed, split.images, cfg)
+    return points, entries_of(folder, split, faults)
+
+
+def entries_of(folder, split, faults=()):
+    """The entries of a split's images but for those that could not be read"""
+    entries = []
     for i, label in enumerate(split.labels.tolist()):
         if i in faults:
             continue
@@ -330,7 +362,7 @@ def embed_entries(network, cfg, folder, split):
         else:
             name, source = f"image {i}", to_pil_image(split.images[i])
         entries.append((name, split.classes[label], source))
-    return points, entries
+    return entries
 
 
 def nearest_entries(x, y, entries, top):
@@ -412,7 +444,7 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "data_root": (None, "DIR", "where the datasets are now (default: $DML_DATA, else where they "
                   "were)"),
     "device": SHARED["device"],
-    "no_cache": (False, bool, "decode images anew"),
+    "no_cache": (False, bool, "decode images anew, and embed those to search anew"),
     "query": ([], "PHOTO", "print the nearest images"),
     "pairs": (None, number(int, 1), "print so many pairs of images, those nearest to each other"),
     "gallery": (None, "FOLDER", "with --query and --pairs: the images to search, in sub-folders or "
@@ -434,7 +466,7 @@ def parse_args(argv=None):
         ("without --query or --pairs", not args.query and not args.pairs, "gallery to"),
         ("with --query", args.query, "pairs"),
         ("with --query or --pairs", args.query or args.pairs, "ks export"),
-        ("with --gallery", args.gallery, "dataset data_root no_cache")])
+        ("with --gallery", args.gallery, "dataset data_root")])
     return args
 
 

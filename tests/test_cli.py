@@ -32,7 +32,6 @@ eval.py last.pt --top 3 | eval.py last.pt --query a.png --ks 1 | eval.py last.pt
 eval.py last.pt --pairs 3 --top 2 | eval.py last.pt --query a.png --pairs 3
 eval.py e.npz --pairs 3 | eval.py last.pt --pairs 3 --export e.npz
 eval.py last.pt --query a.png --gallery photos --data-root data
-eval.py last.pt --query a.png --gallery photos --no-cache
 common.py check cub --paper jrd | report --out x.md | report --seeds 2 | report --list --out x.md
 report --compare a b --weights my.pth | report --annotate --quick"""
 MISTAKES = {  # what is typed: what the one line must say

@@ -10,6 +10,7 @@ from http.client import IncompleteRead
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,7 +18,8 @@ import common
 import jrd
 from conftest import each_script, make_folder
 from support import backbones, command_line, files, glyphs, identity, runs
-from support.images import ImageFiles
+from support.datasets import Data, Split
+from support.images import CachedImages, ImageFiles
 
 
 @pytest.mark.parametrize("part, classes, images, mean", [
@@ -161,6 +163,35 @@ def test_a_worker_per_core_decodes_but_sixteen_at_most(monkeypatch):
 def test_a_device_may_be_torchs_own():
     cfg = argparse.Namespace(device=torch.device("cpu"), precision="fp32")
     assert common.settle(cfg).type == cfg.device == "cpu"
+
+
+@pytest.mark.parametrize("free, stay", [(8 * 1350, True), (8 * 1350 - 1, False)])
+def test_images_stay_on_a_gpu_where_they_take_an_eighth_of_what_is_free(free, stay, monkeypatch,
+                                                                        tmp_path):
+    """Those of all splits together, and sent once; files never.  A loader's stay on the host."""
+    def to(tensor, device, **kwargs):
+        if not kwargs:
+            sent.append(len(tensor))
+        return tensor if kwargs else OnGPU(tensor)
+
+    class OnGPU(torch.Tensor):
+        device = torch.device("cuda")
+    sent, labels = [], torch.arange(3)
+    np.save(tmp_path / "cache.npy", np.random.randint(0, 256, (3, 10, 10, 3), np.uint8))
+    cached = CachedImages(tmp_path / "cache.npy")
+    tensor = torch.randint(256, (6, 3, 5, 5), dtype=torch.uint8)
+    train = Split(cached, labels, ["a"])
+    data = Data(train, Split(cached, labels, ["a"]), Split(tensor, labels.repeat(2), ["a"]))
+    data.gallery = Split(ImageFiles([], None, None), labels, ["a"])
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2 * free))
+    monkeypatch.setattr(common, "embed", lambda function, images, cfg: images)
+    cfg = argparse.Namespace(device="cuda:0")
+    for _ in range(2):
+        embedded = common.embed_splits(None, data, cfg)
+    assert sent == [6, 3] * stay and [*embedded] == ["test", "gallery", "train_plain"]
+    assert torch.equal(torch.Tensor(embedded["test"][0]), tensor.float())
+    assert train.images is cached and (data.train_plain.images is not cached) == stay
 
 
 def test_what_is_embedded_can_be_trained_on_and_is_float32s(request):

@@ -20,7 +20,7 @@ import jrd
 import mdr
 from conftest import ROOT, make_folder
 from report import figures, judge
-from support import glyphs, photos
+from support import glyphs, identity, photos
 from support.images import ImageFiles
 from support.photos import Folder, decode
 
@@ -106,6 +106,59 @@ def test_photos_that_cannot_be_read_are_named_and_the_others_searched(checkpoint
     assert typed(*words)[::2] == (2, "eval.py: no images to embed that can be read\n")
     assert typed(*words[:2], "--query", broken, "--gallery", tmp_path / "no")[::2] == (
         2, f"eval.py: --gallery {tmp_path}/no: no such folder\n")
+
+
+def test_a_second_search_embeds_nothing_but_its_photo(checkpoint, tmp_path, typed, monkeypatch):
+    """... as long as checkpoint, images, code and precision are those of the first, and says the
+    same; so do --pairs.  A file that is damaged or cannot be written costs time only."""
+    folder, place = make_folder(tmp_path / "g", [3, 4]), tmp_path / "run" / "last.pt"
+    place.parent.mkdir()
+    shutil.copy(checkpoint, place)
+    kept, sizes, told = place.with_name("last.searched.npz"), [], set()
+    embed = common.embed
+
+    def counted(function, images, cfg):
+        sizes.append(len(images))
+        return embed(function, images, cfg)
+
+    def search(*more):
+        sizes.clear()
+        words = "eval.py", place, "--gallery", folder, *(more or ("--query", photo))
+        status, text, _ = typed(*words)
+        assert status == 0 and len(list(place.parent.iterdir())) == 2       # and no .part
+        told.add(text)
+        return sizes.copy()
+    monkeypatch.setattr(common, "embed", counted)
+    photo = folder / "class00" / "0.png"
+    assert search() == [1, 7] and search() == [1] and search("--pairs", "2") == []
+    assert search("--query", photo, "--no-cache") == [1, 7] and search() == [1]
+    assert len(told) == 2
+    for content in (kept.read_bytes()[:-100], b"", b"no file of NumPy's"):
+        kept.write_bytes(content)
+        assert search() == [1, 7] and search() == [1]
+    assert len(told) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(identity, "code_of", lambda paper: f"other {paper}")
+        assert search() == [1, 7] and search() == [1]
+    assert search() == [1, 7] and len(told) == 2
+    make_folder(tmp_path / "h", [1], seed=5)
+    shutil.copy(tmp_path / "h" / "class00" / "0.png", folder / "class01" / "1.png")
+    assert search() == [1, 7] and search() == [1] and len(told) == 3
+    (folder / "class01" / "3.png").rename(folder / "class00" / "3.png")
+    assert search() == [1, 7] and search() == [1] and len(told) == 4
+    saved = common.read_checkpoint(place)
+    saved["network"] = {name: value * 1.01 for name, value in saved["network"].items()}
+    torch.save(saved, place)
+    assert search() == [1, 7] and search() == [1]
+    kept.unlink()
+    kept.mkdir()                                        # as good as a disk that takes no writing
+    assert search() == [1, 7] and search() == [1, 7]
+    os.truncate(folder / "class00" / "3.png", 300)      # is named by each search
+    kept.rmdir()
+    for _ in range(2):
+        assert typed("eval.py", place, "--gallery", folder, "--query", photo)[1].count(
+            "cannot read the image ") == 1
+    assert not kept.exists()
 
 
 def test_queries_are_kept_small(checkpoint, tmp_path, typed, monkeypatch):
