@@ -20,7 +20,7 @@ import jrd
 import mdr
 from conftest import ROOT, make_folder
 from report import figures, judge
-from support import glyphs, identity, photos
+from support import glyphs, identity, machine, photos
 from support.images import ImageFiles
 from support.photos import Folder, decode
 
@@ -137,22 +137,29 @@ def test_a_second_search_embeds_nothing_but_its_photo(checkpoint, tmp_path, type
         kept.write_bytes(content)
         assert search() == [1, 7] and search() == [1]
     assert len(told) == 2
-    with monkeypatch.context() as patch:
-        patch.setattr(identity, "code_of", lambda paper: f"other {paper}")
-        assert search() == [1, 7] and search() == [1]
-    assert search() == [1, 7] and len(told) == 2
+    for module, name in ((identity, "code_of"), (machine, "versions")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, lambda *of: f"other {of}")
+            assert search() == [1, 7] and search() == [1]
+        assert search() == [1, 7] and len(told) == 2
     make_folder(tmp_path / "h", [1], seed=5)
     shutil.copy(tmp_path / "h" / "class00" / "0.png", folder / "class01" / "1.png")
     assert search() == [1, 7] and search() == [1] and len(told) == 3
     (folder / "class01" / "3.png").rename(folder / "class00" / "3.png")
     assert search() == [1, 7] and search() == [1] and len(told) == 4
+    bitmap = PIL.Image.new("RGB", (90, 90))
+    bitmap.save(folder / "class00" / "4.bmp")
+    assert search() == [1, 8] and len(told) == 5
+    bitmap.putpixel((0, 0), (255, 0, 0))                # in the last bytes of a file of one size
+    bitmap.save(folder / "class00" / "4.bmp")
+    assert search() == [1, 8] and search() == [1]
     saved = common.read_checkpoint(place)
     saved["network"] = {name: value * 1.01 for name, value in saved["network"].items()}
     torch.save(saved, place)
-    assert search() == [1, 7] and search() == [1]
+    assert search() == [1, 8] and search() == [1]
     kept.unlink()
     kept.mkdir()                                        # as good as a disk that takes no writing
-    assert search() == [1, 7] and search() == [1, 7]
+    assert search() == [1, 8] and search() == [1, 8]
     os.truncate(folder / "class00" / "3.png", 300)      # is named by each search
     kept.rmdir()
     for _ in range(2):
