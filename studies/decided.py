@@ -124,7 +124,9 @@ of seeds and classes* draws both anew; of three seeds it is too narrow. *Paired,
 level*: t-intervals so wide that all of the family's hold together with 95%. *Power*: the chance \
 that the planned test finds the difference at Holm's first step, if mean and standard deviation \
 are truly those seen; it follows from p, so it is no further evidence. *Seeds that lead*: with the \
-first arm ahead. *Correlation of the arms*, over seeds: pairing helps if it is above 0."""
+first arm ahead. *Correlation of the arms*, over seeds: pairing helps if it is above 0. Of this \
+table the plans have only the paired t and, for seeds 6 to 10, *seeds and classes random*, and of \
+the first not the *epoch chosen on the other seeds*."""
 
 
 # ---------------------------------------------------------------------------- analyses
