@@ -253,6 +253,14 @@ def ranking(runs, metric):
     return "\n\n".join([*texts, "%, last epoch, mean ± standard deviation over seeds."])
 
 
+def right_side(run):
+    """JRD's Eq. 1 of a finished run: the error on seen classes + λ + d_H, which is to be above the
+    error on unseen classes; None if the run has not all three"""
+    row = run.figures["last epoch"]
+    if {"seen R@1", *BY_1NN} <= row.keys():
+        return 1 - row["seen R@1"] / 100 + row["lambda"] + row["d_H"]
+
+
 def compare(runs, one, other):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
     differences within a seed; then the settings in which they differ -> Markdown.  UserError: they
@@ -288,6 +296,10 @@ def compare(runs, one, other):
             digits = 2 if PERCENT.fullmatch(metric) else 4
             lines.append([name, each(a, digits), each(b, digits),
                           difference(np.subtract(a, b), digits)])
+    a, b = ([right_side(folders[seed]) for seed in seeds] for folders in (ours, theirs))
+    if None not in a + b:
+        lines.append(["right side of Eq. 1", each(a, 4), each(b, 4),
+                      difference(np.subtract(a, b), 4)])
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
     return f"""{markdown(lines)}
 

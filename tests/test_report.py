@@ -226,6 +226,9 @@ def test_two_settings_are_compared_within_a_seed(out, report):
         assert told["last epoch"][:2] == ["jrd-glyphs", "jrd-glyphs-alpha0"]
         assert told["R@1"] == told["val R@1"] == ["50.00, 60.00", "48.00, 56.00", "+3.00"]
         assert told["R@1 in ten parts"] == ["30.00, 40.00", "28.00, 36.00", "+3.00"]
+        first = {name: float(row[0].split(",")[0]) for name, row in told.items() if row[0][0].isdigit()}
+        assert first["right side of Eq. 1"] == pytest.approx(
+            1 - first["seen R@1"] / 100 + first["λ by 1-NN"] + first["d_H by 1-NN"], abs=2e-4)
         assert told["norm cv"][2] == "+0.0060" and told["levels, 1"][1] == "-2.9000, -2.9000"
         assert text.endswith("The settings differ in alpha (1.0 and 0.0).\n")
         assert "Seeds 0, 1, which both have; " in text
