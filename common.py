@@ -139,16 +139,16 @@ def embed_splits(function, data, cfg, *names):
         if getattr(data, name) is not None:
             splits[name] = getattr(data, name)
     if cfg.device.startswith("cuda"):
-        _keep_on_gpu(splits.values(), cfg.device)
+        _keep_on_gpu(data, cfg.device)
     return {name: (embed(function, split.images, cfg), split.labels)
             for name, split in splits.items()}
 
 
-def _keep_on_gpu(splits, device):
-    """Images that lie in memory or a cache stay on a GPU from one evaluation to the next, where
-    together they take at most an eighth of what it has free: the training needs the rest."""
+def _keep_on_gpu(data, device):
+    """Test images that lie in memory or a cache stay on a GPU from one evaluation to the next, if
+    those of all splits take at most an eighth of what it has free: the training needs the rest."""
     wholes = []
-    for split in splits:
+    for split in filter(None, (data.test, data.gallery, data.train_plain, data.val)):
         whole = getattr(split.images, "whole", split.images)    # of a CachedImages, or a tensor
         if torch.is_tensor(whole) and whole.device.type == "cpu":
             wholes.append((split, whole))

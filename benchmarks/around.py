@@ -90,7 +90,7 @@ def searches(folder):
     """-> a row: eval.py --query's look at 1,000 photos, the second over the first"""
     cfg = jrd.parse_args(["--device", "cpu"])
     content, place = files("JPEG", 200, 150, 1)[0], folder / "photos"
-    args = Namespace(file=str(folder / "last.pt"), no_cache=False)
+    args = Namespace(file=str(folder / "last.pt"), no_cache=False, gallery=place, checkpoint="")
     place.mkdir()
     for i in range(1000):
         (place / f"{i}.jpg").write_bytes(content)

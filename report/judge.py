@@ -28,7 +28,7 @@ from support.identity import code_of
 from support.images import ImageFiles
 from support.layouts import of_papers
 from support.machine import versions
-from support.photos import Folder, decode, identity, last_edits, shown
+from support.photos import Folder, decode, identity, shown
 from support.runs import read_checkpoint, show
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
@@ -47,6 +47,8 @@ def evaluate(args):
     if args.arrays:
         embedded, ks = load_npz(args.file, device(args)), [1, 2, 4, 8]
     else:
+        if (args.query or args.pairs) and Path(args.file).is_file():
+            args.checkpoint = sha256(args.file)         # a training may replace it once it is open
         network, cfg, transform = open_checkpoint(args.file, args.device, args.data_root)
         if args.gallery:
             data = images_to_search(args.gallery, transform)
@@ -322,24 +324,34 @@ def searched(data):
 def embed_searched(args, network, cfg, data):
     """As embed_entries, of the split that is searched.  The embeddings stay in a file beside the
     checkpoint, last.searched.npz, so that the next search need not wait for them.  They hold for
-    the same checkpoint, code, files, packages, device and precision, and if all could be read."""
-    split, file, points = searched(data), Path(args.file).with_suffix(".searched.npz"), None
+    the same checkpoint, code, packages, device and precision, and the same files: of the papers'
+    datasets the same paths, because a look at each file may take minutes, of others the same bytes
+    at the beginning, sizes and times of the last edit."""
+    split, file = searched(data), Path(args.file).with_suffix(".searched.npz")
+    papers = not args.gallery and of_papers(args.dataset or cfg.dataset)
     if args.no_cache or not split.files:                # glyphs' take a second
         return embed_entries(network, cfg, data.folder, split)
     paths = [data.folder / name for name in split.files]
-    images = identity(data.folder, {"searched": paths}, False)["searched"]
-    made_of = digest(sha256(args.file), code_of(type(network).__module__), images,
-                     *last_edits(paths), versions(), cfg.device, cfg.precision)
+    try:
+        images = identity(data.folder, {"searched": paths}, papers)["searched"]
+        edits = [] if papers else [path.stat().st_mtime_ns for path in paths]
+    except OSError:                                     # one is not there, as will be said
+        return embed_entries(network, cfg, data.folder, split)
+    made_of = digest(args.checkpoint, code_of(type(network).__module__), papers, images, *edits,
+                     versions(), cfg.device, cfg.precision)
     with contextlib.suppress(Exception):                # no file, or a damaged one
         with np.load(file) as kept:
             if kept["made_of"] == made_of:
-                points = torch.from_numpy(kept["embeddings"]).to(cfg.device)
-    if points is not None:
-        return points, entries_of(data.folder, split)
+                split.images.faults, lost = set(), {*kept["lost"].tolist()}
+                for i in lost:
+                    split.images[i]                     # says once more why it cannot be read
+                if split.images.faults == lost:
+                    points = torch.from_numpy(kept["embeddings"]).to(cfg.device)
+                    return points, entries_of(data.folder, split, lost)
     points, entries = embed_entries(network, cfg, data.folder, split)
-    if len(entries) == len(split):
-        with contextlib.suppress(UserError), atomic(file, "wb") as new:     # of a read-only disk
-            np.savez(new, embeddings=points.cpu(), made_of=made_of)
+    with contextlib.suppress(UserError), atomic(file, "wb") as new:         # of a read-only disk
+        np.savez(new, embeddings=points.cpu(), made_of=made_of,
+                 lost=np.array(sorted(split.images.faults), int))
     return points, entries
 
 

@@ -238,8 +238,9 @@ def main(function, parse_args):
         if not re.search(STARVED, f"{type(error).__name__} {error}"):
             raise
         fail(f"out of memory or of /dev/shm ({reason(error)}): a training needs less with "
-             "--workers 0, with --precision bf16 on a GPU, and with a smaller --batch, which is no "
-             "longer the paper's; the same command (less --again) continues a run")
+             "--workers 0, on a GPU with --precision bf16 or --no-cache, and with a smaller "
+             "--batch, which is no longer the paper's; the same command (less --again) continues a "
+             "run")
     except KeyboardInterrupt:
         if hasattr(sys, "ps1"):                         # a notebook, which lives on
             raise

@@ -27,7 +27,8 @@ def read_checkpoint(path):
 
 
 # What belongs to the run in a folder; the pictures are of its network, by `python -m report`.
-FILES = ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json", "sheet.png", "pairs.png")
+FILES = ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json", "sheet.png", "pairs.png",
+         "last.searched.npz", "best.searched.npz")
 # Epochs that are reported beside the last one, and by what they were chosen.
 CHOSEN = {"best on held-out classes": "val R@1", "best on test": "R@1"}
 

@@ -187,6 +187,7 @@ def test_images_stay_on_a_gpu_where_they_take_an_eighth_of_what_is_free(free, st
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2 * free))
     monkeypatch.setattr(common, "embed", lambda function, images, cfg: images)
     cfg = argparse.Namespace(device="cuda:0")
+    common.embed_splits(None, data, cfg, "test", "gallery")
     for _ in range(2):
         embedded = common.embed_splits(None, data, cfg)
     assert sent == [6, 3] * stay and [*embedded] == ["test", "gallery", "train_plain"]

@@ -157,15 +157,51 @@ def test_a_second_search_embeds_nothing_but_its_photo(checkpoint, tmp_path, type
     saved["network"] = {name: value * 1.01 for name, value in saved["network"].items()}
     torch.save(saved, place)
     assert search() == [1, 8] and search() == [1]
+    before = (folder / "class00" / "4.bmp").stat()
+    os.utime(folder / "class00" / "4.bmp", ns=(before.st_atime_ns, before.st_mtime_ns + 1000000))
+    assert search() == [1, 8] and search() == [1]       # who knows what was edited
     kept.unlink()
     kept.mkdir()                                        # as good as a disk that takes no writing
     assert search() == [1, 8] and search() == [1, 8]
-    os.truncate(folder / "class00" / "3.png", 300)      # is named by each search
     kept.rmdir()
+
+
+def test_a_second_search_names_the_photos_that_cannot_be_read_too(checkpoint, tmp_path, typed):
+    """A link to nowhere ends no search, either."""
+    folder, place = make_folder(tmp_path / "g", [3, 4]), tmp_path / "last.pt"
+    shutil.copy(checkpoint, place)
+    words = "eval.py", place, "--query", folder / "class00" / "0.png", "--gallery", folder
+    content = (folder / "class01" / "1.png").read_bytes()
+    os.truncate(folder / "class01" / "1.png", 300)
+    told = [typed(*words) for _ in range(2)]
+    assert told[0] == told[1] and told[0][1].count("cannot read the image ") == 1
+    assert "searches 6 images of 2 classes" in told[0][1]
+    (folder / "class01" / "1.png").write_bytes(content)
+    assert "searches 7 images of 2 classes" in typed(*words)[1]
+    (folder / "class01" / "dead.png").symlink_to("nowhere.png")
     for _ in range(2):
-        assert typed("eval.py", place, "--gallery", folder, "--query", photo)[1].count(
-            "cannot read the image ") == 1
-    assert not kept.exists()
+        status, text, _ = typed(*words)
+        assert status == 0 and "searches 7 images" in text and "dead.png" in text
+
+
+def test_a_checkpoint_that_is_replaced_during_a_search_is_not_the_one_that_was_searched_with(
+        checkpoint, tmp_path, typed, monkeypatch):
+    folder, place = make_folder(tmp_path / "g", [3, 4]), tmp_path / "last.pt"
+    shutil.copy(checkpoint, place)
+    saved, load = common.read_checkpoint(place), common.load
+    for value in filter(torch.is_floating_point, saved["network"].values()):
+        value *= 1 + torch.arange(value.numel()).reshape(value.shape) % 2 / 4
+
+    def replaced(*args):
+        loaded = load(*args)
+        torch.save(saved, place)
+        return loaded
+    words = "eval.py", place, "--query", folder / "class00" / "0.png", "--gallery", folder
+    with monkeypatch.context() as patch:
+        patch.setattr(common, "load", replaced)
+        old = typed(*words)[1]
+    new = typed(*words)[1]
+    assert new == typed(*words, "--no-cache")[1] != old
 
 
 def test_queries_are_kept_small(checkpoint, tmp_path, typed, monkeypatch):
