@@ -1,4 +1,5 @@
 """The real datasets in miniature copies of their layouts, broken copies of them, and the cache."""
+import argparse
 import contextlib
 import hashlib
 import http.server
@@ -27,6 +28,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import left_in, make_folder
+from report import judge
 from support import identity, images, layouts, photos
 from support.files import lock
 
@@ -162,6 +164,28 @@ def test_the_papers_photos_are_as_their_authors_code_reads_them(mini, tmp_path):
     Image.open(file).save(file, exif=exif)
     for dataset, shape in ((name, (3, 20, 24)), (file.parents[1], (3, 24, 20))):
         assert common.load_dataset(str(dataset), tmp_path).test.images[-2].shape == shape
+
+
+def test_a_second_search_of_the_papers_photos_looks_at_none(mini, tmp_path, monkeypatch):
+    """A look at each may take minutes.  What was embedded as a viewer shows it is another thing."""
+    mini("cub")
+    cfg = jrd.parse_args(["--dataset", "cub", "--backbone", "small", "--device", "cpu"])
+    common.settle(cfg)
+    network, embed = jrd.Network(cfg, 2).eval(), Mock(side_effect=common.embed)
+    data = common.load_dataset("cub", tmp_path, None, jrd.transforms(cfg)[2])
+    args = argparse.Namespace(file=str(tmp_path / "last.pt"), no_cache=False, gallery=None,
+                              dataset=None, checkpoint="its hash")
+    monkeypatch.setattr(common, "embed", embed)
+    monkeypatch.setattr(photos, "fingerprint", None)
+    x, first = judge.embed_searched(args, network, cfg, data)
+    os.utime(first[0][2], (0, 0))
+    y, second = judge.embed_searched(args, network, cfg, data)
+    assert torch.equal(x, y) and first == second and embed.call_count == 1
+    monkeypatch.undo()
+    monkeypatch.setattr(common, "embed", embed)
+    args.gallery = str(tmp_path)
+    judge.embed_searched(args, network, cfg, data)
+    assert embed.call_count == 2
 
 
 # ---------------------------------------------------------------------------- what can be wrong
