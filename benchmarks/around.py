@@ -90,7 +90,7 @@ def searches(folder):
     """-> a row: eval.py --query's look at 1,000 photos, the second over the first"""
     cfg = jrd.parse_args(["--device", "cpu"])
     content, place = files("JPEG", 200, 150, 1)[0], folder / "photos"
-    args = Namespace(file=str(folder / "last.pt"), no_cache=False, gallery=place, checkpoint="")
+    args = Namespace(file=str(folder / "last.pt"), no_cache=False, gallery=place)
     place.mkdir()
     for i in range(1000):
         (place / f"{i}.jpg").write_bytes(content)
@@ -100,7 +100,7 @@ def searches(folder):
     data, spent = judge.images_to_search(place, jrd.transforms(cfg)[2]), []
     for _ in range(2):
         start = time.process_time()
-        judge.embed_searched(args, network, cfg, data)
+        judge.embed_searched(args, "", network, cfg, data)
         spent.append(time.process_time() - start)
     yield "a second search of 1,000 photos over the first", spent[1] / spent[0], 0.15
 

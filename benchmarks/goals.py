@@ -1,6 +1,6 @@
 """retrieval.py, decoding.py and around.py, one after the other; status 1 if a goal is missed.
 
-    python benchmarks/goals.py          one and a half to three minutes on a quiet core; it needs faiss-cpu
+    python benchmarks/goals.py      one and a half to three minutes on a quiet core; needs faiss-cpu
 """
 import subprocess
 import sys

@@ -47,17 +47,18 @@ def evaluate(args):
     if args.arrays:
         embedded, ks = load_npz(args.file, device(args)), [1, 2, 4, 8]
     else:
+        checkpoint = None                               # its hash, which a search needs
         if (args.query or args.pairs) and Path(args.file).is_file():
-            args.checkpoint = sha256(args.file)         # a training may replace it once it is open
+            checkpoint = sha256(args.file)
         network, cfg, transform = open_checkpoint(args.file, args.device, args.data_root)
         if args.gallery:
             data = images_to_search(args.gallery, transform)
         else:
             data = images_to_judge(cfg, transform, args.dataset, not args.no_cache)
         if args.query:
-            return search(args, network, cfg, transform, data)
+            return search(args, checkpoint, network, cfg, transform, data)
         if args.pairs:
-            return compare(args, network, cfg, data)
+            return compare(args, checkpoint, network, cfg, data)
         embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery", "train_plain")
         ks = cfg.ks
     ks = args.ks or ks
@@ -256,14 +257,14 @@ def save_npz(path, embedded, data):
 
 
 # ---------------------------------------------------------------------------- --query
-def search(args, network, cfg, transform, data):
+def search(args, checkpoint, network, cfg, transform, data):
     """Print and, with --to, draw the images nearest to each photo of --query, among those that
     Recall@K searches.  A photo that is itself among them is marked and no answer."""
     photos = common.Split(ImageFiles(args.query, transform, decode),
                           torch.zeros(len(args.query), dtype=int), [UNKNOWN], args.query)
     need_room(args.to, len(args.query), 1 + min(args.top, len(searched(data))))
     x, queries = embed_entries(network, cfg, Path(), photos)
-    y, entries = embed_searched(args, network, cfg, data)
+    y, entries = embed_searched(args, checkpoint, network, cfg, data)
     if args.l2norm:
         x, y = F.normalize(x), F.normalize(y)
     kinds = searched(data).present()
@@ -294,12 +295,12 @@ def search(args, network, cfg, transform, data):
         print(f"\nwrote {args.to}")
 
 
-def compare(args, network, cfg, data):
+def compare(args, checkpoint, network, cfg, data):
     """Print and, with --to, draw the --pairs of images nearest to each other, of those that
     Recall@K searches."""
     n = len(searched(data))
     need_room(args.to, min(args.pairs, n * (n - 1) // 2), 2)
-    x, entries = embed_searched(args, network, cfg, data)
+    x, entries = embed_searched(args, checkpoint, network, cfg, data)
     if args.l2norm:
         x = F.normalize(x)
     print(f"{args.file} compares {len(entries):,} images, each with every other")
@@ -321,38 +322,56 @@ def searched(data):
     return data.gallery or data.test
 
 
-def embed_searched(args, network, cfg, data):
+def embed_searched(args, checkpoint, network, cfg, data):
     """As embed_entries, of the split that is searched.  The embeddings stay in a file beside the
-    checkpoint, last.searched.npz, so that the next search need not wait for them.  They hold for
-    the same checkpoint, code, packages, device and precision, and the same files: of the papers'
-    datasets the same paths, because a look at each file may take minutes, of others the same bytes
-    at the beginning, sizes and times of the last edit."""
+    checkpoint, last.searched.npz, so that the next search need not wait for them.  checkpoint: its
+    SHA-256 from before it was opened, because a training may replace it meanwhile"""
     split, file = searched(data), Path(args.file).with_suffix(".searched.npz")
+    made_of = embeddings_made_of(args, checkpoint, network, cfg, data)
+    points = kept_embeddings(file, made_of, split.images)
+    if points is not None:
+        points = points.to(cfg.device)
+        return points, entries_of(data.folder, split, split.images.faults)
+    points, entries = embed_entries(network, cfg, data.folder, split)
+    if made_of:
+        with contextlib.suppress(UserError), atomic(file, "wb") as new:     # of a read-only disk
+            np.savez(new, embeddings=points.cpu(), made_of=made_of,
+                     lost=np.array(sorted(split.images.faults), int))
+    return points, entries
+
+
+def embeddings_made_of(args, checkpoint, network, cfg, data):
+    """A digest of all that the searched embeddings are computed from, "" if they are not to be
+    kept.  Of the papers' datasets it has the images' paths, because a look at each may take
+    minutes, of others their first bytes, sizes and times of the last edit too."""
     papers = not args.gallery and of_papers(args.dataset or cfg.dataset)
-    if args.no_cache or not split.files:                # glyphs' take a second
-        return embed_entries(network, cfg, data.folder, split)
-    paths = [data.folder / name for name in split.files]
+    names = searched(data).files
+    if args.no_cache or not names:                      # glyphs' take a second
+        return ""
+    paths = [data.folder / name for name in names]
     try:
         images = identity(data.folder, {"searched": paths}, papers)["searched"]
         edits = [] if papers else [path.stat().st_mtime_ns for path in paths]
-    except OSError:                                     # one is not there, as will be said
-        return embed_entries(network, cfg, data.folder, split)
-    made_of = digest(args.checkpoint, code_of(type(network).__module__), papers, images, *edits,
-                     versions(), cfg.device, cfg.precision)
-    with contextlib.suppress(Exception):                # no file, or a damaged one
+    except OSError:                                     # a file is not there: embed says which
+        return ""
+    return digest(checkpoint, code_of(type(network).__module__), versions(), cfg.device,
+                  cfg.precision, images, *edits)
+
+
+def kept_embeddings(file, made_of, images):
+    """The embeddings in a file, if they are made of this; else None.  images.faults becomes the
+    numbers of those that could not be read, and each says again why; None if one now can be."""
+    try:
         with np.load(file) as kept:
-            if kept["made_of"] == made_of:
-                split.images.faults, lost = set(), {*kept["lost"].tolist()}
-                for i in lost:
-                    split.images[i]                     # says once more why it cannot be read
-                if split.images.faults == lost:
-                    points = torch.from_numpy(kept["embeddings"]).to(cfg.device)
-                    return points, entries_of(data.folder, split, lost)
-    points, entries = embed_entries(network, cfg, data.folder, split)
-    with contextlib.suppress(UserError), atomic(file, "wb") as new:         # of a read-only disk
-        np.savez(new, embeddings=points.cpu(), made_of=made_of,
-                 lost=np.array(sorted(split.images.faults), int))
-    return points, entries
+            points, lost, whose = kept["embeddings"], {*kept["lost"].tolist()}, kept["made_of"]
+    except Exception:                           # no file, or a damaged one, as in read_npz
+        return None
+    if whose != made_of:
+        return None
+    images.faults = set()
+    for i in lost:
+        images[i]
+    return torch.from_numpy(points) if images.faults == lost else None
 
 
 def embed_entries(network, cfg, folder, split):

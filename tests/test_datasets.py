@@ -174,17 +174,17 @@ def test_a_second_search_of_the_papers_photos_looks_at_none(mini, tmp_path, monk
     network, embed = jrd.Network(cfg, 2).eval(), Mock(side_effect=common.embed)
     data = common.load_dataset("cub", tmp_path, None, jrd.transforms(cfg)[2])
     args = argparse.Namespace(file=str(tmp_path / "last.pt"), no_cache=False, gallery=None,
-                              dataset=None, checkpoint="its hash")
+                              dataset=None)
     monkeypatch.setattr(common, "embed", embed)
     monkeypatch.setattr(photos, "fingerprint", None)
-    x, first = judge.embed_searched(args, network, cfg, data)
+    x, first = judge.embed_searched(args, "its hash", network, cfg, data)
     os.utime(first[0][2], (0, 0))
-    y, second = judge.embed_searched(args, network, cfg, data)
+    y, second = judge.embed_searched(args, "its hash", network, cfg, data)
     assert torch.equal(x, y) and first == second and embed.call_count == 1
     monkeypatch.undo()
     monkeypatch.setattr(common, "embed", embed)
     args.gallery = str(tmp_path)
-    judge.embed_searched(args, network, cfg, data)
+    judge.embed_searched(args, "its hash", network, cfg, data)
     assert embed.call_count == 2
 
 

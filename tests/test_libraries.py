@@ -5,8 +5,10 @@ import tarfile
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 import torchvision
 
+import mdr
 from support import backbones, runs
 
 
@@ -96,3 +98,51 @@ def test_tarfile_takes_damage_in_the_middle_for_the_end():
     damaged = bytearray(content.getvalue())
     damaged[1536:2048] = b"\7" * 512                    # the second member's header
     assert tarfile.open(fileobj=io.BytesIO(damaged)).getnames() == ["a"]
+
+
+def test_a_wrapped_model_must_be_told_of_targets_that_a_batch_leaves_out():
+    """docs/extending.md: DistributedDataParallel, of one process here"""
+    class Targets(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.alpha = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(1)) for _ in "abc")
+
+        def forward(self, classes):
+            return torch.cat([self.alpha[c] for c in classes]).sum()
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,
+                                         world_size=1)
+    try:
+        for told in (True, False):
+            model = torch.nn.parallel.DistributedDataParallel(Targets(),
+                                                              find_unused_parameters=told)
+            model([0, 1]).backward()
+            if told:
+                assert model.module.alpha[2].grad is None       # so Adam leaves it alone
+                model([1, 2])
+            else:
+                with pytest.raises(RuntimeError, match="find_unused_parameters=True"):
+                    model([1, 2])
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_mdr_within_activation_checkpointing_is_computed_twice():
+    """docs/extending.md: its running statistics move twice, so the gradient is another one."""
+    gradients, moved = [], []
+    for within in (False, True):
+        torch.manual_seed(0)
+        levels, e = mdr.MDR(), torch.randn(8, 4, requires_grad=True)
+        levels(mdr.pairwise_distances(2 * torch.randn(8, 4)))           # statistics to move
+
+        def loss(e):
+            return levels(mdr.unit_mean(mdr.pairwise_distances(e)))
+        if within:
+            value = torch.utils.checkpoint.checkpoint(loss, e, use_reentrant=False)
+        else:
+            value = loss(e)
+        before = {name: buffer.clone() for name, buffer in levels.state_dict().items()}
+        value.backward()
+        gradients.append(e.grad)
+        moved.append(any(not torch.equal(buffer, before[name])
+                         for name, buffer in levels.state_dict().items()))
+    assert moved == [False, True] and not torch.allclose(*gradients)

@@ -142,8 +142,9 @@ def test_a_second_search_embeds_nothing_but_its_photo(checkpoint, tmp_path, type
             patch.setattr(module, name, lambda *of: f"other {of}")
             assert search() == [1, 7] and search() == [1]
         assert search() == [1, 7] and len(told) == 2
-    make_folder(tmp_path / "h", [1], seed=5)
-    shutil.copy(tmp_path / "h" / "class00" / "0.png", folder / "class01" / "1.png")
+    other = make_folder(tmp_path / "h", [1], seed=5) / "class00" / "0.png"
+    shutil.copystat(folder / "class01" / "1.png", other)
+    shutil.copy2(other, folder / "class01" / "1.png")               # with the old one's time
     assert search() == [1, 7] and search() == [1] and len(told) == 3
     (folder / "class01" / "3.png").rename(folder / "class00" / "3.png")
     assert search() == [1, 7] and search() == [1] and len(told) == 4
