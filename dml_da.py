@@ -355,7 +355,7 @@ def train(cfg):
         if start == 0:
             pooled = common.embed_splits(network.pool, data, cfg)
             run.pretrained = judge(l2_normalized(pooled), cfg.ks)
-            if cfg.regularizer == "da" and cfg.lambda_:
+            if cfg.regularizer == "da":
                 features, labels = pooled["train_plain"]
                 network.D0.copy_(initial_density(features, labels.to(device)))
         for epoch in range(start, cfg.epochs):

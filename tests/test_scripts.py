@@ -314,9 +314,10 @@ def test_what_adam_is_told(script, flags, weights, rates, eps, decay, train):
             loss += weight * row[name]
         assert row["loss"] == pytest.approx(loss)
         assert row.get("levels", [-3, 0, 3]) == [-3, 0, 3]
-    if script is dml_da:                                    # its α are not logged at λ = 0
+    if script is dml_da:
         network, _ = common.load(folder / "last.pt", script.Network)
         assert torch.equal(torch.stack([*network.alpha]), torch.full([10], 0.5))
+        assert network.D0.mean().item() == pytest.approx(1)     # the column da is Eq. 8's there too
 
 
 @each_script
