@@ -345,7 +345,7 @@ def train(cfg):
         {"params": network.alpha.parameters()}], lr=cfg.lr, fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, batches, cfg)
 
-    with common.Run("dml_da", cfg, data, weights, cfg.iterations) as run:
+    with common.Run("dml_da", cfg, data, weights, loader(0)) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         symbol, weight = "λ", cfg.lambda_
         if cfg.regularizer in REG_WEIGHTS:

@@ -352,7 +352,7 @@ def train(cfg):
                                  eps=0.01, weight_decay=1e-4, fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, batches, cfg)
 
-    with common.Run("jrd", cfg, data, weights, len(loader(0))) as run:
+    with common.Run("jrd", cfg, data, weights, loader(0)) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         print(f"loss = amsoftmax + α {cfg.regularizer}, α = {cfg.alpha:g}")
         network.eval()

@@ -352,7 +352,7 @@ def train(cfg):
                                  fused=device.type == "cuda")
     loader = common.train_loader(data.train, augment, batches, cfg)
 
-    with common.Run("mdr", cfg, data, weights, cfg.iterations) as run:
+    with common.Run("mdr", cfg, data, weights, loader(0)) as run:
         start = run.restore(network=network, optimizer=optimizer)       # epochs trained
         added = f" + λ mdr + ν Σs², λ = {cfg.lambda_:g}, ν = {cfg.nu:g}" if cfg.lambda_ else ""
         print(f"loss = {cfg.loss}{added}")

@@ -401,7 +401,7 @@ def nearest_entries(x, y, entries, top):
     differences, so that equal embeddings are at 0; of equal distances the first in the list."""
     for point in x:
         distances, order = (y - point).double().norm(dim=1).sort(stable=True)
-        yield [(d, entries[i]) for d, i in zip(distances[:top].tolist(), order)]
+        yield [(d, entries[i]) for d, i in zip(distances[:top].tolist(), order[:top].tolist())]
 
 
 def nearest_pairs(x, most):

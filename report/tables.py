@@ -10,9 +10,9 @@ import numpy as np
 from eval import confidence_interval
 from report.experiments import EXPERIMENTS, NAMES, cells
 from report.records import (PERCENT, STARTS, folders_of, gains, pivot, read_lines, seeds_of)
-from support.files import UserError
+from support.files import UserError, listed
 from support.layouts import of_papers
-from support.identity import DATASETS, dataset_name, differences, with_splits
+from support.identity import DATASETS, computed_by, dataset_name, differences, with_splits
 
 PAPER_NUMBERS = read_lines(Path(__file__).with_name("paper_numbers.jsonl"))
 COLUMNS = cells("""
@@ -261,6 +261,18 @@ def right_side(run):
         return 1 - row["seen R@1"] / 100 + row["lambda"] + row["d_H"]
 
 
+def other_machines(*runs):
+    """By what else one of some runs, or a part of one, was computed than another, as far as they
+    note it -> {"processor", "torch", ...}; not the commit, because code is a setting"""
+    values = defaultdict(set)
+    for run in runs:
+        rows = [row.get("continued with", {}) for row in run.log]
+        for computed in (computed_by(run.config), *rows):
+            for what, value in computed.items():
+                values[what].add(value)
+    return {what for what, seen in values.items() if len(seen) > 1} - {"commit"}
+
+
 def compare(runs, one, other):
     """Two settings of a folder (names, or runs of them) side by side, last epoch, and their
     differences within a seed; then the settings in which they differ -> Markdown.  UserError: they
@@ -301,8 +313,14 @@ def compare(runs, one, other):
         lines.append(["right side of Eq. 1", each(a, 4), each(b, 4),
                       difference(np.subtract(a, b), 4)])
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
+    note, machines = "", set()
+    for seed in seeds:
+        machines |= other_machines(ours[seed], theirs[seed])
+    if machines:
+        note = (f"\nNote: two runs of a seed differ in {listed(sorted(machines))}, too, which "
+                "alone may move a figure.")
     return f"""{markdown(lines)}
 
 Seeds {", ".join(map(str, seeds))}, which both have; recalls, MAP@R and NMI in %, others as in the \
 log; differences within a seed, their mean, from three seeds on with its 95% interval.
-The settings differ in {words or "nothing"}."""
+The settings differ in {words or "nothing"}.{note}"""

@@ -346,6 +346,10 @@ def mixed(runs, label):
                     found[f"{what} of {NAMES[run.paper]}'s runs is not the plan's"] = None
             if not run.config.get("processor"):
                 found[f"processor of {NAMES[run.paper]}'s runs is not noted"] = None
+        for row in run.log:                             # begun on one machine, ended on another
+            for what in row.get("continued with", ()):
+                found[f"{what} changed during a run of {NAMES[run.paper]} at seed "
+                      f"{run.cfg.seed}"] = None
         for what in IN_SCRIPT + IN_SEED:
             text = f"{what} of {NAMES[run.paper]}'s runs differ"
             if what in IN_SEED:

@@ -11,34 +11,57 @@ from support.files import ROOT, UserError, digest
 
 PAPERS = ("jrd", "mdr", "dml_da")
 DATASETS = {"cub", "cub128", "cars", "sop", "inshop", "glyphs"}     # any other is a folder
-NOT_COMPARED = {*RUNTIME_ONLY, "versions", "commit", "processor", "weights", "images", "changed"}
+COMPUTED_BY = ("processor", "threads", "commit", "versions")
+NOT_COMPARED = {*RUNTIME_ONLY, *COMPUTED_BY, "weights", "images", "changed"}
 LENGTH = {"epochs", "iterations"}
+
+
+def sources():
+    """{a script, or what a training may run through: its text}"""
+    texts = {}
+    for pattern in (*(f"{paper}.py" for paper in PAPERS), "common.py", "eval.py", "support/*.py"):
+        for file in sorted(ROOT.glob(pattern)):
+            texts[file.name] = file.read_text(encoding="utf-8")
+    return texts
+
+
+SOURCES = sources()         # when they are imported: a run may begin minutes later, after an edit
 
 
 @functools.cache
 def code_of(paper):
-    """The code of a run: a digest of the syntax trees of its script and of what every training runs
-    through, the same on every Python.  What command_line.py and machine.py decide is settings."""
-    def syntax(node):
-        """A tree as nested lists.  All texts with a blank are alike, because they are docstrings
-        and messages.  Left out are fields that differ between Pythons."""
+    """The code of a run: a digest of the syntax trees, without docstrings, of its script and of
+    what every training runs through, the same on every Python.  What command_line.py and machine.py
+    decide is settings.  Messages count in the script alone."""
+    def syntax(node, texts):
+        """A tree as nested lists, without docstrings and fields that differ between Pythons.  If
+        not texts, all texts with a blank are alike, because they are messages."""
         if isinstance(node, list):
-            return [syntax(item) for item in node]
+            return [syntax(item, texts) for item in node]
         if not isinstance(node, ast.AST):
-            return "a text" if " " in str(node) else node
+            return node if texts or " " not in str(node) else "a text"
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            return "a docstring"
         fields = [type(node).__name__]
         for name, value in ast.iter_fields(node):
             if value not in (None, []) and name not in ("format_spec", "kind"):
-                fields += [name, syntax(value)]
+                fields += [name, syntax(value, texts)]
         if isinstance(node, (ast.Constant, ast.JoinedStr)) and "a text" in str(fields):
             return "a text"
         return fields
+    others = {f"{other}.py" for other in PAPERS} - {f"{paper}.py"}
     trees = []
-    for pattern in (f"{paper}.py", "common.py", "eval.py", "support/*.py"):
-        for file in sorted(ROOT.glob(pattern)):
-            if file.name not in ("command_line.py", "machine.py"):
-                trees.append(syntax(ast.parse(file.read_text(encoding="utf-8"))))
+    for name, text in SOURCES.items():
+        if name not in {"command_line.py", "machine.py", *others}:
+            texts = name in (f"{paper}.py", "networks.py")      # whose layers are tables in texts
+            trees.append(syntax(ast.parse(text), texts))
     return digest(ascii(trees))[:12]                    # what repr escapes depends on the Python
+
+
+def computed_by(config):
+    """What computed a run, as far as its config notes it -> {"processor", "torch", ...: value}"""
+    known = {what: config[what] for what in COMPUTED_BY if what in config and what != "versions"}
+    return known | config.get("versions", {})
 
 
 def run_folder(paper, cfg):

@@ -12,8 +12,8 @@ from support import machine
 from support.command_line import multiplies_bfloat16
 from support.files import (NonFiniteLoss, UserError, atomic, load_torch, lock, reason, save_torch,
                            write_json)
-from support.identity import (PAPERS, code_of, dataset_name, of_other_length, read_json, run_folder,
-                              why_other)
+from support.identity import (PAPERS, code_of, computed_by, dataset_name, of_other_length,
+                              read_json, run_folder, why_other)
 
 LOCK_WAIT = 8       # seconds: workers of a killed run hold its lock for up to 5 (test_libraries)
 
@@ -36,22 +36,24 @@ CHOSEN = {"best on held-out classes": "val R@1", "best on test": "R@1"}
 class Run:
     """One training, a context manager around it: its run_folder with config.json, log.jsonl (a
     line per epoch), last.pt (after every epoch), result.json, and with --val best.pt.  A killed run
-    continues from last.pt.  steps: batches per epoch.  UserError: the folder holds a run of other
+    continues from last.pt.  loader: an epoch's.  UserError: the folder holds a run of other
     settings, images or code."""
 
-    def __init__(self, paper, cfg, data, weights, steps):
+    def __init__(self, paper, cfg, data, weights, loader):
         self.cfg, self.paper, self.ks = cfg, paper, [f"R@{k}" for k in cfg.ks]
         self.classes = data.train.present()
         self.history, self.pretrained, self.result, self.columns = [], None, None, None
         self.started = None         # when this process began to train, and after how many epochs
         self.replaces = False       # whether --again will put it in another's place
+        self.continued = {}         # what else than before computes it, for its next epoch's row
         self.folder = run_folder(paper, cfg)
         self.config = {
             "paper": paper, **vars(cfg), "weights_sha256": weights, "splits": data.counts(),
             "images": data.identity, "code": code_of(paper), "versions": machine.versions(),
-            "commit": machine.commit(), "processor": machine.processor(cfg.device)}
+            "commit": machine.commit(), "processor": machine.processor(cfg.device),
+            "threads": torch.get_num_threads()}
         self._refuse_other()
-        self._print_header(data, steps)
+        self._print_header(data, [len(batch) for batch in loader.batch_sampler])
 
     def _refuse_other(self):
         """UserError: the folder holds another run, which --again is not asked to replace."""
@@ -62,9 +64,10 @@ class Run:
             raise UserError(f"{self.folder} holds a run {why}; --name LABEL puts this run beside "
                             "it, --again in its place")
 
-    def _print_header(self, data, steps):
+    def _print_header(self, data, batches):
         """What is trained on what, with which settings and into which folder; notes on what a
-        person may not expect."""
+        person may not expect.  batches: the sizes of an epoch's"""
+        steps = len(batches)
         cfg, sha = self.cfg, self.config["weights_sha256"]
         print(f"{self.paper} on {dataset_name(cfg.dataset)} · {cfg.device} "
               f"({self.config['processor']}, {torch.get_num_threads()} threads) · torch "
@@ -74,7 +77,7 @@ class Run:
         print(f"{data.shared() or 'none'} of the test classes in train")
         passes = ""
         if hasattr(cfg, "iterations"):                  # else an epoch is a pass
-            total = cfg.epochs * steps * cfg.batch / len(data.train)
+            total = cfg.epochs * sum(batches) / len(data.train)
             passes = f" (about {total:.3g} passes in all)"
         print(f"backbone {cfg.backbone}, weights {sha[:12]} · {cfg.epochs} epochs, {steps} "
               f"batches per epoch, batch {cfg.batch}{passes}, lr {cfg.lr:g}, {cfg.precision}")
@@ -165,9 +168,20 @@ class Run:
                 raise UserError(f"{path} is not of this run ({type(error).__name__}: "
                                 f"{reason(error)}): {advice}")
             print(f"continuing {self.folder} after epoch {len(self.history)}")
+            self._note_what_computes_it_now(saved["config"])
             self._save_best()
         self.started = time.perf_counter(), len(self.history)
         return len(self.history)
+
+    def _note_what_computes_it_now(self, config):
+        """Say what else than by the config of its last epoch computes it from here on."""
+        before, told = computed_by(config), []
+        for what, now in computed_by(self.config).items():
+            if before.get(what, now) != now:
+                self.continued[what] = now
+                told.append(f"{what} {now} (before: {before[what]})")
+        if told:
+            print(f"note: it goes on with {', '.join(told)}; log.jsonl says so at its next epoch")
 
     def best(self, metric):
         """The first row of the log with the highest value of a metric, None where none has it."""
@@ -219,6 +233,8 @@ class Run:
         if self.replaces:
             self._replace()
         row = {"epoch": epoch + 1, **self.means, **metrics, **self.speed}
+        if self.continued:
+            row["continued with"], self.continued = self.continued, {}
         self.history.append(row)
         with atomic(self.folder / "log.jsonl") as file:     # first: never shorter than last.pt's
             for old in self.history:
@@ -284,7 +300,7 @@ class Run:
         print("best on test is chosen by the test images: never report it")
         chosen = next(name for name in CHOSEN if name in self.result)
         metric = CHOSEN[chosen]                         # val R@1 where there is one
-        if self.result[chosen][metric] <= self.result["pretrained backbone"][metric]:
+        if self.result[chosen][metric] <= self.result["pretrained backbone"][metric] < 1:
             print(f"no epoch has a higher {metric} than the {start} backbone: search for another "
                   "--lr with --val 0.2 (docs/running.md)")
         hits = self.result["last epoch"].get("hits", {})                # older results have none

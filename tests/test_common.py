@@ -459,7 +459,8 @@ def test_a_run_that_was_made_while_this_one_waited_is_not_taken_over(few_glyphs,
     """Both found no folder when they began; the second has other weights."""
     cfg = jrd.parse_args(["--out", str(tmp_path)])
     data = common.load_dataset("glyphs")
-    first, second = (runs.Run("jrd", cfg, data, weights, 1) for weights in ("a" * 64, "b" * 64))
+    loader = torch.utils.data.DataLoader(data.train.labels)
+    first, second = (runs.Run("jrd", cfg, data, sha, loader) for sha in ("a" * 64, "b" * 64))
     with first:
         pass
     with pytest.raises(common.UserError, match="holds a run with other weights_sha256"):
@@ -468,9 +469,9 @@ def test_a_run_that_was_made_while_this_one_waited_is_not_taken_over(few_glyphs,
     with first:                                         # nobody holds its lock
         (first.folder / "config.json").write_text("damaged")
     with pytest.raises(common.UserError, match="config.json is damaged"):
-        runs.Run("jrd", cfg, data, "a" * 64, 1)
+        runs.Run("jrd", cfg, data, "a" * 64, loader)
     cfg.again = True
-    with runs.Run("jrd", cfg, data, "a" * 64, 1):
+    with runs.Run("jrd", cfg, data, "a" * 64, loader):
         pass
 
 

@@ -10,6 +10,8 @@ import torch
 from scipy.spatial.distance import cdist
 from scipy.special import softmax
 from scipy.stats import entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import dml_da
 import conftest
@@ -93,13 +95,28 @@ def test_n_pair_draws_one_of_every_other_class():
 
 
 # ---------------------------------------------------------------------------- Eq. 5-8
+class Sizes(TorchDispatchMode):
+    """of_tensors: how many numbers each tensor has that an operation makes"""
+
+    def __enter__(self):
+        self.of_tensors = []
+        return super().__enter__()
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        made = operation(*args, **(kwargs or {}))
+        self.of_tensors += [x.numel() for x in tree_leaves(made) if torch.is_tensor(x)]
+        return made
+
+
 def test_class_density():
     def oracle(f):
         return np.array([f[LABELS == c].var(0).sum() for c in (0, 2, 5, 7)])
     assert dml_da.class_density(torch.tensor(points()), LONG)[0].tolist() == [0, 2, 5, 7]
     agrees(lambda f: dml_da.class_density(f, LONG)[1], oracle, points())
     many = torch.arange(60_000) % 12_000                # SOP's: a dense (C, n) matrix has 5.8 GB
-    assert not dml_da.class_density(many[:, None].double(), many)[1].any()
+    with Sizes() as sizes:
+        assert not dml_da.class_density(many[:, None].double(), many)[1].any()
+    assert max(sizes.of_tensors) == 60_000
 
 
 def test_initial_density_needs_labels_without_a_gap():

@@ -50,6 +50,18 @@ def test_queries_are_searched_in_a_gallery_folder(train, typed, tmp_path, monkey
     assert "/test/" in query[0] and len(shown) == 4 and all("/gallery/" in name for name in shown)
 
 
+@each_script
+def test_each_epoch_searches_the_gallery(script, train, tmp_path):
+    """... as the last table does.  Among themselves, one of each class, no query has a positive."""
+    for part, sizes in {"train": [2, 2, 2], "test": [1, 1, 1], "gallery": [2, 2, 2]}.items():
+        make_folder(tmp_path / "photos" / part, sizes, side=20)
+    folder, _ = train(script, "--batch", "4", dataset=tmp_path / "photos")
+    (row,), result, _ = left_in(folder)
+    recalls = [name for name in row if name.startswith("R@")]
+    assert [row[name] for name in recalls] == [result["last epoch"][name] for name in recalls]
+    assert row[recalls[-1]] > 0
+
+
 @pytest.mark.parametrize("parts, message", [                # {folder: images of its classes}
     ({"train": [2, 2, 2], "val": [2, 2, 2]},
      "few sub-.*'train': .6, 3., 'test': .0, 0.* train/ with two and test/"),

@@ -48,7 +48,9 @@ COUNTS = [      # a place in some file, what stands there instead
     (r"in_place=True\)", "in_place=False)"),                                   # how photos decode
     (r"places <= k for k in ks", "places <= k + 1 for k in ks"),               # Recall@K
     (r"D <= limit\(nearest\)", "D < limit(nearest)"),                        # ... ties
-    (r'best\("val R@1"\) is', 'best("R@1") is')]                               # which is best.pt
+    (r'best\("val R@1"\) is', 'best("R@1") is'),                               # which is best.pt
+    (r"192 224 224 +\| max", "192 224 224 | avg"),                              # a layer
+    (r"weight α of the regularizer", "regularizer weight α")]                   # a text of the script
 COUNTS_NOT = [
     (r"lerp_\(d.mean", "add_(d.mean"),                                         # another script
     (r'"compare"', '"versus"'), (r'"export"', '"save"'),                       # command lines
@@ -70,6 +72,8 @@ def test_a_run_is_told_by_its_code(pattern, replacement, monkeypatch):
         edits.append(n)
         return text
     monkeypatch.setattr(Path, "read_text", edited)
+    assert identity.code_of.__wrapped__("jrd") == before                # of the code that was read
+    monkeypatch.setattr(identity, "SOURCES", identity.sources())
     counts = (pattern, replacement) in COUNTS
     assert (identity.code_of.__wrapped__("jrd") != before) == counts
     for folder in (ROOT, ROOT / "support", ROOT / "report"):
@@ -108,13 +112,14 @@ def test_every_python_tells_the_same_code_by_the_same_digest(tmp_path):
         from support import identity
         ours = [identity.code_of(paper) for paper in identity.PAPERS]
         identity.ROOT = pathlib.Path({str(tmp_path)!r})
+        identity.SOURCES = identity.sources()
         print(identity.code_of.__wrapped__("jrd"), *ours)"""
     pythons = Path.home().glob(".pyenv/versions/3.1[0-9]*/bin/python")
     told = set()
     for python in (sys.executable, *pythons, *Path("/usr/bin").glob("python3.1[0-9]")):
         told.add(subprocess.check_output([python, "-BWignore", "-c", program], cwd=ROOT))
     (digests,) = told
-    assert digests.startswith(b"63ac43487a1c ")
+    assert digests.startswith(b"d8d85c5979aa ")
 
 
 def test_what_a_training_runs_through_is_its_code():
@@ -391,6 +396,35 @@ def test_a_run_that_goes_on_on_another_device_has_its_kernel(train, monkeypatch)
     monkeypatch.setattr(runs, "read_checkpoint", of_a_gpu)
     assert "continuing " in train(mdr, "--epochs", "2", "--iterations", "1")[1]
     assert told == [False]
+
+
+def test_a_run_that_goes_on_on_another_machine_says_so(train, monkeypatch):
+    """... on the console and in the row of its first epoch there; config.json keeps where it began.
+    """
+    def epoch(**other):
+        def end_epoch(run, epoch, **row):
+            real(run, epoch, **row)
+            raise KeyboardInterrupt
+        real = runs.Run.end_epoch
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            for what, value in other.items():
+                patch.setattr(machine, what, Mock(return_value=value))
+            patch.setattr(runs.Run, "end_epoch", end_epoch)
+            train(mdr, "--epochs", "4", "--iterations", "1")
+    versions = machine.versions()
+    epoch(processor="an EPYC")
+    epoch(processor="a Xeon", versions=versions | {"torch": "9.9"})
+    epoch(processor="a Xeon", versions=versions | {"torch": "9.9"})
+    monkeypatch.setattr(machine, "processor", lambda device: "a Xeon")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    folder, told = train(mdr, "--epochs", "4", "--iterations", "1")
+    rows, _, config = left_in(folder)
+    assert [row.get("continued with") for row in rows] == [
+        None, {"processor": "a Xeon", "torch": "9.9"}, None,
+        {"threads": 7, "torch": versions["torch"]}]
+    assert (f"note: it goes on with threads 7 (before: 1), torch {versions['torch']} (before: 9.9); "
+            "log.jsonl says so at its next epoch\n") in told
+    assert config["processor"] == "an EPYC" and config["threads"] == 1
 
 
 @pytest.mark.parametrize("where, error, says", [

@@ -234,6 +234,13 @@ def test_two_settings_are_compared_within_a_seed(out, report):
         assert "Seeds 0, 1, which both have; " in text
     edit_settings(folders[1], code="edited")
     assert "code (edited and " in report("--compare", *names)[1]
+    edit_settings(folders[0], processor="another", threads=3)           # theirs note no threads
+    assert report("--compare", *names)[1].endswith(
+        "\nNote: two runs of a seed differ in processor, too, which alone may move a figure.\n")
+    row = json.loads((folders[1] / "log.jsonl").read_text())
+    row["continued with"] = {"torch": "another", "commit": "another"}   # whose code is compared
+    (folders[1] / "log.jsonl").write_text(json.dumps(row))
+    assert "differ in processor, torch, too," in report("--compare", *names)[1]
     shutil.copytree(folders[0], Path(out, "jrd-glyphs-s0-copy"))
     for name in ("jrd-glyphs-alpha", "mdr-cub", "jrd-glyphs-s0-copy"):
         told = report("--compare", "jrd-glyphs", name)[2]

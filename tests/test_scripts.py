@@ -402,7 +402,10 @@ def test_intervals_have_one_unit(train, monkeypatch):
      "99 in all (11 per epoch): raise --epochs, or raise --iterations"),
     (dml_da, "--epochs 1 --iterations 3 --batch 12",
      "3 batches per epoch, batch 12 (about 0.9 passes in all), ",
-     "3 in all (3 per epoch): raise --epochs, ")])
+     "3 in all (3 per epoch): raise --epochs, "),
+    (mdr, "--epochs 9 --iterations 11 --batch 80 --eval-every 9",       # the 40 images fill half
+     "11 batches per epoch, batch 80 (about 99 passes in all), ",
+     "99 in all (11 per epoch): raise --epochs, or raise --iterations")])
 def test_the_header_says_how_many_steps_and_whether_they_are_few(script, flags, steps, few, train):
     folder, told = train(script, *flags.split())
     header = told.partition("pretrained")[0]
@@ -513,7 +516,7 @@ def test_what_must_be_known_to_read_the_table_stands_below_it(train, monkeypatch
     error = "60 queries are few: R@1 has a standard error of "
     real = common.Run.end_epoch
     for before, after, flags, metric in (
-            (0.5, 0.5, "", "R@1"), (0.5, 0.51, "", None),
+            (0.5, 0.5, "", "R@1"), (0.5, 0.51, "", None), (1, 1, "", None),  # nothing to gain
             (0.5, 0.4, "--val 0.2", "val R@1"), (0.4, 0.5, "--val 0.2", None)):
         def changed(run, epoch, **row):
             name = "val R@1" if flags else "R@1"        # the other one says the contrary

@@ -507,6 +507,11 @@ def test_a_replication_that_is_not_the_plans_is_not_decided(out, monkeypatch):
     first.config = {**first.config, "processor": None}
     row, _ = decided.decided("replication", out)
     assert "processor of JRD's runs is not noted" in row["verdict"]
+    first, second, *_ = decided.runs_of("replication", "JRD", out)
+    first.config = second.config
+    first.log[-1]["continued with"] = {"processor": "another"}
+    row, _ = decided.decided("replication", out)
+    assert row["verdict"] == "processor changed during a run of JRD at seed 6"
 
 
 def test_the_replication_has_the_commands_of_its_plan(typed):
