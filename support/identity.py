@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 from support.command_line import RUNTIME_ONLY, plain
@@ -28,11 +29,23 @@ def sources():
 SOURCES = sources()         # when they are imported: a run may begin minutes later, after an edit
 
 
-@functools.cache
 def code_of(paper):
     """The code of a run: a digest of the syntax trees, without docstrings, of its script and of
     what every training runs through, the same on every Python.  What command_line.py and machine.py
-    decide is settings.  Messages count in the script alone."""
+    decide is settings.  Messages count in the script alone.
+
+    It is that of the files as they were imported.  In a notebook that was begun before an edit, who
+    knows what was reloaded since: there it is a digest of both, which no other run has.
+    """
+    imported, now = _digest_of(paper, tuple(SOURCES.items())), None
+    if not hasattr(sys.modules["__main__"], "__file__"):        # a notebook, a prompt
+        now = _digest_of(paper, tuple(sources().items()))
+    return imported if now in (None, imported) else digest(imported, now)[:12]
+
+
+@functools.cache
+def _digest_of(paper, files):
+    """code_of's, of pairs (a file's name, its text)."""
     def syntax(node, texts):
         """A tree as nested lists, without docstrings and fields that differ between Pythons.  If
         not texts, all texts with a blank are alike, because they are messages."""
@@ -51,10 +64,13 @@ def code_of(paper):
         return fields
     others = {f"{other}.py" for other in PAPERS} - {f"{paper}.py"}
     trees = []
-    for name, text in SOURCES.items():
+    for name, text in files:
         if name not in {"command_line.py", "machine.py", *others}:
             texts = name in (f"{paper}.py", "networks.py")      # whose layers are tables in texts
-            trees.append(syntax(ast.parse(text), texts))
+            try:
+                trees.append(syntax(ast.parse(text), texts))
+            except SyntaxError:                         # half an edit, beside a notebook
+                trees.append(text)
     return digest(ascii(trees))[:12]                    # what repr escapes depends on the Python
 
 

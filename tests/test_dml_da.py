@@ -62,6 +62,18 @@ def test_triplet_loss(margin):
     agrees(dml_da.triplet_loss, oracle, x, constants=[LONG, margin])
 
 
+def test_triplet_loss_with_ties():
+    """A negative as near as the positive, or as the margin, is not semi-hard.  Of two that are
+    equally near the first is taken."""
+    f = torch.tensor([[0.0], [1.0], [-1.0], [2.0], [-2.0]], requires_grad=True)
+    labels = torch.tensor([0, 0, 1, 2, 3])
+    assert dml_da.triplet_loss(f, labels, 3.0).item() == pytest.approx((3 + 3) / 5)
+    loss = dml_da.triplet_loss(f, labels, 5.0)
+    gradient, = torch.autograd.grad(loss, f)            # (0, 1, 3): 5 + 1 - 4; (1, 0, 2): 5 + 1 - 4
+    assert loss.item() == pytest.approx((2 + 2) / 5)
+    assert gradient.flatten().tolist() == pytest.approx([x / 5 for x in (0, 0, 4, -4, 0)])
+
+
 def tuplets(generator):
     anchors, positives, negatives = dml_da.draw_tuplets(LONG, generator)
     return list(zip(anchors.tolist(), positives.tolist(), negatives.tolist()))

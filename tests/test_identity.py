@@ -65,17 +65,22 @@ COUNTS_NOT = [
 
 @pytest.mark.parametrize("pattern, replacement", COUNTS + COUNTS_NOT)
 def test_a_run_is_told_by_its_code(pattern, replacement, monkeypatch):
-    before, edits, read = identity.code_of.__wrapped__("jrd"), [], Path.read_text
+    before, edits, read = identity.code_of("jrd"), [], Path.read_text
 
     def edited(path, **how):
         text, n = re.subn(pattern, replacement, read(path, **how), flags=re.M)
         edits.append(n)
         return text
     monkeypatch.setattr(Path, "read_text", edited)
-    assert identity.code_of.__wrapped__("jrd") == before                # of the code that was read
-    monkeypatch.setattr(identity, "SOURCES", identity.sources())
+    assert identity.code_of("jrd") == before            # of the code that was imported
     counts = (pattern, replacement) in COUNTS
-    assert (identity.code_of.__wrapped__("jrd") != before) == counts
+    with monkeypatch.context() as notebook:             # may have been reloaded: of no other run
+        notebook.delattr(sys.modules["__main__"], "__file__")
+        both = identity.code_of("jrd")
+        assert (both != before) == counts
+    monkeypatch.setattr(identity, "SOURCES", identity.sources())
+    assert (identity.code_of("jrd") != before) == counts
+    assert (identity.code_of("jrd") != both) == counts
     for folder in (ROOT, ROOT / "support", ROOT / "report"):
         for file in folder.glob("*.py"):
             file.read_text(encoding="utf-8")
@@ -113,13 +118,21 @@ def test_every_python_tells_the_same_code_by_the_same_digest(tmp_path):
         ours = [identity.code_of(paper) for paper in identity.PAPERS]
         identity.ROOT = pathlib.Path({str(tmp_path)!r})
         identity.SOURCES = identity.sources()
-        print(identity.code_of.__wrapped__("jrd"), *ours)"""
+        print(identity.code_of("jrd"), *ours)"""
     pythons = Path.home().glob(".pyenv/versions/3.1[0-9]*/bin/python")
     told = set()
     for python in (sys.executable, *pythons, *Path("/usr/bin").glob("python3.1[0-9]")):
         told.add(subprocess.check_output([python, "-BWignore", "-c", program], cwd=ROOT))
     (digests,) = told
     assert digests.startswith(b"d8d85c5979aa ")
+
+
+def test_half_an_edit_beside_a_notebook_is_other_code(monkeypatch):
+    before = identity.code_of("mdr")
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    assert identity.code_of("mdr") == before
+    monkeypatch.setattr(identity, "sources", lambda: identity.SOURCES | {"mdr.py": "def train("})
+    assert identity.code_of("mdr") != before
 
 
 def test_what_a_training_runs_through_is_its_code():
