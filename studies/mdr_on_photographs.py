@@ -1,12 +1,13 @@
 """What holds MDR back on photographs: mdr.py and variants of it, on held-out training classes.
 
     python studies/mdr_on_photographs.py run [--variant NAME] FLAGS    mdr.py: trains on CUB's 1-80
+    python studies/mdr_on_photographs.py measure RUN                   what its last.pt can tell
     python studies/mdr_on_photographs.py table RUNS                    a row per finished run
     python studies/mdr_on_photographs.py draw RUNS                     R@1 against images seen
 
 RUNS is a folder (run trains into runs-mdr) or an archive: results/cub128/mdr.tar.xz has the cited
 ones.  A variant replaces a function of mdr.py, which config.json does not tell, so its name is the
-run's.  Commit cedb0e2 has diagonal, standardized and unit-pooled, which no page cites.
+run's.
 """
 import sys
 from pathlib import Path
@@ -22,8 +23,11 @@ from report.records import finished, reading  # noqa: E402
 from report.tables import markdown  # noqa: E402
 from studies import rate_search  # noqa: E402
 from support import command_line  # noqa: E402
-from support.files import UserError  # noqa: E402
+from support.files import UserError, write_json  # noqa: E402
+from support.identity import read_json  # noqa: E402
 
+BATCHES = 20                            # of training, to measure by
+MEASURES = "active triplets", "triplet gradient", "mdr gradient"
 MDR = "mdr", "--dataset", "cub128", "--out", "runs-mdr"
 RATES = {  # of the picture's arms: the preset's, the best at 100 iterations
     "Triplet": (3e-4, 1e-4), "Triplet + L2Norm": (1e-4, 3e-5),
@@ -31,6 +35,17 @@ RATES = {  # of the picture's arms: the preset's, the best at 100 iterations
 
 
 # ---------------------------------------------------------------------------- variants
+def diagonal():
+    """U7 as in the release: μ and σ over the whole matrix, zeros included."""
+    off_diagonal, update = mdr.off_diagonal, mdr.MDR.update
+
+    def with_diagonal(self, distances):
+        mdr.off_diagonal = torch.flatten
+        update(self, distances)
+        mdr.off_diagonal = off_diagonal
+    mdr.MDR.update = with_diagonal
+
+
 def unscaled():
     """U8 as in the paper's text: the trick for L_DML alone, L_MDR on the distances of e."""
     unit_mean, forward = mdr.unit_mean, mdr.MDR.forward
@@ -78,25 +93,89 @@ def released():
     mdr.distance_weighted_negatives, mdr.objective = negatives, logged
 
 
-def unit_start():
-    """The embedding layer is scaled, before anything is measured, to begin at mean distance 1."""
+def unit_pooled():
+    """Pooled features divided by their norms, times 150, about the pretrained norm."""
+    pool = mdr.Network.pool
+    mdr.Network.pool = lambda self, images: 150 * F.normalize(pool(self, images))
+
+
+def before_the_first_epoch(change):
+    """change(network, pooled features of the training images) once, before anything is measured"""
     embed_splits = common.embed_splits
 
     @torch.no_grad()
-    def scaled_before(function, data, cfg, *names):
+    def changed(function, data, cfg, *names):
         if function.__name__ == "pool":     # the pretrained backbone is judged first
             network = function.__self__
-            pooled = common.embed(network.pool, data.train_plain.images, cfg)
-            mean = torch.pdist(network.embedding(pooled[::4])).mean()
-            for parameter in network.embedding.parameters():
-                parameter /= mean
+            change(network, common.embed(network.pool, data.train_plain.images, cfg))
         return embed_splits(function, data, cfg, *names)
-    common.embed_splits = scaled_before
+    common.embed_splits = changed
 
 
-VARIANTS = {"unscaled": unscaled, "uniform": uniform, "released": released,
-            "unit-start": unit_start}
+def unit_start():
+    """The embedding layer is scaled to begin at mean distance 1."""
+    def scale(network, pooled):
+        mean = torch.pdist(network.embedding(pooled[::4])).mean()
+        for parameter in network.embedding.parameters():
+            parameter /= mean
+    before_the_first_epoch(scale)
 
+
+def standardized():
+    """Pooled features less their mean, over their deviation, both of the pretrained network."""
+    init, pool = mdr.Network.__init__, mdr.Network.pool
+
+    def with_statistics(self, cfg, classes):
+        init(self, cfg, classes)
+        self.register_buffer("shift", torch.zeros(self.embedding.in_features))
+        self.register_buffer("scale", torch.ones(self.embedding.in_features))
+
+    def standard(self, images):
+        return (pool(self, images) - self.shift) / self.scale
+
+    def measured(network, pooled):
+        network.shift.copy_(pooled.mean(0))
+        network.scale.copy_(pooled.std(0).clamp_min(1e-3 * pooled.std()))
+    standard.__name__ = "pool"
+    mdr.Network.__init__, mdr.Network.pool = with_statistics, standard
+    before_the_first_epoch(measured)
+
+
+VARIANTS = {"diagonal": diagonal, "unscaled": unscaled, "uniform": uniform, "released": released,
+            "unit-pooled": unit_pooled, "unit-start": unit_start, "standardized": standardized}
+
+
+# ---------------------------------------------------------------------------- measures
+def measure(folder):
+    """After training: the share of active triplets, and ‖∂L/∂e‖ of both losses (of MDR times λ), e
+    in units of its mean distance.  Means over BATCHES -> measures.json"""
+    checkpoint = Path(folder, "last.pt")
+    name = common.read_checkpoint(checkpoint)["config"]["name"]
+    if name in VARIANTS:
+        VARIANTS[name]()
+    network, cfg = common.load(checkpoint, mdr.Network)
+    cfg.iterations, cfg.workers = BATCHES, 0
+    prefix, augment, whole = mdr.transforms(cfg)
+    data = rate_search.held_out(cfg.dataset, command_line.data_root(), prefix, whole,
+                                weights=(cfg.backbone, cfg.weights))
+    loader = common.train_loader(data.train, augment, mdr.batches, cfg)
+    generator, rows = torch.Generator(cfg.device).manual_seed(0), []
+    for images, labels in loader(0):
+        images, labels = images.to(cfg.device), labels.to(cfg.device)
+        with torch.no_grad():
+            e = network(images)
+        mean = mdr.off_diagonal(mdr.pairwise_distances(e)).mean()
+        e = (e / mean).requires_grad_()
+        distances = mdr.pairwise_distances(e)
+        a, p, n = mdr.distance_weighted_negatives(e.detach(), labels, generator)
+        seen = mean * distances if cfg.l2norm else mdr.unit_mean(distances)
+        active = seen[a, p] - seen[a, n] + cfg.margin > 0
+        row = [active.float().mean()]
+        for loss in (mdr.triplet_loss(seen, a, p, n, cfg.margin), cfg.lambda_ * network.mdr(seen)):
+            row.append(torch.autograd.grad(loss, e, retain_graph=True)[0].norm())
+        rows.append(torch.stack(row))
+    means = torch.stack(rows).mean(0).tolist()
+    write_json(Path(folder, "measures.json"), dict(zip(MEASURES, means)))
 
 # ---------------------------------------------------------------------------- what came out
 def arm(config):
@@ -117,7 +196,8 @@ def variant(config):
 def table(runs):
     """A row per run, R@1 in %, of the last epoch."""
     metrics = ["R@1", "R@1, l2-normalized", "NMI", "seen R@1"]
-    rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,NMI,trained classes,σ*".split(",")]
+    rows = ["arm,variant,rate,images,seed,R@1,L2-normalized,NMI,trained classes,σ*,active triplets,"
+            "‖∂triplet‖,λ‖∂MDR‖".split(",")]
     for run in finished(runs):
         config = run.config
         if config["paper"] != "mdr":
@@ -127,7 +207,10 @@ def table(runs):
                str(config["seed"])]
         for metric in metrics:
             row.append(f"{reading(run, metric):.1f}")
-        row.append("–" if config["l2norm"] else f"{reading(run, 'sigma*'):.3f}")
+        measured = (read_json(run.folder / "measures.json") or {}).get
+        sigma = None if config["l2norm"] else reading(run, "sigma*")
+        for value in (sigma, *map(measured, MEASURES)):
+            row.append("–" if value is None else f"{value:.3f}")
         rows.append(row)
     print(markdown(rows))
 
@@ -163,6 +246,8 @@ if __name__ == "__main__":
             sys.exit(f"--variant is one of {', '.join(VARIANTS)}")
         case "run", *flags:
             rate_search.run(*MDR, *flags)
+        case "measure", folder:
+            command_line.main(measure, lambda: folder)
         case "table", runs:
             command_line.main(table, lambda: runs)
         case "draw", runs:

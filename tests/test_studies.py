@@ -16,10 +16,11 @@ import common
 import dml_da
 import jrd
 import mdr
-from conftest import LONG, ROOT, points
+from conftest import LONG, ROOT, left_in, points
 from report import experiments, tables
 from report.records import finished, pivot, read_lines, unpacked
-from studies import composed, decided, level_ramp, omniglot, rate_search, reg_weight
+from studies import (composed, decided, level_ramp, mdr_on_photographs, omniglot, rate_search,
+                     reg_weight)
 from studies.jrs_bandwidths import KS, penalty
 from support import glyphs
 from support.files import UserError
@@ -634,7 +635,7 @@ def test_the_page_has_the_levels_of_the_archives(monkeypatch, capsys):
     ("reg_weight.py table results/glyphs/runs.tar.xz", "no run of this script"),
     ("composed.py table results/glyphs/runs.tar.xz", " is no run of this study"),
     ("mdr_on_photographs.py table results/glyphs/runs.tar.xz", " is no run of mdr.py"),
-    ("mdr_on_photographs.py run --variant x", "--variant is one of unscaled, uniform, released, "),
+    ("mdr_on_photographs.py run --variant x", "--variant is one of diagonal, unscaled, uniform, rel"),
     ("jrs_bandwidths.py train README.md/x", "README.md"),
     ("rate_search.py run", "run trains one of jrd, mdr, dml_da, with its flags"),
     ("rate_search.py run x", "run trains one of jrd, mdr, dml_da, with its flags"),
@@ -649,6 +650,42 @@ def test_what_a_study_cannot_do_is_one_line(words, told, monkeypatch, typed):
     if isinstance(status, str):
         status, err = 1, status + "\n"
     assert status and err.count("\n") == 1 and told in err
+
+
+@pytest.mark.parametrize("variant", mdr_on_photographs.VARIANTS)
+def test_a_variant_of_mdr_trains_is_measured_and_listed(variant, train, monkeypatch, capfd):
+    """Here on glyphs, of which the pretrained backbone is judged first, as on cub128."""
+    for of, names in ((common, ["load_dataset", "embed_splits"]), (mdr.MDR, ["update", "forward"]),
+                      (mdr.Network, ["__init__", "pool"]), (mdr, [
+                          "off_diagonal", "unit_mean", "distance_weighted_negatives",
+                          "objective"])):
+        for name in names:
+            monkeypatch.setattr(of, name, getattr(of, name))            # which variants replace
+    common.load_dataset = rate_search.held_out
+    plain = train(mdr, "--iterations", "2", "--batch", "16")[0]
+    mdr_on_photographs.VARIANTS[variant]()
+    folder, _ = train(mdr, "--iterations", "2", "--batch", "16", "--name", variant)
+    (last,), (without,) = left_in(folder)[0], left_in(plain)[0]
+    assert last["loss"] != without["loss"] or "no weight left" in last          # as released may
+    monkeypatch.delitem(mdr_on_photographs.VARIANTS, variant)           # this process has it
+    mdr_on_photographs.measure(folder)
+    mdr_on_photographs.table(folder.parent)
+    measures = json.loads((folder / "measures.json").read_text())
+    assert [*measures] == [*mdr_on_photographs.MEASURES] and 0 < measures["active triplets"] <= 1
+    rows = re.sub(" +", " ", capfd.readouterr().out)
+    assert re.search(rf"\| {variant} \| .*\| {measures['triplet gradient']:.3f} \|", rows)
+
+
+def test_the_page_of_what_was_tried_has_the_figures_of_its_command(capsys):
+    mdr_on_photographs.table(ROOT / "results" / "cub128" / "mdr.tar.xz")
+    printed = re.sub(" +", " ", capsys.readouterr().out)
+    page = (ROOT / "studies" / "mdr_by_network.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| (\d.*) \|$", page.partition("**One choice")[2], re.M)
+    assert len(rows) >= 12
+    for row in rows[:12]:
+        recall, normalized, seen, *others = row.split(" | ")
+        measured = "".join(rf" \| {re.escape(value)}" for value in others)
+        assert re.search(rf"\| {recall} \| {normalized} \| \S+ \| {seen}{measured} ", printed), row
 
 
 def test_what_mdr_finds_before_its_first_step(typed, monkeypatch, few_glyphs):
