@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 
@@ -216,11 +217,15 @@ def test_another_length_is_another_run_and_says_where_the_first_lies(train, phot
 
 
 def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, refused, tmp_path):
-    """Other bitmaps have the same sizes: in a folder of the same last name, and put in place.  A
-    class that trained is renamed into the half that tests."""
+    """Other bitmaps have the same sizes and begin with the same 24 KB of white: in a folder of the
+    same last name, and put in place.  A class that trained is renamed into the half that tests."""
     folder, moved, other = (tmp_path / place / "photos" for place in ("here", "moved", "other"))
     for seed, place in enumerate((folder, other)):
-        make_folder(place, [3] * 6, side=20, seed=seed, suffix=".bmp")
+        for path in make_folder(place, [3] * 6, side=20, seed=seed).glob("*/*.png"):
+            paper = PIL.Image.new("RGB", (100, 100), "white")
+            paper.paste(PIL.Image.open(path))
+            paper.save(path.with_suffix(".bmp"))        # whose last row comes first
+            path.unlink()
     train(jrd, dataset=folder)
     shutil.copytree(folder, moved, copy_function=shutil.copyfile)       # at another time
     assert "is finished" in train(jrd, dataset=moved)[1]
