@@ -59,6 +59,8 @@ def evaluate(args):
             return search(args, checkpoint, network, cfg, transform, data)
         if args.pairs:
             return compare(args, checkpoint, network, cfg, data)
+        if args.gallery:
+            return export_all(args, network, cfg, data)
         embedded = common.embed_splits(network.embed, data, cfg, "test", "gallery", "train_plain")
         ks = cfg.ks
     ks = args.ks or ks
@@ -254,6 +256,19 @@ def save_npz(path, embedded, data):
     with atomic(path, "wb") as file:
         np.savez(file, **arrays)
     print(f"wrote {path}: {', '.join(arrays)}")
+
+
+def export_all(args, network, cfg, data):
+    """--gallery with --export: the embeddings of all images that can be read.  None is judged."""
+    images = data.test
+    x, _ = embed_entries(network, cfg, data.folder, images)
+    if args.l2norm:
+        x = F.normalize(x)
+    kept = [i for i in range(len(images)) if i not in images.images.faults]
+    data.test = common.Split(None, images.labels[kept], images.classes,
+                             [images.files[i] for i in kept])
+    print(f"{args.file}: {len(kept):,} embeddings, d = {x.shape[1]}")
+    save_npz(args.export, {"test": (x, data.test.labels)}, data)
 
 
 # ---------------------------------------------------------------------------- --query
@@ -479,7 +494,8 @@ FLAGS = {  # default, kind, help (support.command_line.read_flags)
     "query": ([], "PHOTO", "print the nearest images"),
     "pairs": (None, number(int, 1), "print so many pairs of images, those nearest to each other"),
     "gallery": (None, "FOLDER", "with --query and --pairs: the images to search, in sub-folders or "
-                "not (default: what Recall@K searches, the run's gallery or else its test images)"),
+                "not (default: what Recall@K searches, the run's gallery or else its test images); "
+                "with --export: the images to embed, all of them, without judging"),
     "top": (5, number(int, 1), "with --query: how many"),
     "to": (None, output(".png", ".jpg"), "with --query and --pairs: the .png or .jpg to draw them "
            "in")}
@@ -494,10 +510,12 @@ def parse_args(argv=None):
     refuse_idle(parser, flags, [
         ("with an .npz", args.arrays, "query pairs export dataset data_root no_cache"),
         ("without --query", not args.query, "top"),
-        ("without --query or --pairs", not args.query and not args.pairs, "gallery to"),
+        ("without --query, --pairs or --export", not (args.query or args.pairs or args.export),
+         "gallery"),
+        ("without --query or --pairs", not args.query and not args.pairs, "to"),
         ("with --query", args.query, "pairs"),
         ("with --query or --pairs", args.query or args.pairs, "ks export"),
-        ("with --gallery", args.gallery, "dataset data_root")])
+        ("with --gallery", args.gallery, "dataset data_root ks")])
     return args
 
 

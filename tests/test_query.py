@@ -167,6 +167,32 @@ def test_a_second_search_embeds_nothing_but_its_photo(checkpoint, tmp_path, type
     kept.rmdir()
 
 
+def test_the_embeddings_of_any_folder_are_exported(train, tmp_path, typed):
+    """All that can be read, of classes that trained too, in sub-folders or not; none is judged."""
+    folder = make_folder(tmp_path / "photos", [3] * 4, side=20)
+    checkpoint = train(jrd, "--batch", "4", dataset=folder)[0] / "last.pt"
+    (folder / "class00" / "0.png").rename(folder / "loose.png")
+    (folder / "class03" / "1.png").write_bytes(b"no image")
+    words = "eval.py", checkpoint, "--export", tmp_path / "e.npz", "--gallery"
+    status, out, _ = typed(*words, folder, "--l2norm")
+    assert status == 0 and "11 embeddings, d = " in out and "R@" not in out
+    with np.load(tmp_path / "e.npz") as arrays:
+        paths, classes = arrays["paths"].tolist(), arrays["classes"][arrays["labels"]].tolist()
+        assert len(paths) == 11 and "class03/1.png" not in paths
+        for path, kind, point in zip(paths, classes, arrays["embeddings"]):
+            assert kind == ("–" if path == "loose.png" else path[:7])
+            assert np.linalg.norm(point) == pytest.approx(1)
+        whole = dict(zip(paths, arrays["embeddings"]))
+    (album := tmp_path / "album").mkdir()
+    for name in ("class01/2.png", "loose.png"):
+        shutil.copy2(folder / name, album)
+    assert typed(*words, album, "--l2norm")[0] == 0
+    with np.load(tmp_path / "e.npz") as arrays:
+        assert arrays["paths"].tolist() == ["2.png", "loose.png"]
+        want = [whole["class01/2.png"], whole["loose.png"]]
+        np.testing.assert_allclose(arrays["embeddings"], want, atol=1e-5)
+
+
 def test_a_second_search_names_the_photos_that_cannot_be_read_too(checkpoint, tmp_path, typed):
     """A link to nowhere ends no search, either."""
     folder, place = make_folder(tmp_path / "g", [3, 4]), tmp_path / "last.pt"
