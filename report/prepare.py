@@ -4,6 +4,8 @@
     python common.py prepare cub     fetches the dataset (cub, sop) and weights, builds caches
 """
 import collections
+import contextlib
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import common
 from report.judge import SCRIPTS
 from support.command_line import (SHARED, Parser, cores, data_root, main, number, path,
                                   read_flags, refuse_idle)
-from support.files import UserError, listed, reason, sha256
+from support.files import UserError, listed, lock, reason, sha256
 from support.images import ImageFiles
 from support.layouts import ARCHIVES, COUNTS, FOLDERS, of_papers, read_dataset
 from support.photos import Folder, decode, decode_as_stored, pictures_in
@@ -29,11 +31,13 @@ def download(dataset, root):
     if name not in ARCHIVES:
         return
     folder, (url, md5) = Path(root, FOLDERS[name][0]), ARCHIVES[name]
+    remove_leftovers(root)
     if folder.is_dir():
         return
     try:
         Path(root).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as place:
+        with (tempfile.TemporaryDirectory(prefix=".download-", dir=root) as place,
+              lock(Path(place, "lock"))):
             archive = Path(place, Path(url).name)
             torch.hub.download_url_to_file(url, archive)        # torchvision 0.29.1's has no ftp
             if not check_md5(archive, md5):
@@ -43,6 +47,16 @@ def download(dataset, root):
     except Exception as error:              # a server and an archive fail in a dozen ways
         raise UserError(f"cannot download {url}: {reason(error)}; nothing of it was kept, try "
                         f"again or unpack it to {folder} yourself")
+
+
+def remove_leftovers(root):
+    """Delete what killed downloads left, gigabytes each: those whose lock nobody holds.  Where
+    there are no locks all stays."""
+    for place in Path(root).glob(".download-*"):
+        with contextlib.suppress(UserError):            # another process is downloading it
+            with lock(place / "lock", timeout=0) as held:
+                if held:                                # there are locks
+                    shutil.rmtree(place, ignore_errors=True)
 
 
 def run(args):

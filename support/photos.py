@@ -321,7 +321,8 @@ class Folder:
                 splits[part] = rows
         if not splits["test"]:
             raise UserError(f"{self.path} has no classes in sub-folders, so no figures; --query "
-                            "PHOTO --gallery FOLDER searches it")
+                            "PHOTO --gallery FOLDER searches it, --gallery FOLDER --export "
+                            "FILE.npz embeds it")
         return splits
 
     def without_images(self):

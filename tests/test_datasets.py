@@ -28,7 +28,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import left_in, make_folder
-from report import judge
+from report import judge, prepare
 from support import identity, images, layouts, photos
 from support.files import lock
 
@@ -273,6 +273,18 @@ def test_a_broken_download_leaves_nothing(damage, message, archive, tmp_path, ty
     *_, last = re.split("[\n\r]", err.strip())                        # after the progress bar
     assert status == 2 and last.startswith("common.py: cannot download http://127.")
     assert message in last and not list((tmp_path / "data").iterdir())
+
+
+def test_what_a_killed_download_left_is_removed_and_one_under_way_is_not(archive, tmp_path):
+    data = tmp_path / "data"
+    for name in ("killed", "under-way"):
+        (data / f".download-{name}" / "CUB_200_2011").mkdir(parents=True)
+    shutil.copy(archive, data / ".download-killed")
+    with lock(data / ".download-under-way" / "lock"):
+        prepare.download("cub", data)
+        assert sorted(os.listdir(data)) == [".download-under-way", "CUB_200_2011"]
+    prepare.download("cub", data)                       # which is there
+    assert os.listdir(data) == ["CUB_200_2011"]
 
 
 def test_check_finds_a_corrupt_image_of_the_papers(mini, tmp_path, typed):
