@@ -82,7 +82,8 @@ ONLY_IN = {         # the families of a column that not all have
     LATER: ["decides", "networks"], POOLED: ["replication"]}
 ANALYSES = {"p": "planned: paired t", "Welch": "Welch's t", "random": "seeds and classes random"}
 BESIDE = ["p, then Holm-adjusted", *ANALYSES.values(), "bootstrap of seeds and classes",
-          "paired, at the family's level", "power", "seeds that lead", "correlation of the arms"]
+          "paired, at the family's level", "power", "seeds that lead", "correlation of the arms",
+          "Welch's interval"]
 INTERVAL = "[{:+.2f}, {:+.2f}]"
 READING = """\
 Each row is a difference in R@1 after the last epoch, in points. The *verdict* is the planned \
@@ -118,15 +119,17 @@ November 2026, when the figures were known. The other three choose an epoch on t
 family's other seeds, so no seed chooses for itself. *On earlier seeds*: seeds before the family \
 choose, if they had the same settings. *Pooled with seeds 3 to 5*: the mean of all eight.
 
-In the second table, *Welch's t* does not pair seeds. *Seeds and classes random* is [the third \
-plan's analysis](../../docs/plans.md#replication-seeds-6-to-10-on-the-papers-networks). *Bootstrap \
-of seeds and classes* draws both anew; of three seeds it is too narrow. *Paired, at the family's \
+In the second table, *Welch's t* and *Welch's interval* do not pair seeds. *Seeds and classes \
+random* is [the third plan's \
+analysis](../../docs/plans.md#replication-seeds-6-to-10-on-the-papers-networks). *Bootstrap of \
+seeds and classes* draws both anew; of three seeds it is too narrow. *Paired, at the family's \
 level*: t-intervals so wide that all of the family's hold together with 95%. *Power*: the chance \
 that the planned test finds the difference at Holm's first step, if mean and standard deviation \
 are truly those seen; it follows from p, so it is no further evidence. *Seeds that lead*: with the \
 first arm ahead. *Correlation of the arms*, over seeds: pairing helps if it is above 0. Of this \
-table the plans have only the paired t and, for seeds 6 to 10, *seeds and classes random*, and of \
-the first not the *epoch chosen on the other seeds*."""
+table the plans have only the paired t, in the first plan also *Welch's interval* and the \
+*correlation*, and for seeds 6 to 10 *seeds and classes random*. Of the first table they do not \
+have the *epoch chosen on the other seeds*."""
 
 
 # ---------------------------------------------------------------------------- analyses
@@ -187,7 +190,9 @@ def beside(row, a, b, ours, theirs, among):
     gain, (hits, size), (other, _) = np.subtract(a, b), hits_of(ours), hits_of(theirs)
     row["Welch"] = p_of(gain)
     if np.ptp(a) or np.ptp(b):
-        row["Welch"] = stats.ttest_ind(a, b, equal_var=False).pvalue
+        unpaired = stats.ttest_ind(a, b, equal_var=False)
+        row["Welch"], row[BESIDE[9]] = unpaired.pvalue, INTERVAL.format(
+            *unpaired.confidence_interval())
     row["random"] = random_classes((hits - other) / size.mean())
     row[BESIDE[4]] = INTERVAL.format(*bootstrap(hits - other, size, seeds_too=True))
     half = stats.t.ppf(1 - 0.025 / among, len(gain) - 1) * stats.sem(gain)

@@ -373,8 +373,10 @@ def test_a_whole_family_against_scipy_and_a_mixed_one(out):
     for row in (jrd, decided.figures(theirs, ours, [[], []], 4)):       # on either side of 0
         assert row["leaves out 0"] == (low > 0 or high < 0)
     assert low > 0
-    assert jrd["Welch"] == pytest.approx(
-        scipy.stats.ttest_ind(a.mean(1), b.mean(1), equal_var=False).pvalue)
+    unpaired = scipy.stats.ttest_ind(a.mean(1), b.mean(1), equal_var=False)
+    assert jrd["Welch"] == pytest.approx(unpaired.pvalue)
+    low, high = unpaired.confidence_interval()
+    assert jrd["Welch's interval"] == f"[{100 * low:+.2f}, {100 * high:+.2f}]"
     by_class = np.array([(a - b)[:, kind == c].sum(1) for c in range(6)]).T     # (seeds, classes)
     assert jrd["random"] == decided.random_classes(by_class / (len(kind) / 6))
     low, high = test.confidence_interval(1 - 0.05 / 4)                          # of four in all
