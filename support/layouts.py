@@ -19,6 +19,7 @@ COUNTS = {  # images and classes of each split; with other counts nothing trains
     "cars": {"train": (8054, 98), "test": (8131, 98)},
     "sop": {"train": (59551, 11318), "test": (60502, 11316)},
     "inshop": {"train": (25882, 3997), "test": (14218, 3985), "gallery": (12612, 3985)}}
+CLOSED_SET = {"cub": (5994, 5794), "cars": (8144, 8041)}    # images in the halves of that split
 FOLDERS = {  # under the data root; the first one is advised
     "cub": ["CUB_200_2011"], "sop": ["Stanford_Online_Products"],
     "cars": ["cars", "cars196", "stanford_cars"],
@@ -59,17 +60,26 @@ def read_dataset(name, root):
     if not folder.is_dir():
         raise UserError(f"no {name} under {root} (--data-root or $DML_DATA names another folder): "
                         + source)
+    if name in ARCHIVES:                                # prepare leaves a folder alone that exists
+        source = f"Move {folder} away; then {source}"
     splits = {}
     try:
         for part, path, kind in readers[name](folder):
             splits.setdefault(part, {})[path] = kind
     except Exception as error:          # damaged lists fail in a dozen ways
+        cause = "a half-extracted archive?"
+        if name == "cub" and (folder / "lists").is_dir():
+            cause = "CUB-200 of 2010, the predecessor of CUB-200-2011?"
         raise UserError(f"cannot read the lists in {folder} ({type(error).__name__}: "
-                        f"{reason(error)}), a half-extracted archive?  {source}")
+                        f"{reason(error)}), {cause}  {source}")
     counts = counts_of(splits)
     if counts != COUNTS[name]:
+        cause = ""
+        if sum(map(len, splits.values())) in CLOSED_SET.get(name, ()):
+            cause = (".  It is half of the closed-set split: the papers pool both halves and split "
+                     "them by class")
         raise UserError(f"{folder} has {counts} images and classes; the whole dataset, split by "
-                        f"class as in the papers, has {COUNTS[name]}")
+                        f"class as in the papers, has {COUNTS[name]}{cause}")
     wanted, here = set().union(*splits.values()), set()
     for place in {path.parent for path in wanted}:      # a look at each image may take minutes
         if place.is_dir():

@@ -216,10 +216,13 @@ def move(path, name):
     ("cub", Path.unlink, "images.txt", [], "images.txt.*half-extracted"),
     ("cub", replace, "images.txt", ["6 100", "6 x 100"], "columns changed from 2 to 3 at row 2"),
     ("cub", replace, "image_class_labels.txt", ["6 100\n", ""], "KeyError: '6'.*half-extracted"),
+    ("cub", move, "images.txt", ["lists"], "half-extracted archive.  Move .*CUB_200_2011 away; th"),
+    ("cub", lambda folder: (folder / "lists").mkdir() or (folder / "images.txt").unlink(), "", [],
+     "cannot read the lists in .*, CUB-200 of 2010, the predecessor of CUB-200-2011.  Move "),
     ("cub", shutil.rmtree, "images/101.Bird_2", [],
      "2 images of cub are missing, .*Bird_2_0000.jpg first: a half-ex"),
     ("cub", replace, "images.txt", ["3 003.Bird_0/Bird_0_0000.jpg\n", ""],
-     "has .'train': .2, 1.,.* has .'train': .3, 2., 'test': .4"),
+     "has .'train': .2, 1.,.* has .'train': .3, 2., 'test': .4, 2..$"),
     ("cars devkit", move, "devkit/cars_test_annos.mat", ["cars_test_annos_withlabels.mat"],
      "no field of name class.*wanted are .*/devkit/cars_train_annos.mat and"),
     ("inshop", move, "img", ["img_highres"],
@@ -231,6 +234,19 @@ def test_a_broken_copy_is_refused(layout, damage, file, words, message, mini, tm
     with pytest.raises(common.UserError, match=message) as error:
         common.load_dataset(name, tmp_path)
     assert "\n" not in str(error.value) and not (tmp_path / ".cache").exists()
+
+
+@pytest.mark.parametrize("name, images", [("cub", 5994), ("cub", 5794), ("cars", 8144),
+                                          ("cars", 8041)])
+def test_half_of_the_closed_set_split_is_told(name, images, tmp_path, monkeypatch):
+    """By the counts of the real datasets"""
+    def half(folder):
+        for i in range(images):
+            yield ("train", "test")[i % 2], folder / f"{i}.jpg", i % 100 + i % 2 * 100
+    monkeypatch.setattr(layouts, f"_{name}", half)
+    (tmp_path / layouts.FOLDERS[name][0]).mkdir()
+    with pytest.raises(common.UserError, match="It is half of the closed-set split: the papers "):
+        common.load_dataset(name, tmp_path)
 
 
 @pytest.fixture
@@ -285,6 +301,18 @@ def test_what_a_killed_download_left_is_removed_and_one_under_way_is_not(archive
         assert sorted(os.listdir(data)) == [".download-under-way", "CUB_200_2011"]
     prepare.download("cub", data)                       # which is there
     assert os.listdir(data) == ["CUB_200_2011"]
+
+
+def test_what_a_broken_copy_advises_mends_it(archive, mini, tmp_path):
+    data, folder = tmp_path / "data", tmp_path / "data" / "CUB_200_2011"
+    prepare.download("cub", data)
+    (folder / "images.txt").unlink()
+    prepare.download("cub", data)
+    with pytest.raises(common.UserError, match=f"Move {folder} away; then python common.py prep"):
+        layouts.read_dataset("cub", data)
+    move(folder, "away")
+    prepare.download("cub", data)
+    assert layouts.read_dataset("cub", data)[0] == folder
 
 
 def test_check_finds_a_corrupt_image_of_the_papers(mini, tmp_path, typed):
