@@ -389,12 +389,18 @@ def plan(rows):
         if images >= 1e6:
             told = f"{images / 1e6:,g} million"
         lines[0] += f": about {told} training images to go"
-    stale = [run for run in runs if run.why_other]
+    stale = {}                                              # {what is other: the runs}
+    for run in runs:
+        if run.why_other:
+            kind = re.sub(r" \(there .*?, now .*?\)|, made at .*", "", run.why_other)
+            stale.setdefault(kind, []).append(run)
+    for kind, others in stale.items():
+        lines.append(f"  {len(others)} stale {kind}: {others[0].folder} holds a run "
+                     f"{others[0].why_other}.")
     if stale:
-        lines.append(f"  Stale runs are not listed below; {stale[0].folder} holds a run "
-                     f"{stale[0].why_other}.  Delete stale folders to train them anew, or give "
-                     "--runs another folder.  python -m report without a list shows them as they "
-                     "are, and a checkout of that commit reports them.")
+        lines.append("  Stale runs are not listed below.  Delete stale folders to train them anew, "
+                     "or give --runs another folder.  python -m report without a list shows them "
+                     "as they are, and a checkout of that commit reports them.")
     print(*lines, *missing.values(), sep="\n", file=sys.stderr)
     for run in left:
         if run.cfg.dataset not in missing:

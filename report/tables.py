@@ -313,6 +313,10 @@ def compare(runs, one, other):
         lines.append(["right side of Eq. 1", each(a, 4), each(b, 4),
                       difference(np.subtract(a, b), 4)])
     words = ", ".join(f"{k.rstrip('_')} ({a} and {b})" for k, (a, b) in differ.items())
+    alone = ""
+    for name, own in ((one, ours.keys() - theirs.keys()), (other, theirs.keys() - ours.keys())):
+        if own:
+            alone += f"; {name} alone has {', '.join(map(str, sorted(own)))}"
     note, machines = "", set()
     for seed in seeds:
         machines |= other_machines(ours[seed], theirs[seed])
@@ -321,6 +325,6 @@ def compare(runs, one, other):
                 "alone may move a figure.")
     return f"""{markdown(lines)}
 
-Seeds {", ".join(map(str, seeds))}, which both have; recalls, MAP@R and NMI in %, others as in the \
+Seeds {", ".join(map(str, seeds))}, which both have{alone}; recalls, MAP@R and NMI in %, others as in the \
 log; differences within a seed, their mean, from three seeds on with its 95% interval.
 The settings differ in {words or "nothing"}.{note}"""

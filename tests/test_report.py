@@ -156,8 +156,9 @@ def test_the_plan_has_what_the_list_has_but_what_is_finished_or_would_be_refused
     assert 40 * 10 * 64 + 2 * 50 * 50 * 15 == 100_600       # of MDR, begun, and of two of JRD
     assert plan.startswith("plan: 6 runs for 3 tables and figures, 1 finished, 1 begun, 2 stale, "
                            "2 to do: about 101,000 training images to go\n")
-    assert re.search(
-        rf"{edited} holds a run with other lr \(there 7, .*\), code \(there 'another', now ", plan)
+    assert re.search(rf"1 stale with other lr, code: {edited} holds a run with other lr "
+                     r"\(there 7, .*\), code \(there 'another', now ", plan)
+    assert f"1 stale with other code: {older} holds a run with other code (there 'older'" in plan
     assert "workers" not in plan and plan.count("Delete stale folders to train them anew") == 1
     assert "2 folders hold other runs" in report("--quick")[2]
     codes = {row[0]: row[-1] for row in table_rows(report()[1])}
@@ -231,7 +232,7 @@ def test_two_settings_are_compared_within_a_seed(out, report):
             1 - first["seen R@1"] / 100 + first["λ by 1-NN"] + first["d_H by 1-NN"], abs=2e-4)
         assert told["norm cv"][2] == "+0.0060" and told["levels, 1"][1] == "-2.9000, -2.9000"
         assert text.endswith("The settings differ in alpha (1.0 and 0.0).\n")
-        assert "Seeds 0, 1, which both have; " in text
+        assert "Seeds 0, 1, which both have; jrd-glyphs alone has 2; recalls" in text
     edit_settings(folders[1], code="edited")
     assert "code (edited and " in report("--compare", *names)[1]
     edit_settings(folders[0], processor="another", threads=3)           # theirs note no threads
