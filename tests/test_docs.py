@@ -185,6 +185,15 @@ def test_the_lines_of_a_lecture_stand_in_the_script(script, equations):
         assert f"-{name}" in re.search(r"--compare .*", exercise)[0]
 
 
+def test_the_similarities_of_the_lecture_on_jrd(capsys):
+    (code,) = fenced((ROOT / "docs" / "lectures" / "jrd.md").read_text(encoding="utf-8"), "py")
+    exec(code, {})
+    printed, want = (re.findall(r"0\.\d+", text) for text in (capsys.readouterr().out,
+                                                             code.rpartition("#")[2]))
+    assert [float(x) for x in printed] == pytest.approx([float(x) for x in want], abs=1e-3)
+    assert len(want) == 2
+
+
 # ---------------------------------------------------------------------------- equations
 EQUATIONS = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
 
