@@ -24,7 +24,7 @@ import common
 import dml_da
 import jrd
 import mdr
-from conftest import ROOT, each_script, left_in, photograph
+from conftest import ROOT, each_script, left_in, make_folder, photograph
 from eval import judge, l2_normalized, recalls
 from support import glyphs, images, runs
 
@@ -384,13 +384,27 @@ def test_an_epochs_columns_add_up_as_the_line_above_them_says(script, flags, tra
     assert ("Σs²" in left_in(folder)[0][0]) == (script is mdr)
 
 
-def test_intervals_have_one_unit(train, monkeypatch):
-    """Recalls in ten parts in %, as in the table above them; λ and d_H as in Table 3."""
+def test_intervals_have_one_unit(train, monkeypatch, tmp_path):
+    """Recalls in ten parts in %, as in the table above them; λ and d_H as in Table 3.  Of photos of
+    one's own there are none, even if their folder is called as their preset."""
     monkeypatch.setattr(jrd, "tables_2_and_3", lambda *_: {
         "ten parts": {"R@1": (0.25, 0.014)}, "lambda": (1.156, 0.014), "d_H": (0.7825, 0.0075)})
     assert train(jrd)[1].splitlines()[-4:-1] == [
         "R@1 in ten parts, 95%: [23.6, 26.4]", "λ by 1-NN, 95%: [1.142, 1.170]",
         "d_H by 1-NN, 95%: [0.775, 0.790]"]
+    monkeypatch.chdir(make_folder(tmp_path / "folder", [2] * 4, side=20).parent)
+    for dataset in ("folder", tmp_path / "folder"):
+        assert "95%" not in train(jrd, dataset=dataset)[1]
+
+
+def test_the_time_left_is_by_the_epochs_of_this_process(monkeypatch, capsys):
+    """... which continues after five of ten and took 100 seconds for two."""
+    run = Mock(cfg=Mock(epochs=10), started=(3000, 5), means={"loss": 1.0}, ks=[], columns=None)
+    run.best.return_value = None
+    monkeypatch.setattr(runs.time, "perf_counter", lambda: 3100)
+    runs.Run._print(run, {"epoch": 7, "images/s": 9})
+    head, row = capsys.readouterr().out.splitlines()
+    assert (head.split()[-1], row.split()[-1]) == ("left", "02:30")
 
 
 @pytest.mark.parametrize("script, flags, steps, few", [
