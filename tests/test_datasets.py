@@ -166,6 +166,18 @@ def test_the_papers_photos_are_as_their_authors_code_reads_them(mini, tmp_path):
         assert common.load_dataset(str(dataset), tmp_path).test.images[-2].shape == shape
 
 
+def test_the_papers_datasets_are_known_as_published():
+    """Images and classes by the papers, which give In-Shop's query and gallery as one sum; md5s as
+    others who fetch these archives have them."""
+    assert layouts.COUNTS == {
+        "cub": {"train": (5_864, 100), "test": (5_924, 100)},           # 11,788 of 200
+        "cars": {"train": (8_054, 98), "test": (8_131, 98)},            # 16,185 of 196
+        "sop": {"train": (59_551, 11_318), "test": (60_502, 11_316)},   # 120,053 of 22,634
+        "inshop": {"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)}}
+    assert [(name, md5) for name, (_, md5) in layouts.ARCHIVES.items()] == [
+        ("cub", "97eceeb196236b17998738112f37df78"), ("sop", "7f73d41a2f44250d4779881525aea32e")]
+
+
 def test_a_second_search_of_the_papers_photos_looks_at_none(mini, tmp_path, monkeypatch):
     """A look at each may take minutes.  What was embedded as a viewer shows it is another thing."""
     mini("cub")
@@ -278,6 +290,9 @@ def test_prepare_fetches_and_builds_what_the_presets_need_once(archive, mini, ty
     archive.unlink()
     status, out, _ = typed("common.py", *words, "--paper", "mdr")
     assert status == 0 and "ready: " in out and "building the cache" not in out
+    _, out, _ = typed("common.py", *words, "--paper", "jrd", "--backbone", "squeezenet1_0",
+                      "--size", 100, "--weights", "random")
+    assert ": 4 images, 0.1 MB\n" in out and "weights of squeezenet1_0 random" in out  # 100 × 100
     assert sorted(os.listdir(tmp_path / "data")) == [".cache", "CUB_200_2011"]
 
 
@@ -346,7 +361,12 @@ def assert_same(stored, files):
 
 
 def test_the_cache_holds_what_the_files_give_and_decodes_once(files, tmp_path, capsys, monkeypatch):
+    """... on all cores."""
+    pool = Mock(wraps=ThreadPoolExecutor)
+    monkeypatch.setattr(images, "ThreadPoolExecutor", pool)
+    monkeypatch.setattr(images, "cores", lambda: 5)
     stored = cached(files(), tmp_path)
+    pool.assert_called_once_with(5)
     assert ".npy: 7 images, 0.0 MB\n" in capsys.readouterr().out
     assert_same(stored, files())
     nearest = files(v2.Resize((100, 120), v2.InterpolationMode.NEAREST))     # has one of its own
@@ -538,7 +558,8 @@ def test_the_papers_datasets_are_trusted_by_their_names(mini, tmp_path):
     (dml_da, "sop", "--iterations 1", 3)])
 def test_an_epoch_on_a_miniature_copy(script, name, flags, caches, mini, train, typed, tmp_path):
     """A backbone of torchvision with random weights; a class has one image.  Another dataset of the
-    papers is judged by its split, whatever folder has its name."""
+    papers is judged by its split, whatever folder has its name, which is said; no image of it was
+    seen."""
     mini(name)
     flags += " --weights random --backbone squeezenet1_1 --resize 72 --size 64"
     folder, out = train(script, *flags.split(), dataset=name)
@@ -547,4 +568,5 @@ def test_an_epoch_on_a_miniature_copy(script, name, flags, caches, mini, train, 
     assert out.count("building the cache") == caches
     mini("cars")
     words = "--dataset", "cars", "--data-root", tmp_path
-    assert "embeddings of 2 classes" in typed("eval.py", folder / "last.pt", *words)[1]
+    out = typed("eval.py", folder / "last.pt", *words)[1]
+    assert "embeddings of 2 classes" in out and judge.OTHER_IMAGES in out and "seen R@1" not in out

@@ -804,6 +804,7 @@ def run_all(tmp_path):
         mdr.py*) echo "mdr.py: trouble" >&2; exit 2 ;;
         *) [ -z "${{SLOW:-}}" ] || exec sleep 60
            echo "${{DML_CORES:-all}} ${{OMP_NUM_THREADS:-all}}" >> {log}.cores
+           echo "$MALLOC_TRIM_THRESHOLD_ $MALLOC_MMAP_MAX_" >> {log}.malloc
            echo "last epoch fine" ;;
     esac
     """)
@@ -820,9 +821,15 @@ def ends(process):
 
 @pytest.mark.parametrize("jobs", "12")
 def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all, tmp_path):
-    words = "--table 2c"
+    """... and how many minutes are left, here by a clock that goes on one at each look."""
+    clock, words = tmp_path / "bin" / "date", "--table 2c"
+    clock.parent.mkdir()
+    clock.write_text(f"#!/bin/sh\necho >> '{clock}.log'\n"
+                     f"echo $((60 * $(wc -l < '{clock}.log')))\n")
+    clock.chmod(0o755)
     words_of_jobs = ["--jobs", jobs] if jobs == "1" else [f"--jobs={jobs}"]
-    stdout, stderr, status = ends(run_all(*words_of_jobs, "--out", "my report", *words.split()))
+    stdout, stderr, status = ends(run_all(*words_of_jobs, "--out", "my report", *words.split(),
+                                          PATH=f"{clock.parent}:{os.environ['PATH']}"))
     plan, *called, report = (tmp_path / "log").read_text().splitlines()
     assert plan == f"-m report --plan --dataset real {words}"
     assert sorted(called) == ["jrd.py --seed 0", "jrd.py --seed 1", "mdr.py --seed 0"]
@@ -831,6 +838,10 @@ def test_run_all_goes_on_after_a_failure_and_says_so(jobs, run_all, tmp_path):
     assert status == 1 and "failed: python mdr.py --seed 0\n" in stderr
     assert stdout.count("last epoch fine") == 2 and "mdr.py: trouble" in stdout + stderr
     assert "-- 3 of 3, about 0 minutes left" in stdout
+    if jobs == "1":
+        assert re.findall("about (.*) minutes left", stdout) == ["2", "1", "0"]
+    kept = "1000000000000 0"                            # by glibc, of what is freed
+    assert (tmp_path / "log.malloc").read_text().splitlines() == [kept] * 2
 
 
 def test_the_jobs_of_run_all_share_its_cores(run_all, tmp_path, monkeypatch):
