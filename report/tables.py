@@ -325,6 +325,6 @@ def compare(runs, one, other):
                 "alone may move a figure.")
     return f"""{markdown(lines)}
 
-Seeds {", ".join(map(str, seeds))}, which both have{alone}; recalls, MAP@R and NMI in %, others as in the \
-log; differences within a seed, their mean, from three seeds on with its 95% interval.
+Seeds {", ".join(map(str, seeds))}, which both have{alone}; recalls, MAP@R and NMI in %, others as \
+in the log; differences within a seed, their mean, from three seeds on with its 95% interval.
 The settings differ in {words or "nothing"}.{note}"""
