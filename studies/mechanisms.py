@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from matplotlib import pyplot as plt
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -119,7 +120,10 @@ def draw_dml_da():
 def draw(folder):
     for name, function in (("jrd", draw_jrd), ("mdr", draw_mdr), ("dml_da", draw_dml_da)):
         function()
-        plt.savefig(Path(folder, f"{name}_mechanism.png"), dpi=115, bbox_inches="tight")
+        path = Path(folder, f"{name}_mechanism.png")
+        plt.savefig(path, dpi=115, bbox_inches="tight")
+        picture = Image.open(path).convert("RGB").quantize(256)
+        picture.save(path, optimize=True)                               # less than half as large
 
 
 if __name__ == "__main__":
