@@ -1,5 +1,6 @@
 """`python -m report --annotate [--out DIR]`: a page per script, the paper left, the code right."""
 import ast
+import base64
 import functools
 import html
 import itertools
@@ -17,6 +18,8 @@ from report.experiments import NAMES, SCRIPTS
 from support.files import ROOT, UserError, atomic
 
 EQUATIONS = "docs/equations.md"
+# Where the picture of a lecture stands.
+PICTURED = {"jrd": "jrd.jrs", "mdr": "mdr.MDR", "dml_da": "dml_da.density_regularizer"}
 MARKS = {r"\\([*_`])": lambda escaped: f"&#{ord(escaped[1])};",            # in this order
          r"(?<![\w-])(--[a-z][\w-]*)": r'<span class="flag">\1</span>',
          r"\[(.*?)\]\([^)]*\)": r"\1", "`(.*?)`": r"<code>\1</code>",
@@ -25,7 +28,8 @@ NAME = r"(?:^|(?<=[,;] ))[\w./]+(?:\([^)]*\))?(?=[,;]|$)"     # of a function or
 NUMBER = r"\\qquad \((\d+)\)"                            # of an equation
 HOW_TO_READ = """Each part has the paper on the left and its code on the right (below, on a narrow
     screen). Notes say what the paper leaves open (U) or gets wrong (E). The links lead to
-    equations and notes, the number of an equation to its code. Click a test to read it."""
+    equations and notes, the number of an equation to its code. Click a test or the command
+    line to read it."""
 
 
 # ---------------------------------------------------------------------------- left: the paper
@@ -244,6 +248,22 @@ def paper_side(paper, text):
     return left
 
 
+def picture(paper):
+    """The lecture's picture of how the regularizer acts, within the page, and its caption without
+    the link to the script.  UserError: the lecture has none."""
+    lecture = f"docs/lectures/{paper}.md"
+    text = (ROOT / lecture).read_text(encoding="utf-8")
+    found = re.search(r"^!\[(.+)\]\((\w+\.png)\)\n\n\*(.+) \(\[script\]", text, re.M)
+    if not found:
+        raise UserError(f"{lecture} needs a picture, ![what it shows](NAME.png), and below it a "
+                        "caption, *... ([script](PATH)).*")
+    shows, file, caption = found.groups()
+    png = base64.b64encode((ROOT / "docs" / "lectures" / file).read_bytes()).decode()
+    caption = inline(re.sub(r"\$(.+?)\$", r"$`\1`$", caption))
+    return (f'<figure><img alt="{html.escape(shows)}" src="data:image/png;base64,{png}">'
+            f"<figcaption>{caption}.</figcaption></figure>")
+
+
 # ---------------------------------------------------------------------------- right: the code
 @functools.cache
 def highlighted(path):
@@ -296,13 +316,20 @@ def page(paper):
         raise UserError(f"{EQUATIONS} has no '## {NAMES[paper]} (', or no other '## ' after it")
     text = found[0]
     left, nav, body = paper_side(paper, text), "", ""
-    section = '<section><div>{1}</div><div id="{0}">{2}</div></section>'.format
+    section = '<section><div>{1}</div><div id="{0}">{2}</div>{3}</section>'.format
     for n, point in re.findall(rf"{NUMBER}|^\| ([UE]\d+)", text, re.M):
         nav += f'<a href="#{point or "eq-" + n}">{point or "Eq. " + n}</a> '
     for name, doc, code in parts_of(paper):
-        body += section(name, paragraphs(doc, name) + left.pop((name, f"{paper}.py"), ""), code)
+        side, below = paragraphs(doc, name) + left.pop((name, f"{paper}.py"), ""), ""
+        if name == PICTURED[paper]:
+            below = picture(paper)
+        part = section(name, side, code, below)
+        if name == f"{paper}.parse_args":                   # it belongs to no equation
+            part = (f"<details><summary><code>{name}</code>: the command line</summary>{part}"
+                    "</details>")
+        body += part
     for (name, path), side in left.items():
-        body += section(name, side, source_of(name, path))
+        body += section(name, side, source_of(name, path), "")
     return f"<p>{HOW_TO_READ}</p><nav>{nav}</nav>{body}"
 
 

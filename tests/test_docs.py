@@ -1,10 +1,17 @@
 """README and docs: links, anchors and pictures are there, commands and figures are right, and
 docs/equations.md is true: its names exist, no equation, U or E is left out or untested, and each
 equation stands beside its code in the pages that report --annotate makes."""
+import base64
+import functools
 import html
 import importlib
+import json
 import re
 import shlex
+import shutil
+import subprocess
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from operator import attrgetter
 
 import pytest
@@ -286,14 +293,17 @@ def test_a_formula_is_broken_as_a_typesetter_would():
      "jrd.py: a line of its table of equations needs a number, what and where, two blanks between, "
      "not '1-3 λ and d_H, eval.generalization_bound'"),
     ("docs/equations.md", (r"\lVert", r"\argg{\lVert"), r"cannot set the formula '"),
+    ("docs/lectures/mdr.md", ("](mdr_mechanism.png)", "]()"),
+     "docs/lectures/mdr.md needs a picture, ![what it shows](NAME.png), and below it a caption"),
     ("jrd.py", ("\n    S, weight =", "\n\n\n    S, weight ="), "two blank lines may not stand")])
 def test_pages_of_what_is_broken_are_a_line(file, change, told, tmp_path, typed, monkeypatch,
                                             request):
     annotate = pytest.importorskip("report.annotate", reason="needs pygments and latex2mathml")
-    for pattern in ("*.py", "support/*.py", "tests/*.py", "docs/eq*.md", "report/annotate.css"):
+    for pattern in ("*.py", "support/*.py", "tests/*.py", "docs/eq*.md", "docs/lectures/*",
+                    "report/annotate.css"):
         for path in ROOT.glob(pattern):
             copy = tmp_path / path.relative_to(ROOT)
-            copy.parent.mkdir(exist_ok=True)
+            copy.parent.mkdir(exist_ok=True, parents=True)
             copy.write_bytes(path.read_bytes())
     text = (tmp_path / file).read_text(encoding="utf-8")
     assert change[0] in text
@@ -305,21 +315,39 @@ def test_pages_of_what_is_broken_are_a_line(file, change, told, tmp_path, typed,
     assert status == 2 and told in stderr and stderr.count("\n") == 1
 
 
-@each_paper
-def test_every_formula_stands_once_beside_its_code_and_every_line(script, equations, tmp_path):
-    """... whole, and its number leads to the code."""
+@pytest.fixture(scope="module")
+def annotated(tmp_path_factory):
+    """The folder of the side-by-side pages"""
     annotate = pytest.importorskip("report.annotate", reason="needs pygments and latex2mathml")
-    annotate.annotate(tmp_path)
-    page, markdown = (tmp_path / f"{script}.html").read_text(encoding="utf-8"), part(script)
+    folder = tmp_path_factory.mktemp("annotated")
+    annotate.annotate(folder)
+    return folder
 
-    def text(of_page):
-        return html.unescape(re.sub(r"<[^>]*>|\s", "", of_page))
+
+@pytest.fixture
+def web_page(script, annotated):
+    """A script's side-by-side page"""
+    return (annotated / f"{script}.html").read_text(encoding="utf-8")
+
+
+def letters(of_page):
+    return html.unescape(re.sub(r"<[^>]*>|\s", "", of_page))
+
+
+FIGURE = "<figure>.*?</figure>"
+
+
+@each_paper
+def test_every_formula_stands_once_beside_its_code_and_every_line(script, equations, web_page):
+    """... whole, and its number leads to the code."""
+    from report import annotate
+    page, markdown = re.sub(FIGURE, "", web_page, flags=re.S), part(script)
     formulas = fenced(markdown, "math")
     assert page.count('<div class="formula"') == len(formulas) > 6
     for latex in formulas:
         bare = re.sub(r"\\qquad \(\d+\)", "", latex)
-        assert text(annotate.mathml(bare, "block")) in text(page)
-        assert text(annotate.formula(bare)) == text(annotate.mathml(bare, "block"))
+        assert letters(annotate.mathml(bare, "block")) in letters(page)
+        assert letters(annotate.formula(bare)) == letters(annotate.mathml(bare, "block"))
         for piece in re.findall("<math.*?</math>", annotate.formula(bare)):
             assert annotate.width(piece) < 18, "a phone's column, at its size of formulas"
     assert page.count('display="inline">') == markdown.count("$`")
@@ -341,3 +369,158 @@ def test_every_formula_stands_once_beside_its_code_and_every_line(script, equati
     assert "\\*" not in page and source.count("\n    python ") == page.count("<li><code>python ")
     columns = re.search(r"\nEquation  .*?\n\n", source, re.S)[0]
     assert page.count("<tr>") - 1 == len(re.findall(r"^  \S", columns, re.M)) > 6
+
+
+def sections(page):
+    """The parts of a page -> {name of the code: HTML}"""
+    return {re.search(r'<div id="([^"]*)"><pre>', section)[1]: section
+            for section in re.findall("<section>.*?</section>", page, re.S)}
+
+
+@each_paper
+def test_the_links_lead_to_equations_and_to_notes_where_they_act(script, equations, web_page):
+    rows = dict(re.findall(r"^\| ([UE]\d+) \| .* \| (.*) \|$", part(script), re.M))
+    (nav,) = re.findall("<nav>(.*?)</nav>", web_page, re.S)
+    links = re.findall('href="#([^"]*)"', nav)
+    assert sorted(links) == sorted([*rows, *(f"eq-{n}" for n in range(1, equations + 1))])
+    for point, where in rows.items():
+        (code,) = [name for name, told in sections(web_page).items() if f'id="{point}"' in told]
+        assert any(f"{name}.".startswith(f"{code}.") for name in names(where)), point
+
+
+@each_paper
+def test_each_test_of_an_equation_is_listed_below_it_and_folded(script, equations, web_page):
+    for section in re.split(r"^### ", part(script), flags=re.M)[1:]:
+        told, tested, tests = section.partition("tested by")
+        if not tested:
+            continue
+        heading = letters(told.partition("\n")[0])
+        (shown,) = [side for side in web_page.split("<h3>") if letters(side).startswith(heading)]
+        for name in names(tests):
+            summary = f"<details><summary><code>{name}</code></summary>"
+            (folded,) = re.findall(f"{summary}(.*?)</details>", shown, re.S)
+            assert re.search(rf"(def|class){name.rpartition('.')[2]}\b", letters(folded)), name
+
+
+@each_paper
+def test_of_the_code_parse_args_alone_is_folded(script, equations, web_page):
+    """It belongs to no equation and to no note."""
+    (folded,) = re.findall("</summary><section>(.*?)</section></details>", web_page, re.S)
+    assert re.findall('<div id="([^"]*)"><pre>', folded) == [f"{script}.parse_args"]
+    assert not re.search(r'id="(eq-\d+|[UE]\d+)"', folded)
+
+
+@each_paper
+def test_the_regularizer_has_the_picture_of_its_lecture(script, equations, web_page):
+    """... within the page, with its alternative text and its caption"""
+    code = {"jrd": "jrd.jrs", "mdr": "mdr.MDR", "dml_da": "dml_da.density_regularizer"}[script]
+    (figure,) = re.findall(FIGURE, sections(web_page)[code], re.S)
+    shows, png = re.search('<img alt="(.*?)" src="data:image/png;base64,(.*?)">', figure).groups()
+    picture = ROOT / "docs" / "lectures" / f"{script}_mechanism.png"
+    assert base64.b64decode(png) == picture.read_bytes() and web_page.count("<img") == 1
+    lecture = picture.with_name(f"{script}.md").read_text(encoding="utf-8")
+    assert len(shows) > 20 and f"![{html.unescape(shows)}]({picture.name})\n\n*" in lecture
+    caption = re.search("<figcaption>(.*)</figcaption>", figure, re.S)[1]
+    assert f"\n*{caption[:9]}" in lecture and len(caption) > 200
+    assert not re.search(r"\$|\]\(|script", caption), "formulas are set, no link leads out"
+    assert len(web_page) < 300_000, "a picture of 256 colours"
+
+
+@each_paper
+def test_the_code_is_coloured_in_both_themes(script, equations, web_page):
+    """In the dark theme every word that has a colour is light, in the light theme dark."""
+    style = re.search("<style>(.*?)</style>", web_page, re.S)[1]
+    light, dark, _ = style.split("@media (prefers-color-scheme: dark) {")
+    kinds = {*re.findall(r'<span class="(\w+)">', web_page)} - {"w"}         # white space
+    for theme, rules in (("light", light), ("dark", light + dark)):
+        colours = dict(re.findall(r"^\W*pre \.(\w+) \{ color: #(\w+)", rules, re.M))
+        assert len(kinds & {*colours}) > 8, theme
+        for kind in kinds & {*colours}:
+            colour = colours[kind]
+            if len(colour) == 3:                        # #04D is #0044DD
+                colour = "".join(2 * digit for digit in colour)
+            red, green, blue = bytes.fromhex(colour)
+            bright = 0.3 * red + 0.59 * green + 0.11 * blue
+            assert (bright > 130) == (theme == "dark"), (theme, kind, colour)
+
+
+# What a browser made of each page, in a frame as wide as a screen and in one as wide as a phone.
+MEASURE = """<!DOCTYPE html><link rel="icon" href="data:,">
+<style>iframe { border: 0; height: 900px }</style>%s<pre id="measured"></pre><script>
+const box = node => node.getBoundingClientRect().toJSON()
+addEventListener("load", () => {
+  const measured = [...document.querySelectorAll("iframe")].map(frame => {
+    const page = frame.contentDocument
+    const boxes = selector => [...page.querySelectorAll(selector)].map(box)
+    return {
+      page: new URL(frame.src).pathname.slice(1), phone: frame.clientWidth == 400,
+      width: page.documentElement.clientWidth, needs: page.documentElement.scrollWidth,
+      linked: box(page.querySelector(":target")), formulas: boxes(".formula").length,
+      cut: [...page.querySelectorAll(".formula")].filter(
+        formula => formula.scrollWidth > formula.clientWidth).length,
+      pieces: boxes(".formula math"), fractions: boxes(".formula mfrac"),
+      picture: box(page.querySelector("img")), pixels: page.querySelector("img").naturalWidth,
+      columns: [...page.querySelectorAll("body > section")].map(
+        section => [...section.children].slice(0, 2).map(box)),
+      unfolded: [...page.querySelectorAll("details > section, details > pre")].filter(
+        node => node.checkVisibility()).length}
+  })
+  document.getElementById("measured").textContent = JSON.stringify(measured)
+})</script>"""
+LINKED = {"jrd": "eq-10", "mdr": "eq-5", "dml_da": "eq-8"}
+
+
+@pytest.fixture(scope="module")
+def measured(annotated, tmp_path_factory):
+    """What MEASURE says of all pages, what the browser asked for, what it printed on stderr.  A
+    server hands the pages over, because a Chromium of snap, as Ubuntu's, sees no /tmp."""
+    chromium = (shutil.which("chromium") or shutil.which("chromium-browser")
+                or shutil.which("google-chrome"))
+    if not chromium:
+        pytest.skip("there is no chromium, chromium-browser or google-chrome")
+    asked, frames = [], ""
+    for script, equation in LINKED.items():
+        for width in (1280, 400):
+            frames += f'<iframe src="{script}.html#{equation}" style="width: {width}px"></iframe>'
+    (annotated / "measure.html").write_text(MEASURE % frames, encoding="utf-8")
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_request(self, *_):
+            asked.append(self.path)
+    handler = functools.partial(Handler, directory=annotated)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = subprocess.run(
+            [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+             f"--user-data-dir={tmp_path_factory.mktemp('chromium')}", "--dump-dom",
+             f"http://127.0.0.1:{server.server_port}/measure.html"],
+            capture_output=True, text=True, timeout=120)
+        server.shutdown()
+    dom = re.search('<pre id="measured">(.+?)</pre>', done.stdout, re.S)
+    assert dom, done.stderr
+    return json.loads(html.unescape(dom[1])), asked, done.stderr
+
+
+@each_paper
+def test_a_browser_lays_out_the_formulas_and_the_columns(script, equations, web_page, measured):
+    frames, asked, printed = measured
+    assert "CONSOLE" not in printed, "an error of a script or of the page"
+    assert {*asked} == {"/measure.html", *(f"/{name}.html" for name in LINKED)}, "it stands alone"
+    frames = [frame for frame in frames if frame["page"] == f"{script}.html"]
+    assert [frame["phone"] for frame in frames] == [False, True]
+    for frame in frames:
+        assert frame["needs"] == frame["width"] > 380, "nobody scrolls sideways"
+        assert 0 <= frame["linked"]["top"] < 900, "the link shows its equation"
+        assert frame["formulas"] == web_page.count('<div class="formula"') and frame["cut"] == 0
+        assert all(box["width"] > 5 and box["height"] > 5 for box in frame["pieces"])
+        assert max(box["height"] for box in frame["fractions"]) > 25, "one above the other"
+        assert frame["pixels"] > 1000 and frame["picture"]["right"] <= frame["width"]
+        assert frame["unfolded"] == 0
+        assert len(frame["columns"]) == web_page.count("<section>") - 1 > 15
+        for paper, code in frame["columns"]:
+            if frame["phone"]:
+                assert paper["bottom"] <= code["top"] and paper["left"] == code["left"]
+            else:                                   # the code stays in sight of a long paper side
+                assert paper["top"] <= code["top"] <= paper["bottom"]
+                assert paper["right"] < code["left"]
+            assert paper["width"] > 300 and code["width"] > 300 and code["height"] > 10
