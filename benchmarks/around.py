@@ -1,10 +1,10 @@
 """What surrounds the training: samplers, checkpoints, a look at photos, a cache, a search.
 
-    python benchmarks/around.py         half a minute on one quiet core; status 1: a goal is missed
+    python benchmarks/around.py         a minute on one quiet core; status 1: a goal is missed
 
 The sizes are those of Stanford Online Products, 59,551 training images of 11,318 classes, and of
 20,000 photos of one's own.  Each is the least of three turns.  Goals in seconds are six times what
-a quiet core of an AMD EPYC (family 25, model 17) took; those of cache and search are ratios.
+a quiet core of an AMD EPYC (family 25, model 17) took; those of caches and search are ratios.
 """
 import bench  # noqa: I001  first: sets the threads
 
@@ -20,9 +20,9 @@ import jrd
 import mdr
 from decoding import files, measure
 from report import judge
-from support.command_line import Parser
+from support.command_line import Parser, cores
 from support.files import load_torch, save_torch
-from support.images import ImageFiles, cache_images
+from support.images import MANY, ImageFiles, cache_images
 from support.photos import decode, identity
 
 TURNS = 3
@@ -86,6 +86,19 @@ def caches(folder):
         yield f"an image from {script.__name__}.py's cache over its file", ours / theirs, 0.1
 
 
+def builds(folder):
+    """-> a row: a cache built on all cores over its images read by one, by the clock"""
+    paths, contents = [], files("JPEG", 500, 375, 32, quality=75)
+    for i in range(MANY):
+        paths.append(folder / f"{i}.jpg")
+        paths[-1].write_bytes(contents[i % 32])
+    prefix = mdr.transforms(mdr.parse_args(["--dataset", "cub"]))[0]
+    images, places = ImageFiles(paths, prefix, decode), iter(range(TURNS))
+    built = least(lambda: cache_images(images, folder / f"{next(places)}", "x"))
+    read = least(lambda: [images[i] for i in range(len(paths))])
+    yield f"a cache built on {cores()} cores over its images read by one", built / read, 1.1
+
+
 def searches(folder):
     """-> a row: eval.py --query's look at 1,000 photos, the second over the first"""
     cfg = jrd.parse_args(["--device", "cpu"])
@@ -109,7 +122,7 @@ def main():
     bench.header("What surrounds the training", threads=1)
     rows = [("task", [], "measured", "goal")]
     with tempfile.TemporaryDirectory() as folder:
-        for part in (samplers, checkpoints, photos, caches, searches):
+        for part in (samplers, checkpoints, photos, caches, builds, searches):
             place = Path(folder, part.__name__)
             place.mkdir()
             rows += [(task, [], value, goal) for task, value, goal in part(place)]

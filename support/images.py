@@ -1,6 +1,7 @@
 """Images from files, uint8 RGB (3, h, w): one by one, in batches, from the cache."""
 import contextlib
 import glob
+import multiprocessing
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -75,25 +76,61 @@ class ImageFiles:
 
 
 def read_ahead(images, size, threads):
-    """Tensors of up to `size` of the images in order, without those that are None.  Threads decode
-    a batch ahead: unlike processes, they may start anywhere.  UserError: images of two sizes."""
-    batch, shapes = [], set()
-    with ThreadPoolExecutor(threads or 1) as pool:
+    """Tensors of up to `size` of the images in order, without those that are None"""
+    for batch in batches(images, size, threads):
+        yield torch.stack(batch)
+
+
+def batches(images, size, workers, processes=False):
+    """Lists of up to `size` of the images in order, without those that are None.  Threads decode a
+    batch ahead: unlike processes, they may start anywhere.  On many cores processes are faster,
+    because threads wait for each other.  UserError: images of two sizes."""
+    shapes = set()
+    for batch in (_by_processes if processes else _by_threads)(images, size, workers):
+        tensors = [tensor for tensor in batch if tensor is not None]
+        shapes.update(tuple(tensor.shape[1:]) for tensor in tensors)
+        if len(shapes) > 1:
+            (h, w), (other_h, other_w) = sorted(shapes)[:2]
+            raise UserError(f"images of {h} × {w} and of {other_h} × {other_w} cannot lie in one "
+                            "batch or cache: resize them all to (height, width)")
+        if tensors:
+            yield tensors
+
+
+def _by_threads(images, size, workers):
+    batch = []
+    with ThreadPoolExecutor(workers or 1) as pool:
         for start in range(0, len(images) + size, size):          # one more, which has none
             coming = pool.map(images.__getitem__, range(len(images))[start:start + size])
-            tensors = [tensor for tensor in batch if tensor is not None]
-            shapes.update(tuple(tensor.shape[1:]) for tensor in tensors)
-            if len(shapes) > 1:
-                (h, w), (other_h, other_w) = sorted(shapes)[:2]
-                raise UserError(f"images of {h} × {w} and of {other_h} × {other_w} cannot lie in "
-                                "one batch or cache: resize them all to (height, width)")
-            if tensors:
-                yield torch.stack(tensors)
+            yield batch
             batch = coming
+
+
+def _by_processes(images, size, workers):
+    def together(images):       # one tensor takes one file descriptor, (h, w, 3) is as they lie
+        if len({image.shape for image in images}) == 1:
+            return torch.stack([image.movedim(0, 2) for image in images]).movedim(3, 1)
+        return images
+    loader = torch.utils.data.DataLoader(
+        images, size, num_workers=workers, collate_fn=together, multiprocessing_context="fork",
+        generator=torch.Generator())                    # the global one is left alone
+    try:
+        yield from loader
+    except UserError as error:                          # which has the worker's trace
+        raise UserError(str(error).rstrip().rpartition("UserError: ")[2])
+
+
+def may_fork():
+    """Whether processes may start here without a look at the main module, which need not be there
+    in a notebook, nor guard itself"""
+    own = multiprocessing.get_start_method(allow_none=True)
+    method = own or multiprocessing.get_all_start_methods()[0]
+    return method == "fork" and not multiprocessing.current_process().daemon
 
 
 # ---------------------------------------------------------------------------- the cache
 CACHE_FORMAT = 6
+MANY = 1024             # images of a cache that processes decode, which take a second to start
 
 
 class CachedImages:
@@ -171,6 +208,7 @@ def _build_cache(files, path):
     with atomic(path, "wb") as file:
         np.lib.format.write_array_header_1_0(
             file, {"descr": "|u1", "fortran_order": False, "shape": (n, height, width, 3)})
-        batches = read_ahead(files, 16, cores())
-        for images in tqdm(batches, "decoding", n // 16, unit="batch", leave=False, disable=None):
-            file.write(images.movedim(1, 3).numpy().tobytes())
+        decoded = batches(files, 16, cores(), cores() > 1 and n >= MANY and may_fork())
+        for images in tqdm(decoded, "decoding", n // 16, unit="batch", leave=False, disable=None):
+            for image in images:
+                file.write(image.movedim(0, 2).numpy())

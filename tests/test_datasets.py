@@ -381,6 +381,29 @@ def test_the_cache_holds_what_the_files_give_and_decodes_once(files, tmp_path, c
     assert_same(pickle.loads(copied), stored)
 
 
+def test_processes_build_a_cache_of_many(files, tmp_path, monkeypatch):
+    """The same one, in order; what cannot be is one line; in daemons and after spawn, threads."""
+    if not images.may_fork():
+        pytest.skip("processes are not forked here")
+    monkeypatch.setattr(images, "MANY", 7)
+    monkeypatch.setattr(images, "cores", lambda: 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "ThreadPoolExecutor", None)
+        assert_same(cached(files(), tmp_path), files())
+        with pytest.raises(common.UserError, match="^images of .* and of .* cannot lie in one .*$"):
+            cached(files(None), tmp_path)
+        cut(files(None).paths[3])
+        with pytest.raises(common.UserError, match="^cannot read the image [^\n]*$"):
+            cached(files(v2.Resize((9, 9))), tmp_path)
+    monkeypatch.setattr(torch.utils.data, "DataLoader", None)
+    for name, answer in (("get_start_method", lambda allow_none: "spawn"),
+                         ("current_process", lambda: Mock(daemon=True))):
+        with monkeypatch.context() as patch:
+            patch.setattr(multiprocessing, name, answer)
+            with pytest.raises(common.UserError, match="^cannot read the image [^\n]*$"):
+                cached(files(v2.Resize((9, 9))), tmp_path)
+
+
 def test_the_cache_of_other_images_is_replaced(tmp_path):
     folder = make_folder(tmp_path / "[my] photos", [2] * 4)
 
