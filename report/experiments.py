@@ -209,7 +209,7 @@ HEADLINES = {"mdr 1a": ("Triplet", "Triplet+MDR"),
 # Flags on cub128 besides a row's own, {a word of its paper and flags: flags}; MDR explored at 25.
 CUB128_FLAGS = {"mdr": " --iterations 25", "--l2norm": " --lr 1e-4", "npair": " --lr 1e-5"}
 # What the title of a picture and a line above a table say of the runs
-NOTES = {("cub128", "mdr"): (
+NOTES = {("cub128", "mdr", "squeezenet1_1"): (
     ", exploring at 25 iterations per epoch", "Exploring runs: 25 iterations per epoch, from seed "
     "0 on.  The deciding ones have 50, and seeds 3 to 10: results/cub128/decided.md.")}
 

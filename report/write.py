@@ -12,10 +12,17 @@ from support.files import UserError, atomic, listed
 
 NOT_THE_PAPERS = """\
 > **Not the papers' protocol.** CUB-200-2011 with the papers' split, but at 128 × 128, with \
-schedules of our own and SqueezeNet 1.1: results/cub128/README.md.  Compare differences between \
+schedules of our own and backbone {}: results/cub128/README.md.  Compare differences between \
 rows, not absolute scores."""
+PAPERS_BACKBONES = ("the papers' are bn_inception, in MDR's Table 2a resnet18 and resnet50 too, "
+                    "and in DML-DA googlenet_bvlc")
 GAIN = ("Gains are differences within a seed: their mean and, from three seeds on, its 95% "
         "Student-t interval, not corrected for the number of gains.")
+
+
+def backbones(runs):
+    """... of the finished runs, in words"""
+    return ", ".join(sorted({run.cfg.backbone for run in runs if run.result}))
 
 
 def header(runs):
@@ -32,7 +39,8 @@ def header(runs):
     return f"""\
 {len(done)} of {len(runs)} runs finished, made at commit {", ".join(sorted(commits))}, by torch \
 {", ".join(sorted(torches))}, with pretrained weights of SHA-256 {", ".join(sorted(weights))}; \
-processors: {"; ".join(sorted(processors))}.  Report made by `{command}`.  \
+processors: {"; ".join(sorted(processors))}.  Backbone: {backbones(runs)}; \
+{PAPERS_BACKBONES}.  Report made by `{command}`.  \
 tables.csv has its numbers and, with --seed 0, 1, ..., the command of each row.
 
 Shares in %, mean ± standard deviation over seeds, last epoch; the papers' ± are standard \
@@ -66,17 +74,19 @@ def write_report(rows, dataset, folder):
     """Write report.md, tables.csv and the figures -> the Markdown.  UserError: the folder has a
     report on more."""
     refuse_a_part(rows, folder)
+    runs = all_runs(rows)
     texts, csv_rows = [f"# Report on {NAMES[dataset]}"], []
     if dataset == "cub128":
-        texts.append(NOT_THE_PAPERS)
-    texts.append(header(all_runs(rows)))
+        texts.append(NOT_THE_PAPERS.format(backbones(runs)))
+    texts.append(header(runs))
     if (folder / "README.md").exists():                         # by a person
         texts.append("What was seen: [README.md](README.md).")
     for key, of_key in itertools.groupby(rows, attrgetter("key")):
         (paper, name), experiment, of_key = key.split(), EXPERIMENTS[key], list(of_key)
         number = f"{NAMES[paper]}, Table {name}".replace("Table fig", "Fig. ")
         heading, picture = f"{number}: {experiment.title}", f"{paper}-{name}.png"
-        note, *lines = NOTES.get((dataset, paper), [""])
+        backbone = of_key[0].runs[0].cfg.backbone
+        note, *lines = NOTES.get((dataset, paper, backbone), [""])
         texts.append(f"## {heading}")
         if experiment.picture and any(row.finished for row in of_key):
             points = figures.POINTS[experiment.picture](of_key, experiment.columns)

@@ -421,7 +421,8 @@ def test_ours_stand_beside_the_papers(out, report, written):
     (folder / "config.json").write_text(json.dumps(config | {"versions": {"torch": "2.15.0"}}))
     text, cells = written("--dataset", "cub")
     assert re.search("made at commit c0ffee, by torch 2.14.1, 2.15.0, with pretrained weights of "
-                     r"SHA-256 \w+; processors: a processor; not noted\.  Report made by ", text)
+                     r"SHA-256 \w+; processors: a processor; not noted\.  "
+                     "Backbone: bn_inception; the papers' are .*  Report made by ", text)
     assert "| 50.7 [49.6, 51.8] |" in text                              # 95%
     shown = table_rows(text[text.index("| **Triplet+MDR**"):])
     assert [row[:3] for row in shown[:3]] == [
@@ -460,6 +461,24 @@ def test_on_a_stand_in(dataset, wide, papers, report, written):
         for name in ("Triplet+L2Norm", "Triplet+MDR"):
             assert widths.pop(f"{name}, d = {d}") == f"Triplet, d = {d}"
     assert not widths
+
+
+def test_a_report_names_the_backbone_of_its_runs(report, written, monkeypatch):
+    """A list's default, or another: its header and, on cub128, the box.  What a note says of MDR's
+    runs is true of SqueezeNet's alone."""
+    redraw = Mock(return_value=True)
+    monkeypatch.setattr(figures, "redraw", redraw)
+    words = "--dataset", "cub128", "--paper", "mdr", "--table", "fig4", "--seeds", 1
+    for more, name in (([], "squeezenet1_1"), (["--backbone", "resnet18"], "resnet18")):
+        for command in listed(report, *words, *more):
+            pretend(command)
+        text, _ = written(*words, *more)
+        box, header = text.split("\n\n")[1:3]
+        assert f" and backbone {name}: results/cub128/README.md." in box
+        assert f"  Backbone: {name}; the papers' are bn_inception, " in header
+        noted = name == "squeezenet1_1"
+        assert ("Exploring runs: 25 iterations" in text) == noted
+        assert ("exploring at 25 iterations" in redraw.call_args.args[3]) == noted
 
 
 def test_where_a_figure_is_read(out, written):
