@@ -163,7 +163,7 @@ EXPERIMENTS = {     # paper and table or figure: what to run
         DML-DA N-pair      | --loss npair   | N-pair
         DML-DA contrastive |                | Contrastive""",
         beside=("MAP@R", "seen R@1", "D_avg mean"),
-        note="Not here: HDC, which the paper evaluated itself (23 cells); it is another method.  "
+        note="HDC, which the paper evaluated itself (23 cells), is another method and is not run.  "
              "The paper's network is Caffe's GoogLeNet: its 138 cells are `bash run_all.sh --paper "
              "dml_da --backbone googlenet_bvlc --weights FILE` (docs/running.md, Datasets)."),
     "dml_da fig1d": Experiment("R@1 of train and test", "cars", 10, PLAIN + """

@@ -102,15 +102,28 @@ def figures_of(rows):
             yield row.name, run.config["seed"], figures
 
 
-def published(row):
-    """A paper's figures of a row on its dataset (cub128: on CUB); on glyphs on all of the paper's:
-    lines of paper_numbers.jsonl"""
-    entries = []
+def published(key, dataset):
+    """A paper's figures of a table on a dataset (cub128: on CUB; glyphs: on all of the paper's) ->
+    {row: its lines of paper_numbers.jsonl}"""
+    entries = defaultdict(list)
     for entry in PAPER_NUMBERS:
-        here = of_papers(row.dataset) in (None, entry["dataset"])
-        if here and (row.key, row.name) == (f"{entry['paper']} {entry['table']}", entry["row"]):
-            entries.append(entry)
+        here = of_papers(dataset) in (None, entry["dataset"])
+        if here and key == f"{entry['paper']} {entry['table']}":
+            entries[entry["row"]].append(entry)
     return entries
+
+
+def on_papers_images(dataset):
+    """Whether figures on a dataset stand beside the paper's on the same images at full size"""
+    return of_papers(dataset) == dataset
+
+
+def source(entry):
+    """Who reports a paper's figure, and on what: the head of its line"""
+    who = "quoted by the paper"
+    if entry["reported_by"] == "this paper":
+        who = "paper"
+    return f"{who}, {NAMES[entry['dataset']]}"
 
 
 def printed(entry):
@@ -148,21 +161,38 @@ def figures_in(table, row, metric, paper):
         "gain": gained, "gain's half-width": half, "gain's seeds": len(gain)}
 
 
+def figure_of_others(entry):
+    """A paper's figure of a method that is not run -> a row of the CSV"""
+    ours = "not run"
+    if entry["reported_by"] != "this paper":
+        ours = "quoted, not run"
+    same = {column: entry[column] for column in ("paper", "table", "row", "dataset", "metric")}
+    return {**same, "paper's figure": entry["value"], "ours": ours, "seeds": 0}
+
+
 def paper_table(rows):
-    """A table on one dataset, metrics across as in the paper -> Markdown, CSV rows"""
+    """A table on one dataset, metrics across as in the paper -> Markdown, CSV rows.  On the
+    papers' images other methods' rows stand first, in the CSV last."""
     experiment, dataset, table = EXPERIMENTS[rows[0].key], rows[0].dataset, pivot(figures_of(rows))
-    metrics = dict.fromkeys(entry["metric"] for row in rows for entry in published(row))
+    in_paper, names = published(rows[0].key, dataset), [row.name for row in rows]
+    metrics = dict.fromkeys(entry["metric"] for name in names for entry in in_paper[name])
     metrics = [*(metrics or experiment.columns), *experiment.beside]
     if "NMI" in metrics:
         place = metrics.index("NMI") + 1
         metrics[place:place] = [metric for metric in STARTS if has(table, metric)]
     if dataset == "glyphs":
         metrics = [metric for metric in metrics if not re.match(r"R@\d\d", metric)]
-    lines, csv_rows = [["", "", *metrics]], []
+    lines, csv_rows, not_run = [["", "", *metrics]], [], []
+    for name, entries in in_paper.items():
+        if on_papers_images(dataset) and name not in names:
+            texts = {entry["metric"]: printed(entry) for entry in entries}
+            lines.append([f"**{name}**", source(entries[0]),
+                          *(texts.get(metric, "–") for metric in metrics)])
+            not_run += map(figure_of_others, entries)
     for row in rows:
         texts, papers = defaultdict(dict), {}               # {head: {metric: cell}}
-        for entry in published(row):
-            texts[f"paper, {NAMES[entry['dataset']]}"][entry["metric"]] = printed(entry)
+        for entry in in_paper[row.name]:
+            texts[source(entry)][entry["metric"]] = printed(entry)
             if of_papers(dataset):
                 papers[entry["metric"]] = entry["value"]
         for metric in metrics:
@@ -175,7 +205,7 @@ def paper_table(rows):
         for head, by_metric in texts.items():
             lines.append([name, head, *(by_metric.get(metric, "–") for metric in metrics)])
             name = ""
-    return markdown(lines), csv_rows
+    return markdown(lines), [*csv_rows, *not_run]
 
 
 def has(table, metric):

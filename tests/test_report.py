@@ -400,16 +400,49 @@ def test_archives_are_read_like_a_folder(out, tmp_path, report):
 
 
 # ---------------------------------------------------------------------------- the tables
-def test_every_figure_of_the_papers_methods_stands_in_a_table(out, report, tmp_path):
-    ran(out, "jrd.py --dataset cub", 0.5)
-    report("--dataset", "real", "--seeds", 1, "--out", tmp_path)
-    with open(tmp_path / "tables.csv", encoding="utf-8") as file:
-        cells = {(row["paper"], row["table"], row["row"], row["dataset"], row["metric"]):
-                 row["paper's figure"] for row in csv.DictReader(file)}
-    for e in tables.PAPER_NUMBERS:
-        if e["reported_by"] == "this paper" and e["row"] != "HDC":
-            place = e["paper"], e["table"], e["row"], e["dataset"], e["metric"]
-            assert float(cells[place]) == e["value"]
+def paper_tables(text):
+    """A report's Markdown -> {(paper's table, dataset): {(row, head): {metric: cell}}}"""
+    tables_of_text = {}
+    for section in text.split("\n## ")[1:]:
+        for part in section.split("\n\n**")[1:]:
+            head, _, *rows = table_rows(part)
+            cells = tables_of_text[section.partition(":")[0], part.partition("**")[0]] = {}
+            for name, source, *figures in rows:
+                row = name.strip("*") or row
+                cells[row, source] = dict(zip(head[2:], figures))
+    return tables_of_text
+
+
+@pytest.mark.parametrize("finished", [1, None])
+def test_every_figure_of_the_papers_stands_in_a_table(finished, report, written, monkeypatch):
+    """... on the papers' images, what a paper quotes as quoted; also where all runs are finished."""
+    monkeypatch.setattr(figures, "redraw", Mock(return_value=False))
+    for dataset in ("cub", "cars", "sop", "inshop"):
+        words, on = ("--dataset", dataset, "--seeds", 1), experiments.NAMES[dataset]
+        for command in listed(report, *words)[:finished]:
+            pretend(command)
+        text, cells = written(*words)
+        shown, entries = paper_tables(text), []
+        for e in tables.PAPER_NUMBERS:
+            if e["dataset"] == dataset:
+                entries.append(e)
+        assert len(entries) > 20
+        for e in entries:
+            table = f"{experiments.NAMES[e['paper']]}, Table {e['table']}"
+            rows = shown[table.replace("Table fig", "Fig. "), on]
+            cell = cells[e["table"], e["row"], e["metric"]]
+            who, ours = f"paper, {on}", ""
+            if e["reported_by"] == "quoted in this paper":
+                who, ours = f"quoted by the paper, {on}", "quoted, not run"
+            elif e["row"] == "HDC":
+                ours = "not run"
+            assert rows[e["row"], who][e["metric"]].split()[0] == str(e["value"])
+            assert float(cell["paper's figure"]) == e["value"]
+            if ours:
+                assert cell["ours"] == ours
+                assert [head for row, head in rows if row == e["row"]] == [who]
+            elif not finished:
+                assert (e["row"], "**ours**, last epoch, n = 1") in rows and float(cell["ours"])
 
 
 def test_ours_stand_beside_the_papers(out, report, written):
@@ -447,7 +480,8 @@ def test_on_a_stand_in(dataset, wide, papers, report, written):
         pretend(command, 0.5 if "--lambda 0" in command else 0.6)
     text, cells = written(*words)
     assert ("> **Not the papers' protocol.**" in text) == (dataset == "cub128")
-    assert "256x256" not in text and "R50" not in text
+    assert "256x256" not in text and "R50" not in text and "quoted" not in text
+    assert ("1a", "MS", "R@1") not in cells
     shown = table_rows(text[text.index("| **Triplet+MDR**"):])
     assert [row[1:3] for row in shown[:n]] == papers
     assert shown[n][1:] == ["**ours**, last epoch, n = 4"] + [
