@@ -25,6 +25,8 @@ COLUMNS = cells("""
     ... mean of starts     | last epoch          | NMI, mean of starts
     ... range of starts    | last epoch          | NMI, range of starts""")  # head, part, metric
 BY_1NN = {"lambda": "λ by 1-NN", "d_H": "d_H by 1-NN"}      # of JRD; --lambda is a weight
+LESS = "ours less the paper's"
+ANOTHER_QUANTITY = {"lambda_NN"}        # in the paper, E5: ours less it would say nothing
 CHOSEN = "\\* the epoch chosen on the test set: not a figure to report."
 
 
@@ -146,19 +148,27 @@ def figures_in(table, row, metric, paper):
     pretrained, _ = mean_and_std(table[row.name, "pretrained backbone", metric].values())
     (ours, std), (chosen, chosen_std) = mean_and_std(last.values()), mean_and_std(best)
     gained, half = mean_and_half(gain)
+    comparable = on_papers_images(row.dataset) and metric not in ANOTHER_QUANTITY
+    less = []
+    if comparable and None not in (ours, paper):
+        less = [ours - paper]
     digits = 1 if PERCENT.fullmatch(metric) else 3
     texts = {f"**ours**, last epoch, n = {n}": f"**{spread(last.values(), digits)}**",
+             LESS: difference(less, digits),
              f"gain over {row.baseline}, n = {len(gain)}": difference(gain, digits + 1),
              "best on test*": spread(best, digits)}
     if not n:                                           # ours None: α without DML-DA
         texts, ours = {"not run": "–"}, "not run"
-    return texts, {
+    csv_row = {
         "paper": row.paper, "table": row.table, "row": row.name, "dataset": row.dataset,
         "metric": metric, "paper's figure": paper, "ours": ours, "our std": std,
         "seeds": len(last), "best on test, not to report": chosen,
         "best on test's std": chosen_std, "before training": pretrained,
         "command": row.runs[0].setting, "rate": row.runs[0].cfg.lr, "baseline": row.baseline,
         "gain": gained, "gain's half-width": half, "gain's seeds": len(gain)}
+    if on_papers_images(row.dataset):
+        csv_row[LESS], _ = mean_and_half(less)
+    return texts, csv_row
 
 
 def figure_of_others(entry):

@@ -442,7 +442,15 @@ def test_every_figure_of_the_papers_stands_in_a_table(finished, report, written,
                 assert cell["ours"] == ours
                 assert [head for row, head in rows if row == e["row"]] == [who]
             elif not finished:
-                assert (e["row"], "**ours**, last epoch, n = 1") in rows and float(cell["ours"])
+                ours = rows[e["row"], "**ours**, last epoch, n = 1"][e["metric"]].strip("*")
+                assert float(cell["ours"]) == pytest.approx(float(ours), abs=0.051)
+                less = rows.get((e["row"], "ours less the paper's"), {}).get(e["metric"])
+                if e["metric"] == "lambda_NN":          # another quantity, E5
+                    assert less == "–" and cell["ours less the paper's"] == ""
+                    continue
+                want = float(cell["ours"]) - e["value"]
+                assert float(cell["ours less the paper's"]) == pytest.approx(want)
+                assert float(less) == pytest.approx(want, abs=0.051) and less[0] in "+-"
 
 
 def test_ours_stand_beside_the_papers(out, report, written):
@@ -458,14 +466,16 @@ def test_ours_stand_beside_the_papers(out, report, written):
                      "Backbone: bn_inception; the papers' are .*  Report made by ", text)
     assert "| 50.7 [49.6, 51.8] |" in text                              # 95%
     shown = table_rows(text[text.index("| **Triplet+MDR**"):])
-    assert [row[:3] for row in shown[:3]] == [
+    assert [row[:3] for row in shown[:4]] == [
         ["**Triplet+MDR**", "paper, CUB", "68.8 ± 0.5"],
         ["", "**ours**, last epoch, n = 3", "**69.0 ± 1.0**"],
-        ["", "best on test*", "74.0 ± 1.0"]]
+        ["", "ours less the paper's", "+0.2"], ["", "best on test*", "74.0 ± 1.0"]]
     assert ["", "not run", "–", "–", "–", "–"] in table_rows(text)
     cell = cells["1a", "Triplet+MDR", "R@1"]
     assert (cell["seeds"], cell["paper's figure"]) == ("3", "68.8")
     assert float(cell["ours"]) == pytest.approx(69)
+    assert float(cell["ours less the paper's"]) == pytest.approx(0.2)
+    assert cells["1a", "Triplet", "R@1"]["ours less the paper's"] == ""
     assert cell["command"] == "python mdr.py --dataset cub"
 
 
@@ -481,7 +491,8 @@ def test_on_a_stand_in(dataset, wide, papers, report, written):
     text, cells = written(*words)
     assert ("> **Not the papers' protocol.**" in text) == (dataset == "cub128")
     assert "256x256" not in text and "R50" not in text and "quoted" not in text
-    assert ("1a", "MS", "R@1") not in cells
+    assert ("1a", "MS", "R@1") not in cells and "less the paper's" not in text
+    assert "ours less the paper's" not in cells["1a", "Triplet", "R@1"]
     shown = table_rows(text[text.index("| **Triplet+MDR**"):])
     assert [row[1:3] for row in shown[:n]] == papers
     assert shown[n][1:] == ["**ours**, last epoch, n = 4"] + [
