@@ -39,7 +39,8 @@ SOURCES = {  # {0}: the folder, {1}: the data root, {2} and {3}: its archive's a
             "{0}/cars_test, {0}/devkit/cars_train_annos.mat and {0}/devkit/cars_test_annos_with"
             "labels.mat, as copies have them: ai.stanford.edu/~jkrause/cars is gone since 2023",
     "inshop": "wanted are {0}/list_eval_partition.txt and {0}/img (not img_highres): 52,712 images "
-              "of the In-shop benchmark, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html"}
+              "of the In-shop benchmark, mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html (no "
+              "checksum is published)"}
 
 
 def of_papers(name):
@@ -93,7 +94,7 @@ def read_dataset(name, root):
 
 def _rows(path, header=0):
     """The rows of a list file, as texts."""
-    return np.loadtxt(path, str, skiprows=header).tolist()
+    return np.loadtxt(path, str, skiprows=header, encoding="utf-8").tolist()
 
 
 def _cub(folder):

@@ -84,6 +84,9 @@ class Run:
         print(f"into {self.folder}, named by what differs from the preset")
         if cfg.precision == "bf16" and not multiplies_bfloat16(cfg.device.partition(":")[0]):
             print("note: this processor has no bfloat16: --precision fp32 is several times faster")
+        if data.val is not None and len(data.val.classes) < 5:
+            print(f"note: R@1 among {len(data.val.classes)} held-out classes hardly tells one "
+                  "epoch from another")
         if cfg.epochs * steps < 100:
             more = "raise --iterations" if hasattr(cfg, "iterations") else "lower --batch"
             print(f"note: few steps to learn from, {cfg.epochs * steps} in all ({steps} per "

@@ -609,6 +609,7 @@ def test_held_out_classes_pick_best_pt(script, train, tmp_path, typed):
     assert folder.name == f"{script.__name__}-photos-val0.5-batch6-epochs3-backbonesmall-s0"
     rows, result, config = left_in(folder)
     chosen, last = result["best on held-out classes"], result["last epoch"]
+    assert "note: R@1 among 3 held-out classes hardly tells one epoch from another\n" in out
     assert "R@1" in chosen and chosen.items() <= rows[chosen["epoch"] - 1].items()
     assert config["splits"] == {"train": [12, 3], "test": [24, 6], "val": [12, 3]}
     assert f" {100 * chosen['val R@1']:.1f}\n" in out[out.index("\nbest on held-out classes ("):]

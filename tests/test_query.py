@@ -585,6 +585,11 @@ def test_the_pages_python(checkpoint, tmp_path, monkeypatch, capfd, typed):
     pairs = {frozenset(row.split()[2:]): row.split()[1] for row in text.splitlines()[2:-1]}
     for distance, *pair in lines:
         assert float(distance) == pytest.approx(float(pairs[frozenset(pair)]), abs=2e-4)
+    pretrained, told = dict(names), []
+    monkeypatch.setattr(common, "load_weights", lambda *words: told.append(words[1:]))
+    exec(snippet("load_weights"), pretrained)
+    embedded = pretrained["network"].embed(torch.zeros(2, 3, 128, 128, dtype=torch.uint8))
+    assert embedded.shape == (2, 512) and told == [("squeezenet1_1", None)]
     exec(export, names)
     images = torch.randint(0, 256, (7, 3, 32, 32), dtype=torch.uint8)
     exported = torch.export.load("embed.pt2").module()
