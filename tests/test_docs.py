@@ -6,11 +6,14 @@ import functools
 import html
 import importlib
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import threading
+import time
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from operator import attrgetter
 
@@ -145,6 +148,31 @@ def test_commands_are_understood(page, capsys):
 
 
 # ---------------------------------------------------------------------------- figures, lectures
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="Windows, where no SLURM is")
+def test_a_task_of_slurm_ends_as_its_command_or_is_requeued(tmp_path):
+    """... while its command still runs: job.sh of docs/running.md, with a stand-in for scontrol."""
+    (job,) = fenced((ROOT / "docs" / "running.md").read_text(encoding="utf-8"), "bash")
+    (tmp_path / "commands.txt").write_text(
+        "true\nexit 3\nbash -c 'echo $OMP_NUM_THREADS > log; for i in {1..200}; do "
+        "[ ! -e requeued ] || exit; sleep 0.05; done; echo late >> log'\n")
+    scontrol, log, requeued = (tmp_path / name for name in ("scontrol", "log", "requeued"))
+    scontrol.write_text('#!/bin/sh\necho "$*" > requeued\n')
+    scontrol.chmod(0o755)
+
+    def task(number):
+        return subprocess.Popen(["bash", "-c", job], cwd=tmp_path, env={
+            "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "8",
+            "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": str(number)})
+    assert (task(1).wait(), task(2).wait(), requeued.exists()) == (0, 3, False)
+    process = task(3)
+    while not log.exists() or not log.read_text():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)
+    process.wait()
+    assert (log.read_text(), requeued.read_text()) == ("8\n", "requeue 70_3\n")
+
+
 DECIDED = (ROOT / "results" / "cub128" / "decided.md").read_text(encoding="utf-8")
 
 
