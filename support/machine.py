@@ -38,7 +38,7 @@ def processor(device):
         return torch.cuda.get_device_name(device)
     name = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):                  # Linux; a virtual machine may hide the name
-        info = Path("/proc/cpuinfo").read_text(errors="replace")
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
         found = re.search(r"cpu family\s*: (.*)\nmodel\s*: (.*)\nmodel name\s*: (.*)", info)
         if found:
             name = found.expand(r"\3, cpu family \1, model \2")

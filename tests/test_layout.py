@@ -72,6 +72,16 @@ def test_what_is_imported_is_used(file):
                 assert name in used, f"{file} imports {name} in vain"
 
 
+@pytest.mark.parametrize("file", SOURCE)
+def test_text_is_utf_8_on_every_system(file):
+    """Who opens, reads or writes a file of text names its encoding."""
+    for node in ast.walk(ast.parse(SOURCE[file])):
+        if isinstance(node, ast.Call):
+            if re.search(r"^open$|\.(read|write)_text$", ast.unparse(node.func)):
+                call = ast.unparse(node)
+                assert re.search(r"encoding=|^open\(\w+, '[rw]b'\)$", call), f"{file}: {call}"
+
+
 def git(*words):
     """What git prints of this checkout; None without git, or without a checkout"""
     if shutil.which("git"):
