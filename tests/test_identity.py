@@ -245,8 +245,13 @@ def test_a_folder_is_judged_by_its_classes_that_did_not_train(train, photos, tmp
     moved = photos.rename(tmp_path / "elsewhere")
     assert typed(*words[:2])[2] == (f"eval.py: the run's folder of images, {photos}, is not there "
                                     "(moved? --dataset of eval.py says where to)\n")
-    status, out, _ = typed(*words, moved)
+    export = "--export", tmp_path / "e.npz"
+    status, out, _ = typed(*words, moved, *export)
     assert status == 0 and "note:" not in out
+    with np.load(tmp_path / "e.npz") as file:           # the images that trained are in it too
+        kinds = file["seen_classes"][file["seen_labels"]]
+        assert [path[:7] for path in file["seen_paths"]] == [*kinds] and len(file["seen"]) == 9
+        assert {*kinds} == {"class00", "class01", "class02"}
     (moved / "class00").rename(moved / "zebra")
     _, out, _ = typed(*words, moved)
     assert "left out are 2 classes that trained, by name: class01, class02\n" in out
@@ -254,7 +259,7 @@ def test_a_folder_is_judged_by_its_classes_that_did_not_train(train, photos, tmp
     for path, new in (("class03/0.png", "loose.png"), ("class05/0.png", "a.png"),
                       ("class05/1.png", "b.png"), ("class04", "../4"), ("zebra", "../5")):
         (moved / path).rename(moved / new)
-    status, out, err = typed(*words, moved, "--export", tmp_path / "e.npz")
+    status, out, err = typed(*words, moved, *export)
     assert (status, err) == (0, "") and "3 embeddings of 2 classes" in out
     with np.load(tmp_path / "e.npz") as file:
         assert [*file["paths"]] == ["class03/1.png", "class03/2.png", "class05/2.png"]
@@ -579,6 +584,23 @@ def test_run_all_in_the_shells_of_others(shell, tmp_path):
     code = tmp_path / "work" / "code"
     assert (done.returncode, {*done.stderr.splitlines()}) == (0, {str(code)})    # plan, run, report
     assert "1 of 1, about" in done.stdout and [*code.iterdir()] == [code / "run_all.sh"]
+
+
+def test_run_all_installs_what_an_update_requires(tmp_path):
+    """... into the .venv that it made, in the next call and once."""
+    shutil.copy(ROOT / "run_all.sh", tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+    for file in (python, python.with_name("pip"), tmp_path / "report" / "requirements.txt"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text('#!/bin/sh\necho "$*" >> calls\n')
+        file.chmod(0o755)
+    calls = []
+    for required in ("torch", "torch", "torch\npandas"):
+        (tmp_path / "requirements.txt").write_text(required)
+        subprocess.run(["bash", tmp_path / "run_all.sh", "--plan"], check=True,
+                       env={"PATH": os.environ["PATH"]})
+        calls.append((tmp_path / "calls").read_text().count(" -r requirements.txt"))
+    assert calls == [1, 1, 2]
 
 
 def test_a_home_folder_that_no_shell_expands(monkeypatch):
