@@ -74,6 +74,7 @@ MISTAKES = {  # what is typed: what the one line must say
     "eval.py {tmp}/pickled.npz": "{tmp}/pickled.npz: labels are Python objects",
     "eval.py {tmp}/other.npz": "labels is not a file in the archive'; np.savez writes",
     "eval.py {tmp}/short.npz": "must be (n, d)",
+    "eval.py {tmp}/short.npz --device tpu": "--device tpu is not supported",
     "eval.py {tmp}/texts.npz": "{tmp}/texts.npz: embeddings are no numbers but",
     "eval.py last.pt --export {tmp}/no/e.npz": "must end in .npz and be in a folder that exists",
     "report --runs {tmp}": "no run with a result.json under",

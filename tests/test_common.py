@@ -35,6 +35,13 @@ def test_glyphs_are_the_same_everywhere(part, classes, images, mean):
     assert drawn == [*range(550)]                                       # none in two splits
 
 
+def test_the_glyphs_behind_the_small_backbone_are_the_same_everywhere(monkeypatch):
+    """Ten of the 400 classes that it was pretrained on, in a studio and not out in the wild."""
+    monkeypatch.setitem(glyphs.GLYPHS, "pretraining", (range(0, 400, 40), 30))
+    drawn, _ = glyphs.glyphs("pretraining")
+    assert drawn.float().mean().item() == pytest.approx(120.839, abs=0.01)
+
+
 def test_what_is_drawn_depends_on_seed_and_epoch_alone(tmp_path):
     """Any number of workers, any epoch first: the same crops and mirrors."""
     folder, (prefix, augment, _) = make_folder(tmp_path / "d", [6] * 4), glyphs.SMALL_TRANSFORMS
@@ -81,12 +88,14 @@ def test_a_backbone_sees_what_its_weights_were_trained_on(backbone, want):
 # ---------------------------------------------------------------------------- precision
 @pytest.mark.parametrize("precision, tf32", [("fp32", False), ("tf32", True), ("bf16", False)])
 def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
-    """bf16 rounds the features a little; TF32 is a matter of convolutions, never of the losses."""
+    """bf16 rounds the features a little; TF32 is a matter of convolutions, never of the losses.
+    cuDNN chooses its convolutions by timing."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     for switch in (True, False):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", switch)
         network = glyphs.SmallNet().eval()
         common.to_device(network, argparse.Namespace(precision=precision, device="cpu"))
-        assert torch.backends.cudnn.allow_tf32 == tf32
+        assert torch.backends.cudnn.allow_tf32 == tf32 and torch.backends.cudnn.benchmark
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     plain, rounded = network(images), common.features(network, images, precision)
     assert rounded.dtype == torch.float32
@@ -148,16 +157,32 @@ def test_the_gpu_that_is_named_is_the_current_one(monkeypatch):
 
 
 def test_a_worker_per_core_decodes_but_sixteen_at_most(monkeypatch):
-    """... unless --workers says how many; images that are in memory need none."""
-    def workers(images, said=None):
+    """... unless --workers says how many; images that are in memory need none.  They live on from
+    epoch to epoch, and what a GPU is sent lies in pinned memory."""
+    def loader(images, said=None, device="cpu"):
         split = common.Split(images, torch.zeros(4, dtype=int), ["a"])
-        cfg = argparse.Namespace(workers=said, seed=0, device="cpu")
-        return common.train_loader(split, None, lambda *_: [[0]], cfg)(0).num_workers
+        cfg = argparse.Namespace(workers=said, seed=0, device=device)
+        return common.train_loader(split, None, lambda *_: [[0]], cfg)(0)
     files = ImageFiles([Path("a.jpg")] * 4, None, None)
     for cores, most in ((64, 16), (3, 3)):
         monkeypatch.setattr(common, "cores", lambda: cores)
-        assert workers(files) == most and workers(files, 5) == 5
-        assert workers(torch.zeros(4, 3, 9, 9)) == 0
+        assert loader(files).num_workers == most and loader(files, 5).num_workers == 5
+        assert loader(torch.zeros(4, 3, 9, 9)).num_workers == 0
+    assert loader(files).persistent_workers
+    assert loader(files, device="cuda:0").pin_memory and not loader(files).pin_memory
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux tells a share")
+def test_cores_are_those_that_this_process_may_use(monkeypatch):
+    """... on a cluster a job's share, and not all of the machine's."""
+    monkeypatch.delenv("DML_CORES", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    here = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(here)})
+    try:
+        assert command_line.cores() == 1
+    finally:
+        os.sched_setaffinity(0, here)
 
 
 def test_a_device_may_be_torchs_own():
