@@ -3,11 +3,13 @@ import argparse
 import contextlib
 import hashlib
 import http.server
+import io
 import multiprocessing
 import os
 import pickle
 import re
 import shutil
+import sys
 import tarfile
 import threading
 import time
@@ -17,9 +19,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
+import PIL
 import pytest
 import scipy.io
 import torch
+import torchvision
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -404,6 +408,24 @@ def test_processes_build_a_cache_of_many(files, tmp_path, monkeypatch):
                 cached(files(v2.Resize((9, 9))), tmp_path)
 
 
+def test_other_versions_of_what_decodes_and_resizes_have_a_cache_of_their_own(files, tmp_path,
+                                                                              monkeypatch):
+    paths = {cached(files(), tmp_path).path}
+    for library in (PIL, torchvision, torch):
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "__version__", "0")
+            paths.add(cached(files(), tmp_path).path)
+    assert len(paths) == 4
+
+
+def test_a_bar_shows_how_far_a_cache_is(files, tmp_path, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    cached(files(), tmp_path)
+    assert "decoding: " in terminal.getvalue()
+
+
 def test_the_cache_of_other_images_is_replaced(tmp_path):
     folder = make_folder(tmp_path / "[my] photos", [2] * 4)
 
@@ -579,11 +601,16 @@ def test_the_papers_datasets_are_trusted_by_their_names(mini, tmp_path):
 @pytest.mark.parametrize("script, name, flags, caches", [       # JRD's training images have none
     (jrd, "cub", "--batch 3", 2), (mdr, "inshop", "--batch 3 --iterations 1", 4),
     (dml_da, "sop", "--iterations 1", 3)])
-def test_an_epoch_on_a_miniature_copy(script, name, flags, caches, mini, train, typed, tmp_path):
+def test_an_epoch_on_a_miniature_copy(script, name, flags, caches, mini, train, typed, tmp_path,
+                                      monkeypatch):
     """A backbone of torchvision with random weights; a class has one image.  Another dataset of the
     papers is judged by its split, whatever folder has its name, which is said; no image of it was
-    seen."""
+    seen.  MDR's images come from a worker that is spawned, as on Windows and macOS."""
     mini(name)
+    if script is mdr:
+        flags += " --workers 1"
+        spawning = partial(torch.utils.data.DataLoader, multiprocessing_context="spawn")
+        monkeypatch.setattr(torch.utils.data, "DataLoader", spawning)
     flags += " --weights random --backbone squeezenet1_1 --resize 72 --size 64"
     folder, out = train(script, *flags.split(), dataset=name)
     assert ("NMI" in left_in(folder)[1]["last epoch"]) == (name != "inshop")

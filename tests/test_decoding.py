@@ -1,6 +1,7 @@
 """Pixels from files: torchvision decodes as Pillow does; whatever it is not trusted with goes by
 Pillow.  Another release of either may bring another JPEG or WebP library: then this turns red."""
 import io
+import pickle
 
 import numpy as np
 import pytest
@@ -224,7 +225,8 @@ def folder(tmp_path):
 @each_script
 @pytest.mark.parametrize("backbone", ["small", "resnet18"])
 def test_the_cached_path_gives_the_same_tensors(script, backbone, folder, tmp_path):
-    """... as the uncached one, to the order in memory, which decides how a crop is resized."""
+    """... as the uncached one, to the order in memory, which decides how a crop is resized.  Both
+    can be sent to a worker."""
     words = ["--dataset", str(folder), "--backbone", backbone]
     if backbone != "small":
         words += ["--resize", "40", "--size", "32"]
@@ -233,6 +235,7 @@ def test_the_cached_path_gives_the_same_tensors(script, backbone, folder, tmp_pa
             for cache in (True, False)]
     for part in ("train", "train_plain", "test"):
         cached, files = (getattr(data, part).images for data in ways)
+        cached, files, augment = pickle.loads(pickle.dumps((cached, files, augment)))
         assert isinstance(cached, images.CachedImages) == (script is not jrd or part != "train"
                                                            or backbone == "small")
         for i in range(len(files)):
