@@ -284,6 +284,23 @@ def test_each_choice_of_dml_da_is_its_own(flags, loss, weight, regularizer):
 
 
 # ---------------------------------------------------------------------------- trainings
+@each_script
+def test_another_seed_is_another_run(script, train, monkeypatch):
+    """... from its first step on: other weights, another batch, other negatives or tuplets."""
+    first = []
+
+    def spy(network, cfg, images, labels, *generator):
+        drawn = [torch.rand(9, generator=one) for one in generator]
+        first.append([network.embedding.weight.clone(), labels, *drawn])
+        raise KeyboardInterrupt
+    monkeypatch.setattr(script, "objective", spy)
+    for seed in "01":
+        with pytest.raises(KeyboardInterrupt):
+            train(script, "--seed", seed)
+    for zero, one in zip(*first):
+        assert not torch.equal(zero, one)
+
+
 @pytest.mark.parametrize("script, flags, weights, rates, eps, decay", [
     (jrd, "--alpha 0.7 --epochs 4 --drop-every 2", {"amsoftmax": 1, "jrs": 0.7},
      np.outer([1, 0.1, 0.1, 0.01], [3e-4, 3e-2]), 0.01, 1e-4),
@@ -292,19 +309,21 @@ def test_each_choice_of_dml_da_is_its_own(flags, loss, weight, regularizer):
     (dml_da, "--lambda 0 --epochs 4 --iterations 1 --lr 1e-3 --head-lr-mult 3",
      {"contrastive": 1}, np.outer([1] * 4, [1e-3, 3e-3, 1e-3]), 1e-8, 0)])
 def test_what_adam_is_told(script, flags, weights, rates, eps, decay, train):
-    """Each parameter group's rate at every step, one per epoch (JRD U1, U5, MDR U1, DML-DA U4, U5).
-    The logged loss is the weighted sum of its terms; no level, no α moves unless regularized.
-    Test figures come every third epoch and in the last one."""
+    """Each parameter group's rate at every step, one per epoch (JRD U1, U5, MDR U1, DML-DA U4, U5);
+    the betas are those of Adam's paper.  The logged loss is the weighted sum of its terms; no
+    level, no α moves unless regularized.  Test figures come every third epoch and in the last one.
+    """
     told = []
 
     def listen(optimizer, *_):
         assert type(optimizer) is torch.optim.Adam
-        told.append([[g["lr"], g["eps"], g["weight_decay"]] for g in optimizer.param_groups])
+        for group in optimizer.param_groups:
+            told.append([group["lr"], group["eps"], group["weight_decay"], *group["betas"]])
     with register_optimizer_step_pre_hook(listen):
         folder, _ = train(script, "--eval-every", "3", *flags.split())
-    told = np.array(told)                                   # (steps, groups, 3)
+    told = np.array(told).reshape(*rates.shape, 5)          # (steps, groups, 5)
     np.testing.assert_allclose(told[..., 0], rates)
-    assert (told[..., 1:] == [eps, decay]).all()
+    assert (told[..., 1:] == [eps, decay, 0.9, 0.999]).all()
     rows = left_in(folder)[0]
     assert [row["epoch"] for row in rows if "R@1" in row] == [3, len(rates)]
     for row in rows:
