@@ -64,8 +64,14 @@ COUNTS_NOT = [
     (r"(return gram\[different\].mean\(\)) if", r"\1  if")]                    # layout
 
 
+@pytest.fixture
+def program(monkeypatch):
+    """What runs is a file, as a script is; pytest-xdist's processes have none, as a notebook."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "jrd.py", raising=False)
+
+
 @pytest.mark.parametrize("pattern, replacement", COUNTS + COUNTS_NOT)
-def test_a_run_is_told_by_its_code(pattern, replacement, monkeypatch):
+def test_a_run_is_told_by_its_code(pattern, replacement, program, monkeypatch):
     before, edits, read = identity.code_of("jrd"), [], Path.read_text
 
     def edited(path, **how):
@@ -128,7 +134,7 @@ def test_every_python_tells_the_same_code_by_the_same_digest(tmp_path):
     assert digests.startswith(b"d8d85c5979aa ")
 
 
-def test_half_an_edit_beside_a_notebook_is_other_code(monkeypatch):
+def test_half_an_edit_beside_a_notebook_is_other_code(program, monkeypatch):
     before = identity.code_of("mdr")
     monkeypatch.delattr(sys.modules["__main__"], "__file__")
     assert identity.code_of("mdr") == before
