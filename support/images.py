@@ -209,6 +209,7 @@ def _build_cache(files, path):
         np.lib.format.write_array_header_1_0(
             file, {"descr": "|u1", "fortran_order": False, "shape": (n, height, width, 3)})
         decoded = batches(files, 16, cores(), cores() > 1 and n >= MANY and may_fork())
-        for images in tqdm(decoded, "decoding", -(-n // 16), unit="batch", leave=False, disable=None):
+        for images in tqdm(decoded, "decoding", -(-n // 16), unit="batch", leave=False,
+                           disable=None):
             for image in images:
                 file.write(image.movedim(0, 2).numpy())
