@@ -15,6 +15,7 @@ import dml_da
 import jrd
 import mdr
 from report.tables import markdown
+from support.command_line import Parser
 
 PRESETS = (     # script, its flags
     (jrd, "--dataset cub"), (mdr, "--dataset cub"), (mdr, "--dataset sop"),
@@ -55,4 +56,5 @@ def main():
 
 
 if __name__ == "__main__":
+    Parser("benchmarks/memory.py", __doc__).parse_args()
     main()

@@ -515,7 +515,8 @@ def parse_args(argv=None):
         ("without --query or --pairs", not args.query and not args.pairs, "to"),
         ("with --query", args.query, "pairs"),
         ("with --query or --pairs", args.query or args.pairs, "ks export"),
-        ("with --gallery", args.gallery, "dataset data_root ks")])
+        ("with --gallery", args.gallery, "dataset data_root ks"),
+        ("with --gallery and --export", args.gallery and args.export, "no_cache")])
     return args
 
 

@@ -168,7 +168,8 @@ def measure(folder):
         e = (e / mean).requires_grad_()
         distances = mdr.pairwise_distances(e)
         a, p, n = mdr.distance_weighted_negatives(e.detach(), labels, generator)
-        seen = mean * distances if cfg.l2norm else mdr.unit_mean(distances)
+        distances = mean * distances                    # of e as it came, which unscaled keeps
+        seen = distances if cfg.l2norm else mdr.unit_mean(distances)
         active = seen[a, p] - seen[a, n] + cfg.margin > 0
         row = [active.float().mean()]
         for loss in (mdr.triplet_loss(seen, a, p, n, cfg.margin), cfg.lambda_ * network.mdr(seen)):

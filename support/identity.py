@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import uuid
 from pathlib import Path
 
 from support.command_line import RUNTIME_ONLY, plain
@@ -18,12 +19,12 @@ LENGTH = {"epochs", "iterations"}
 
 
 def sources():
-    """{a script, or what a training may run through: its text}"""
-    texts = {}
+    """{a script, or what a training may run through: when it was written, its text}"""
+    files = {}
     for pattern in (*(f"{paper}.py" for paper in PAPERS), "common.py", "eval.py", "support/*.py"):
         for file in sorted(ROOT.glob(pattern)):
-            texts[file.name] = file.read_text(encoding="utf-8")
-    return texts
+            files[file.name] = file.stat().st_mtime_ns, file.read_text(encoding="utf-8")
+    return files
 
 
 SOURCES = sources()         # when they are imported: a run may begin minutes later, after an edit
@@ -34,13 +35,17 @@ def code_of(paper):
     what every training runs through, the same on every Python.  What command_line.py and machine.py
     decide is settings.  Messages count in the script alone.
 
-    It is that of the files as they were imported.  In a notebook that was begun before an edit, who
-    knows what was reloaded since: there it is a digest of both, which no other run has.
+    It is that of the files as they were imported.  In a notebook, if a file has been written since,
+    nobody knows what was reloaded: then it is a digest that no other run has.
     """
-    imported, now = _digest_of(paper, tuple(SOURCES.items())), None
-    if not hasattr(sys.modules["__main__"], "__file__"):        # a notebook, a prompt
-        now = _digest_of(paper, tuple(sources().items()))
-    return imported if now in (None, imported) else digest(imported, now)[:12]
+    others = {f"{other}.py" for other in PAPERS} - {f"{paper}.py"}
+    own = {*SOURCES} - others - {"command_line.py", "machine.py"}
+    code = _digest_of(paper, tuple((name, SOURCES[name][1]) for name in SOURCES if name in own))
+    if hasattr(sys, "ps1"):                             # a notebook, a prompt
+        now = sources()
+        if any(SOURCES[name] != now.get(name) for name in own):
+            return digest(code, uuid.uuid4())[:12]
+    return code
 
 
 @functools.cache
@@ -62,15 +67,10 @@ def _digest_of(paper, files):
         if isinstance(node, (ast.Constant, ast.JoinedStr)) and "a text" in str(fields):
             return "a text"
         return fields
-    others = {f"{other}.py" for other in PAPERS} - {f"{paper}.py"}
     trees = []
     for name, text in files:
-        if name not in {"command_line.py", "machine.py", *others}:
-            texts = name in (f"{paper}.py", "networks.py")      # whose layers are tables in texts
-            try:
-                trees.append(syntax(ast.parse(text), texts))
-            except SyntaxError:                         # half an edit, beside a notebook
-                trees.append(text)
+        texts = name in (f"{paper}.py", "networks.py")          # whose layers are tables in texts
+        trees.append(syntax(ast.parse(text), texts))
     return digest(ascii(trees))[:12]                    # what repr escapes depends on the Python
 
 

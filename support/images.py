@@ -208,8 +208,12 @@ def _build_cache(files, path):
     with atomic(path, "wb") as file:
         np.lib.format.write_array_header_1_0(
             file, {"descr": "|u1", "fortran_order": False, "shape": (n, height, width, 3)})
-        decoded = batches(files, 16, cores(), cores() > 1 and n >= MANY and may_fork())
-        for images in tqdm(decoded, "decoding", -(-n // 16), unit="batch", leave=False,
+        workers, size = min(16, cores()), 16
+        processes = workers > 1 and n >= MANY and may_fork()
+        if processes:
+            size = 4                                    # twice as many a worker lie in /dev/shm
+        decoded = batches(files, size, workers, processes)
+        for images in tqdm(decoded, "decoding", -(-n // size), unit="batch", leave=False,
                            disable=None):
             for image in images:
                 file.write(image.movedim(0, 2).numpy())

@@ -19,7 +19,7 @@ COUNTS = {  # images and classes of each split; with other counts nothing trains
     "cars": {"train": (8054, 98), "test": (8131, 98)},
     "sop": {"train": (59551, 11318), "test": (60502, 11316)},
     "inshop": {"train": (25882, 3997), "test": (14218, 3985), "gallery": (12612, 3985)}}
-CLOSED_SET = {"cub": (5994, 5794), "cars": (8144, 8041)}    # images in the halves of that split
+CLOSED_SET = {"cub": (5994, 5794)}      # images in the halves of that split
 FOLDERS = {  # under the data root; the first one is advised
     "cub": ["CUB_200_2011"], "sop": ["Stanford_Online_Products"],
     "cars": ["cars", "cars196", "stanford_cars"],
@@ -71,6 +71,9 @@ def read_dataset(name, root):
         cause = "a half-extracted archive?"
         if name == "cub" and (folder / "lists").is_dir():
             cause = "CUB-200 of 2010, the predecessor of CUB-200-2011?"
+        elif name == "cars":
+            cause = ("a half-extracted archive, or half of the closed-set split, of which the "
+                     "papers pool both halves?")
         raise UserError(f"cannot read the lists in {folder} ({type(error).__name__}: "
                         f"{reason(error)}), {cause}  {source}")
     counts = counts_of(splits)

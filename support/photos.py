@@ -24,7 +24,7 @@ from PIL import ImageCms, ImageOps
 from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.transforms.v2.functional import pil_to_tensor
 
-from support.files import UserError, digest, listed, sha256
+from support.files import UserError, digest, listed
 
 try:
     from torchvision.io import ImageReadMode, decode_image
@@ -447,11 +447,10 @@ def fingerprint(path):
     """What tells a photo from another: its size, a hash of its first 16 KiB, or of the whole if it
     is not compressed, because white paper begins many such photos.  A copy has both."""
     with open(path, "rb") as file:
-        if path.name.lower().endswith(UNCOMPRESSED):
-            start = sha256(path)
-        else:
-            start = hashlib.sha256(file.read(1 << 14)).hexdigest()
-        return f"{file.seek(0, os.SEEK_END)} {start}"
+        start = hashlib.sha256(file.read(1 << 14))
+        while path.name.lower().endswith(UNCOMPRESSED) and (more := file.read(1 << 20)):
+            start.update(more)
+        return f"{file.seek(0, os.SEEK_END)} {start.hexdigest()}"
 
 
 def last_edits(rows):

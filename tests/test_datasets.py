@@ -240,7 +240,7 @@ def move(path, name):
     ("cub", replace, "images.txt", ["3 003.Bird_0/Bird_0_0000.jpg\n", ""],
      "has .'train': .2, 1.,.* has .'train': .3, 2., 'test': .4, 2..$"),
     ("cars devkit", move, "devkit/cars_test_annos.mat", ["cars_test_annos_withlabels.mat"],
-     "no field of name class.*wanted are .*/devkit/cars_train_annos.mat and"),
+     "no field of name class.*half of the closed-set split.*wanted are .*/devkit/cars_train_annos.mat and"),
     ("inshop", move, "img", ["img_highres"],
      "10 images .* missing, .*jpg first: .*wanted are .*/img .not img_highres")])
 def test_a_broken_copy_is_refused(layout, damage, file, words, message, mini, tmp_path):
@@ -252,17 +252,16 @@ def test_a_broken_copy_is_refused(layout, damage, file, words, message, mini, tm
     assert "\n" not in str(error.value) and not (tmp_path / ".cache").exists()
 
 
-@pytest.mark.parametrize("name, images", [("cub", 5994), ("cub", 5794), ("cars", 8144),
-                                          ("cars", 8041)])
-def test_half_of_the_closed_set_split_is_told(name, images, tmp_path, monkeypatch):
-    """By the counts of the real datasets"""
+@pytest.mark.parametrize("images", [5994, 5794])
+def test_half_of_the_closed_set_split_is_told(images, tmp_path, monkeypatch):
+    """By CUB's real counts; of Cars a list is missing then."""
     def half(folder):
         for i in range(images):
             yield ("train", "test")[i % 2], folder / f"{i}.jpg", i % 100 + i % 2 * 100
-    monkeypatch.setattr(layouts, f"_{name}", half)
-    (tmp_path / layouts.FOLDERS[name][0]).mkdir()
+    monkeypatch.setattr(layouts, "_cub", half)
+    (tmp_path / layouts.FOLDERS["cub"][0]).mkdir()
     with pytest.raises(common.UserError, match="It is half of the closed-set split: the papers "):
-        common.load_dataset(name, tmp_path)
+        common.load_dataset("cub", tmp_path)
 
 
 @pytest.fixture
