@@ -1,11 +1,13 @@
 """The flags that every script has, how settings come from them, and how a script ends."""
 import argparse
+import contextlib
 import math
 import os
 import re
 import shutil
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -224,7 +226,8 @@ def main(function, parse_args):
             stream.reconfigure(errors="replace")        # a console that has no λ shows a ?
     try:
         try:
-            function(parse_args())
+            with _every_interrupt():
+                function(parse_args())
         finally:
             if sys.stdout:                              # None if it was closed: python ... >&-
                 sys.stdout.flush()
@@ -245,6 +248,23 @@ def main(function, parse_args):
         if hasattr(sys, "ps1"):                         # a notebook, which lives on
             raise
         _end_by(signal.SIGINT)                          # a calling shell script stops too
+
+
+@contextlib.contextmanager
+def _every_interrupt():
+    """Raise Ctrl-C once more where Python drops it: in a destructor, as tqdm's of a bar."""
+    before = sys.unraisablehook
+
+    def hook(dropped):
+        if issubclass(dropped.exc_type, KeyboardInterrupt):     # the destructor has not ended yet
+            threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
+        else:
+            before(dropped)
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _end_by(number):

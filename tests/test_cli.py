@@ -270,8 +270,29 @@ def test_an_interrupted_run_says_how_to_continue(tmp_path):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate()
-    assert process.returncode == -signal.SIGINT and "Traceback" not in stderr
+    assert process.returncode == -signal.SIGINT and "Traceback" not in stderr, stderr
     assert "keeps its whole epochs; the same command (less --again) continues it" in stderr
+
+
+def test_an_interrupt_in_a_destructor_is_not_lost(monkeypatch):
+    """Python drops what a destructor raises, as tqdm's of a bar, with a note on stderr."""
+    class Bar:
+        def __del__(self):
+            raise error
+
+    def run(args):
+        Bar()
+        time.sleep(5)
+    monkeypatch.setattr(sys, "unraisablehook", dropped := Mock())
+    monkeypatch.setattr(command_line, "_end_by", ended := Mock())
+    error = KeyboardInterrupt()
+    command_line.main(run, lambda: None)
+    ended.assert_called_once_with(signal.SIGINT)
+    dropped.assert_not_called()
+    error = ValueError()
+    command_line.main(lambda args: Bar(), lambda: None)
+    assert dropped.call_args.args[0].exc_value is error
+    assert sys.unraisablehook is dropped
 
 
 def test_a_notebook_lives_on(monkeypatch):
