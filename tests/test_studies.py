@@ -687,16 +687,60 @@ def test_a_variant_of_mdr_trains_is_measured_and_listed(variant, train, monkeypa
 
 
 def test_the_page_of_what_was_tried_has_the_figures_of_its_command(capsys):
-    """Those of its first table, one choice changed"""
+    """Each table of its two sections on held-out classes"""
     mdr_on_photographs.table(ROOT / "results" / "cub128" / "mdr.tar.xz")
-    printed = re.sub(" +", " ", capsys.readouterr().out)
+    of = {}                     # {(arm, variant, rate, iterations): a run's further cells, by seed}
+    for line in re.sub(" +", " ", capsys.readouterr().out).splitlines()[2:]:
+        arm, variant, rate, images, _, *cells = line[2:-2].split("| ")
+        arm, variant, rate, images = (x.strip() for x in (arm, variant, rate, images))
+        key = (arm.replace("Triplet + ", ""), variant, float(rate),
+               int(images.replace(",", "")) // 12_800)
+        of.setdefault(key, []).append([cell.strip() for cell in cells])
     page = (ROOT / "studies" / "mdr_by_network.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| [^|]+ \| (\d.*) \|$", page.partition("**One choice")[2], re.M)
-    assert len(rows) >= 12
-    for row in rows[:12]:
-        recall, normalized, seen, *others = row.split(" | ")
-        measured = "".join(rf" \| {re.escape(value)}" for value in others)
-        assert re.search(rf"\| {recall} \| {normalized} \| \S+ \| {seen}{measured} ", printed), row
+
+    def rows(start):
+        table = re.search(r"(^\|.*\n)+", page[page.index(start):], re.M)[0].splitlines()
+        return [[cell.strip() for cell in row[1:-1].split("|")] for row in table[2:]]
+
+    def recalls(*key):
+        return ", ".join(run[0] for run in of.get(key, ()))
+
+    arms = {"MDR, λ = 0.6": 3e-4, "Triplet": 3e-4, "L2Norm": 1e-4}
+    columns = [("", 25), ("", 50), ("", 100), None, ("uniform", 25), ("released", 25),
+               ("unscaled", 25)]
+    lengths = rows("| R@1 of seeds 0, 1, 2")
+    for row, column in zip(lengths, columns, strict=True):
+        if column:
+            variant, length = column
+            assert row[1:] == [recalls(arm, variant, rate, length) for arm, rate in arms.items()]
+
+    starts = rows("| R@1, seed 0 | usual start")
+    for (arm, usual, same, other), rate in zip(starts, (3e-4, 3e-4, 3e-4, 1e-4), strict=True):
+        assert usual == (recalls(arm, "", rate, 25)[:4] or "–")
+        assert same == recalls(arm, "unit-start", rate, 25)
+        for value, at in re.findall(r"(\S+) at ([^,]+)", other):
+            assert value == recalls(arm, "unit-start", float(at), 25)
+
+    variants = ["", "unit-start", "uniform", "standardized", "precision fp32",
+                "images_per_class 8", "released", "nu 0.0", "margin 0.1", "diagonal",
+                "margin 0.05", "unit-pooled", "unscaled"]
+    for (_, *cells), variant in zip(rows("**One choice changed"), variants, strict=True):
+        recall, normalized, _, *others = of["MDR, λ = 0.6", variant, 3e-4, 25][0]
+        if variant == "unscaled":
+            others[-1] = "–"                            # as the page says
+        assert cells == [recall, normalized, *others]
+
+    for arm, rate, *cells in rows("**Rates and λ"):
+        recall, normalized, _, *others = of[arm, "", float(rate), 100][0]
+        assert cells == [recall, normalized, *others[:2]]
+    for arm, *cells in rows("| R@1, seed 0, 50 iterations"):
+        assert cells == [recalls(arm, "", rate, 50)[:4] or "not run"
+                         for rate in (3e-5, 1e-4, 3e-4, 1e-3)]
+    for (loss, *cells), words in zip(rows("**Other losses"), (
+            "loss contrastive, margin 1.0", "loss margin"), strict=True):
+        pairs = [of[arm, words, 3e-4, 25][0][:2] for arm in ("MDR, λ = 0.6", "Triplet")]
+        assert cells == [f"{recall} ({normalized})" for recall, normalized in pairs]
+    assert f"{sum(map(len, of.values()))} runs of {len(of)} settings" in page
 
 
 def test_what_mdr_finds_before_its_first_step(typed, monkeypatch, few_glyphs):
