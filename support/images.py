@@ -117,6 +117,7 @@ def _by_processes(images, size, workers):
     try:
         yield from loader
     except UserError as error:                          # which has the worker's trace
+        error.__traceback__ = None                      # whose frames keep all workers waiting
         raise UserError(str(error).rstrip().rpartition("UserError: ")[2])
 
 

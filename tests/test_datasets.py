@@ -398,6 +398,7 @@ def test_processes_build_a_cache_of_many(files, tmp_path, monkeypatch):
         cut(files(None).paths[3])
         with pytest.raises(common.UserError, match="^cannot read the image [^\n]*$"):
             cached(files(v2.Resize((9, 9))), tmp_path)
+        assert not multiprocessing.active_children(), "workers wait for work"
     monkeypatch.setattr(torch.utils.data, "DataLoader", None)
     for name, answer in (("get_start_method", lambda allow_none: "spawn"),
                          ("current_process", lambda: Mock(daemon=True))):
