@@ -27,7 +27,7 @@ from report import experiments, figures, tables
 from report.experiments import SCRIPTS, all_runs
 from report.records import unpacked
 from report.write import write_quick, write_report
-from support.backbones import backbone_name
+from support.backbones import backbone_name, find_backbone
 from support.command_line import SHARED, Parser, number, read_flags, refuse_idle
 from support.command_line import main as run_script
 from support.files import UserError
@@ -78,6 +78,8 @@ def of_list(args, folder):
     rows = experiments.selected(folder, not archived, args.dataset, args.paper, args.table,
                                 args.quick, args.seeds, more)
     if args.list:
+        if args.backbone and not args.weights and not find_backbone(args.backbone).file:
+            raise UserError(f"--backbone {args.backbone} needs --weights FILE: none is published")
         for run in all_runs(rows):
             print(run.command)
     elif args.plan:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from report.experiments import NAMES
-from report.judge import (SCRIPTS, draw_sheet, embed_entries, images_to_judge, nearest_entries,
-                          open_checkpoint)
+from report.judge import (SCRIPTS, draw_sheet, embed_entries, images_to_judge, keep_photos,
+                          nearest_entries, open_checkpoint)
 from report.records import gains, in_paper_units, reading, seeds_of
 from report.tables import difference, mean_and_half, mean_and_std
 from support.files import UserError, reason
@@ -319,11 +319,18 @@ def draw_runs(path, runs, names):
 
 
 # ---------------------------------------------------------------------------- images
+def keep_photos_but_of_the_run(path, checkpoint, data):
+    """UserError: a sheet would take a photo's place.  One beside the run may be drawn anew."""
+    if Path(path).resolve().parent != Path(checkpoint).resolve().parent:
+        keep_photos(path, data)
+
+
 def draw_nearest(path, checkpoint):
     """--sheet: a test image of each of six random test classes, and the five images nearest to it
     of those that Recall@K searches, without itself."""
     network, cfg, transform = open_checkpoint(checkpoint)
     data = images_to_judge(cfg, transform)
+    keep_photos_but_of_the_run(path, checkpoint, data)
     x, entries = embed_entries(network, cfg, data.folder, data.test)
     bank, searched = x, entries
     if data.gallery:
@@ -345,6 +352,7 @@ def draw_pairs(path, checkpoint):
     if not hasattr(network, "mdr"):
         raise UserError(f"{checkpoint} is of a run without levels; --pairs takes one of mdr.py")
     data = images_to_judge(cfg, transform)
+    keep_photos_but_of_the_run(path, checkpoint, data)
     x, entries = embed_entries(network, cfg, data.folder, data.test)
     draw, mdr = np.random.RandomState(0), SCRIPTS["mdr"]
     chosen = draw.permutation(len(entries))[:1000]

@@ -33,7 +33,7 @@ from support.runs import read_checkpoint, show
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 UNKNOWN = "–"                                           # shown for an image in no sub-folder
-NO_LABEL = {"", "nan", "NaN", "None", "<NA>", "NaT"}    # what astype(str) makes of a missing label
+NO_LABEL = {UNKNOWN, "", "nan", "NaN", "None", "<NA>", "NaT"}   # or astype(str) of a missing label
 SIDE, GAP, LINES = 128, 7, 41               # pixels of a sheet's image, around it, of its text
 IN_JPEG = 350                           # images of a sheet across and down: 65,500 pixels at most
 RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
@@ -90,14 +90,16 @@ def open_checkpoint(file, device="auto", data_root=None):
 def images_to_judge(cfg, transform, dataset=None, cache=True):
     """The run's own images as the run split them.  Of another folder those classes that did not
     train, by name; of another dataset of the papers, or of glyphs, its test split -> Data"""
-    if not dataset and cfg.dataset != "glyphs" and not of_papers(cfg.dataset):
-        if not Path(cfg.dataset).is_dir():
-            raise UserError(f"the run's folder of images, {cfg.dataset}, is not there (moved? "
-                            "--dataset of eval.py says where to)")
-    dataset = dataset or cfg.dataset
+    own, dataset = not dataset, dataset or cfg.dataset
     if dataset != "glyphs" and not of_papers(dataset):
+        if own and not Path(dataset).is_dir():
+            raise UserError(f"the run's folder of images, {dataset}, is not there (moved? "
+                            "--dataset of eval.py says where to)")
         folder = Folder(dataset)
         if not has_images_of(folder, cfg):
+            if own and cfg.classes and not {*cfg.classes} & {*folder.images.values()}:
+                raise UserError(f"{dataset} has none of the classes that trained, so it is not the "
+                                "run's folder of images: --dataset of eval.py says where that is")
             splits = folder.judged()
             folder.say_left_out(splits)
             splits["test"] = that_did_not_train(splits["test"], cfg.classes)
@@ -182,7 +184,7 @@ def read_npz(path):
                 fields["gallery"] = "gallery", "gallery_labels"
             splits = {}
             for split, (x, labels) in fields.items():
-                splits[split] = points_in(arrays, x), classes_in(arrays, labels)
+                splits[split] = points_in(arrays, x), names_in(arrays, labels)
             return splits
     except UserError as error:
         raise UserError(f"{path}: {error}")
@@ -241,6 +243,15 @@ def classes_in(arrays, name):
     return names
 
 
+def names_in(arrays, name):
+    """As classes_in; of an --export, whose labels count in its classes, their names"""
+    kinds, known = classes_in(arrays, name), name.replace("labels", "classes")
+    if known in arrays and arrays[known].dtype.kind == "U" and {*kinds} <= {
+            str(i) for i in range(arrays[known].size)}:
+        return [str(arrays[known][int(kind)]) for kind in kinds]
+    return kinds
+
+
 def save_npz(path, embedded, data):
     """--export: embeddings and labels, the names of their classes and files."""
     arrays = {}
@@ -268,6 +279,9 @@ def export_all(args, network, cfg, data):
     data.test = common.Split(None, images.labels[kept], images.classes,
                              [images.files[i] for i in kept])
     print(f"{args.file}: {len(kept):,} embeddings, d = {x.shape[1]}")
+    unknown = sum(data.test.classes[label] == UNKNOWN for label in data.test.labels)
+    if unknown:
+        print(f"note: {unknown:,} of them, in no sub-folder, have the class {UNKNOWN}")
     save_npz(args.export, {"test": (x, data.test.labels)}, data)
 
 
@@ -278,6 +292,7 @@ def search(args, checkpoint, network, cfg, transform, data):
     photos = common.Split(ImageFiles(args.query, transform, decode),
                           torch.zeros(len(args.query), dtype=int), [UNKNOWN], args.query)
     need_room(args.to, len(args.query), 1 + min(args.top, len(searched(data))))
+    keep_photos(args.to, data, args.query)
     x, queries = embed_entries(network, cfg, Path(), photos)
     y, entries = embed_searched(args, checkpoint, network, cfg, data)
     if args.l2norm:
@@ -315,6 +330,7 @@ def compare(args, checkpoint, network, cfg, data):
     Recall@K searches."""
     n = len(searched(data))
     need_room(args.to, min(args.pairs, n * (n - 1) // 2), 2)
+    keep_photos(args.to, data)
     x, entries = embed_searched(args, checkpoint, network, cfg, data)
     if args.l2norm:
         x = F.normalize(x)
@@ -441,6 +457,15 @@ def need_room(path, down, across):
     if path and path.lower().endswith(".jpg") and max(down, across) > IN_JPEG:
         raise UserError(f"--to {path}: a JPEG has room for {IN_JPEG} images down or across, not "
                         f"for {max(down, across)}; name a .png")
+
+
+def keep_photos(path, data, queries=()):
+    """UserError: a sheet would take the place of a query, or of a file in the images' folder."""
+    if path and os.path.exists(path):
+        there = Path(path).resolve()
+        own = data.folder and data.folder.resolve() in there.parents
+        if own or there in [Path(query).resolve() for query in queries]:
+            raise UserError(f"{path} is there, and may be a photo that is read: name another file")
 
 
 def draw_sheet(path, answers):

@@ -281,7 +281,7 @@ def ranking(runs, metric):
         known.update(other for _, part, other in figures if part == "last epoch")
     if not tables:
         known = filter(PERCENT.fullmatch, sorted(known))
-        raise UserError(f"no finished run under {runs} has {metric}: there are {', '.join(known)}")
+        raise UserError(f"no finished run under {runs} has {metric}: there are {'; '.join(known)}")
     texts = []
     for (dataset, by, of, images), rows in tables.items():
         if sum(key[:3] == (dataset, by, of) for key in tables) > 1:

@@ -15,6 +15,8 @@ import torch
 from support import machine
 from support.files import NonFiniteLoss, UserError, reason
 
+DATASETS = {"cub", "cub128", "cars", "sop", "inshop", "glyphs"}     # any other is a folder
+
 
 class Parser(argparse.ArgumentParser):
     """argparse with errors of one line, and --help that has the options first, then `page`."""
@@ -44,9 +46,11 @@ def plain(value):
 def number(kind, low=-math.inf, high=math.inf, above=-math.inf, below=math.inf):
     """An argparse type: a finite int or float, low <= value <= high and above < value < below."""
     wanted = "a whole number" if kind is int else "a number"
+    limits = []
     for sign, limit in ((">=", low), (">", above), ("<=", high), ("<", below)):
         if math.isfinite(limit):
-            wanted += f" {sign} {limit}"
+            limits.append(f"{sign} {limit}")
+    wanted = f"{wanted} {' and '.join(limits)}".strip()
 
     def parse(text):
         try:
@@ -168,10 +172,12 @@ def settings(parser, argv, rows, presets):
                       f"{table_of_presets(rows | SHARED, presets)}")
     flags, cfg = read_flags(parser, argv, rows_of_asked)
     cfg.data_root = cfg.data_root or data_root()
-    if cfg.size > cfg.resize:
-        raise UserError(f"--size {cfg.size} is larger than --resize {cfg.resize}")
+    if cfg.dataset not in DATASETS and os.path.isdir(cfg.dataset):
+        cfg.dataset = os.path.abspath(cfg.dataset)      # whoever reads the run may be elsewhere
     refuse_idle(parser, flags, [            # small sees 32 × 32, whatever the dataset
         ("with --backbone small", cfg.backbone == "small", "resize size")])
+    if cfg.size > cfg.resize:
+        raise UserError(f"--size {cfg.size} is larger than --resize {cfg.resize}")
     cfg.changed = {}
     for name in SHARED | rows:              # in this order they name the run's folder
         value, (usual, _, _) = getattr(cfg, name), rows_of_asked[name]

@@ -123,9 +123,10 @@ def load_torch(path):
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}")
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
-        raise UserError(f"cannot load {path} ({reason(error).partition('. ')[0]}): it must be a "
-                        "file of tensors and plain values, as last.pt (.safetensors: is its "
-                        "package installed?)")
+        advice = "it is damaged, or no file of tensors and plain values"
+        if str(path).endswith(".safetensors"):
+            advice = "is the package safetensors installed?"
+        raise UserError(f"cannot load {path} ({reason(error).partition('. ')[0]}): {advice}")
     if isinstance(state, dict):
         for (*where, name), scalar in zip(*state.pop("all scalars", ((), ()))):
             place = state

@@ -8,11 +8,10 @@ import sys
 import uuid
 from pathlib import Path
 
-from support.command_line import RUNTIME_ONLY, plain
+from support.command_line import DATASETS, RUNTIME_ONLY, plain
 from support.files import ROOT, UserError, digest
 
 PAPERS = ("jrd", "mdr", "dml_da")
-DATASETS = {"cub", "cub128", "cars", "sop", "inshop", "glyphs"}     # any other is a folder
 COMPUTED_BY = ("processor", "threads", "commit", "versions")
 NOT_COMPARED = {*RUNTIME_ONLY, *COMPUTED_BY, "weights", "images", "changed"}
 LENGTH = {"epochs", "iterations"}
@@ -171,5 +170,8 @@ def read_json(path):
     except ValueError:
         values = None
     if not values or not isinstance(values, dict):
-        raise UserError(f"{path} is damaged: delete {path.parent} to train anew")
+        advice = "--again trains the run anew"
+        if path.name == "result.json":                  # Run.finish makes it of the checkpoint
+            advice = "delete this file, and the run's command makes it again from last.pt"
+        raise UserError(f"{path} is damaged: {advice}")
     return values

@@ -172,7 +172,10 @@ def cache_images(files, place, sources):
                         old.unlink(missing_ok=True)
         return CachedImages(path)
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"cannot use the cache {path}: {error}; delete it, or use --no-cache")
+        advice = "delete it, or use --no-cache"
+        if not path.exists():
+            advice = "--data-root names another folder for caches; --no-cache does without"
+        raise UserError(f"cannot use the cache {path}: {error}; {advice}")
 
 
 def _turn(path):

@@ -178,7 +178,7 @@ def of_other_kind(path):
 def files_below(folder):
     """List the images below a folder, in order, and the other files that are for people, with the
     folders that are not entered.  Links are followed, but within a part into each folder once, and
-    never back.  OSError: a folder that cannot be read."""
+    never back.  A run's folder holds none.  OSError: a folder that cannot be read."""
     def refuse(error):
         raise error
     root, entered, images, others = Path(folder), set(), [], []
@@ -194,6 +194,9 @@ def files_below(folder):
             folders.clear()
             continue
         entered.add((part, real))
+        if {"config.json", "last.pt"} <= {*files}:      # a run, whose pictures are no photos
+            folders.clear()
+            continue
         way_to[here] = way | {real, *real.parents}
         folders[:] = sorted(filter(for_people, folders))
         for name in filter(for_people, files):
@@ -271,9 +274,11 @@ class Folder:
         counts = counts_of(splits)
         if counts["train"][1] < 2 or not all(splits.values()):
             parts = [part for part in self.parts if part]
-            why = ""
+            why, loose = "", sum(kind is None for kind in self.images.values())
             if parts and beside:
                 why = f"  What is called {' or '.join(parts)} is taken for a part, not for a class."
+            if loose:
+                why += f"  In no sub-folder: {loose:,} of its images."
             raise UserError(f"{self.path} has too few sub-folders with images, one per class "
                             f"(images, classes: {counts}): it needs four, of which half train, or "
                             f"train/ with two and test/.{why}  {self.deeper}".rstrip())

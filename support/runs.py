@@ -101,7 +101,10 @@ class Run:
             print("note: the commit of this code is unknown: no git, or no checkout of git")
 
     def __enter__(self):
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write --out {self.cfg.out}: {reason(error)}")
         self.lock = lock(self.folder / ".lock", LOCK_WAIT)
         try:
             self._begin()
@@ -155,11 +158,14 @@ class Run:
             return self.cfg.epochs
         path = self.folder / "last.pt"
         if path.exists() and not self.replaces:
-            saved = read_checkpoint(path)
-            advice = f"delete {self.folder} to train anew"
+            advice = "--again trains the run anew"
+            try:
+                saved = read_checkpoint(path)
+            except UserError as error:
+                raise UserError(f"{reason(error)}; {advice}")
             if saved["paper"] != self.paper:
                 raise UserError(f"{path} is a checkpoint of {saved['paper']}.py, not of "
-                                f"{self.paper}.py: {advice}")
+                                f"{self.paper}.py; {advice}")
             try:
                 for name, state in states.items():
                     if saved[name]:                                     # None: dropped by finish
@@ -169,7 +175,7 @@ class Run:
                 self.history, self.pretrained = saved["history"], saved["pretrained"]
             except (KeyError, RuntimeError, TypeError, ValueError) as error:
                 raise UserError(f"{path} is not of this run ({type(error).__name__}: "
-                                f"{reason(error)}): {advice}")
+                                f"{reason(error)}); {advice}")
             print(f"continuing {self.folder} after epoch {len(self.history)}")
             self._note_what_computes_it_now(saved["config"])
             self._save_best()

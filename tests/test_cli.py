@@ -39,10 +39,10 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --alpha -1": "--alpha: '-1' must be a number >= 0",
     "dml_da.py --eta inf": "--eta: 'inf' must be a number",
     "mdr.py --levels 3,0": "'3,0' must be a number", "mdr.py --levels -3,0": "'-3,0' must be a number",
-    "mdr.py --val 0": "--val: '0' must be a number > 0 < 1",             # limits without their ends
-    "mdr.py --val 1": "--val: '1' must be a number > 0 < 1",
+    "mdr.py --val 0": "--val: '0' must be a number > 0 and < 1",     # limits without their ends
+    "mdr.py --val 1": "--val: '1' must be a number > 0 and < 1",
     "jrd.py --lr 0": "--lr: '0' must be a number > 0\n",
-    "mdr.py --momentum 1": "--momentum: '1' must be a number >= 0 < 1",
+    "mdr.py --momentum 1": "--momentum: '1' must be a number >= 0 and < 1",
     "dml_da.py --images-per-class 1": "no positive pair",
     "jrd.py --name=../x": "must be letters, digits",
     "jrd.py --backbone resnet51": "no classification model of torchvision",
@@ -64,7 +64,8 @@ MISTAKES = {  # what is typed: what the one line must say
     "jrd.py --weights {tmp}/none.pth": "No such file or directory: '{tmp}/none.pth'",
     "dml_da.py --backbone googlenet_bvlc": "needs --weights FILE",
     "jrd.py --lr 1e30 --epochs 1 --batch 9": "the loss of epoch 1/1 is not finite; the first such ",
-    "jrd.py --epochs 1 --out {tmp}/file": "Not a directory: '{tmp}/file/jrd",
+    "jrd.py --epochs 1 --out {tmp}/file": "cannot write --out {tmp}/file: [Errno 20] Not a dir",
+    "jrd.py --backbone small --size 300": "--size does nothing with --backbone small",
     "eval.py {tmp}/none.pt": "cannot read {tmp}/none.pt: No such file",
     "eval.py last.pt --query a.png --to sheet.txt": "must end in .png or .jpg",
     "eval.py {tmp}/singles": "{tmp}/singles: it is a folder; a last.pt in it is meant?",

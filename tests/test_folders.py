@@ -119,6 +119,7 @@ def test_a_folder_without_classes_has_no_figures(tmp_path, typed):
     status, out, err = typed("common.py", "check", album)
     assert (status, out) == (2, f"{album}: 6 images, all can be read\n")
     assert err.startswith(f"common.py: {album} has too few sub-folders with images")
+    assert err.endswith("  In no sub-folder: 6 of its images.\n")
     for name in ("1.png", "4.png"):
         os.truncate(album / name, 700)
     status, out, err = typed("common.py", "check", album)

@@ -189,7 +189,7 @@ def test_a_checkpoint_from_elsewhere_in_a_runs_folder(change, says, train, refus
     if change == dict(pretrained=None):
         del saved["pretrained"]
     torch.save(saved, path)
-    refused(f"^{path} is {says}.*: delete {path.parent} to train anew$")
+    refused(f"^{path} is {says}.*; --again trains the run anew$")
 
 
 def test_another_length_is_another_run_and_says_where_the_first_lies(train, photos):
@@ -234,6 +234,67 @@ def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, refused,
     shutil.copytree(other, folder, dirs_exist_ok=True)
     for place in (moved, other, folder):
         refused("with other images of train .* images of test .there .* --name", dataset=place)
+
+
+def test_a_run_knows_its_folder_wherever_it_is_read(train, photos, tmp_path, typed, monkeypatch):
+    """... by a name that means another folder elsewhere; one without a class that trained is not
+    taken for it."""
+    monkeypatch.chdir(photos)
+    checkpoint = train(jrd, dataset=".")[0] / "last.pt"
+    for path in make_folder(tmp_path / "other", [3] * 4, side=20).iterdir():
+        path.rename(path.with_name(path.name.replace("class", "else")))
+    monkeypatch.chdir(tmp_path / "other")
+    status, out, _ = typed("eval.py", checkpoint)
+    assert status == 0 and "9 embeddings of 3 classes" in out and "note" not in out
+    saved = torch.load(checkpoint, weights_only=True)
+    assert saved["config"]["dataset"] == str(photos)
+    saved["config"]["dataset"] = "."                    # as older runs have it
+    torch.save(saved, checkpoint)
+    assert typed("eval.py", checkpoint)[::2] == (
+        2, "eval.py: . has none of the classes that trained, so it is not the run's folder of "
+           "images: --dataset of eval.py says where that is\n")
+    monkeypatch.chdir(photos)
+    assert out.endswith(typed("eval.py", checkpoint)[1])
+
+
+def test_the_pictures_of_a_run_are_no_photos(train, photos, typed):
+    """Its folder may lie in that of the photos, in which it would be a class."""
+    flags = "--out", str(photos / "runs")
+    folder, _ = train(jrd, *flags, dataset=photos)
+    before = typed("common.py", "check", photos)
+    for _ in range(2):
+        assert typed("report/__main__.py", "--sheet", folder / "last.pt")[0] == 0
+    assert (folder / "sheet.png").exists() and typed("common.py", "check", photos) == before
+    assert "is finished" in train(jrd, *flags, dataset=photos)[1]
+
+
+def test_no_picture_takes_the_place_of_a_photo(train, photos, tmp_path, typed):
+    checkpoint = train(jrd, dataset=photos)[0] / "last.pt"
+    photo, query = photos / "class00" / "0.png", tmp_path / "query.png"
+    shutil.copy(photo, query)
+    search = "eval.py", checkpoint, "--query", query, "--to"
+    for words, place in ((search, query), (search, photo),
+                         (("eval.py", checkpoint, "--pairs", 1, "--to"), photo),
+                         (("report/__main__.py", "--sheet", checkpoint, "--out"), photo)):
+        status, _, err = typed(*words, place)
+        assert (status, err.count("\n")) == (2, 1)
+        assert f"{place} is there, and may be a photo that is read: name another file" in err
+    assert query.read_bytes() == photo.read_bytes()
+    for _ in range(2):                                  # a sheet may be drawn anew
+        assert typed(*search, tmp_path / "sheet.png")[0] == 0
+
+
+def test_a_damaged_result_is_made_again_of_the_checkpoint(train, refused):
+    path = train(jrd)[0] / "result.json"
+    whole = json.loads(path.read_text())
+    os.truncate(path, 60)
+    refused(f"^{path} is damaged: delete this file, and the run's command makes it again from last")
+    path.unlink()
+    train(jrd)
+    assert json.loads(path.read_text()) == whole
+    os.truncate(path.with_name("last.pt"), 600)
+    path.unlink()
+    refused("^cannot load .*last.pt .*: it is damaged, or no file of tensors .*; --again trains")
 
 
 def test_a_folder_is_judged_by_its_classes_that_did_not_train(train, photos, tmp_path, typed):

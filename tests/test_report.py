@@ -338,7 +338,7 @@ def test_finished_runs_are_ranked_by_a_metric(out, report):
     assert best == ["jrd-cub-val0.2", "jrd-glyphs"]
     for wrong in ("loss", "norm cv", "R@3"):
         status, _, err = report("--sort", wrong)
-        assert status == 2 and f" has {wrong}: there are MAP@R, NMI, R@1, " in err
+        assert status == 2 and f" has {wrong}: there are MAP@R; NMI; R@1; " in err
         assert wrong not in err.partition(": there are ")[2]
     assert ": --seeds does nothing with --sort\n" in report("--sort", "R@1", "--seeds", 2)[2]
 
@@ -1009,6 +1009,7 @@ def test_a_backbone_for_the_runs_of_a_paper(report):
         texts = report("--list", "--paper", "mdr", "--table", table, "--backbone", "resnet50")
         assert (texts[0] == 2) == (table == "2a")
     for words in (("--list", "--backbone", "resnet50"), ("--backbone", "resnet50"),
+                  ("--list", "--paper", "dml_da", "--backbone", "googlenet_bvlc"),
                   ("--list", "--paper", "mdr", "--backbone", "nothing")):
         status, _, error = report(*words)
         assert status == 2 and len(error.splitlines()) == 1 and "backbone" in error
