@@ -378,7 +378,7 @@ def train(cfg):
             embedded = common.embed_splits(network.embed, data, cfg)
             run.finish(judge(embedded, cfg.ks) | tables_2_and_3(embedded, data, cfg))
         run.final_table()
-        if cfg.dataset in PRESETS:              # of others, as one's own photos, they say little
+        if cfg.dataset in PRESETS and cfg.dataset != "folder":  # one's own photos may be too few
             print_tables_2_and_3(run.result["last epoch"])
     return run.result
 

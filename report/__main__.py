@@ -77,9 +77,10 @@ def of_list(args, folder):
         more += f" --precision {args.precision}"
     rows = experiments.selected(folder, not archived, args.dataset, args.paper, args.table,
                                 args.quick, args.seeds, more)
-    if args.list:
+    if args.list or args.plan:
         if args.backbone and not args.weights and not find_backbone(args.backbone).file:
             raise UserError(f"--backbone {args.backbone} needs --weights FILE: none is published")
+    if args.list:
         for run in all_runs(rows):
             print(run.command)
     elif args.plan:

@@ -319,18 +319,12 @@ def draw_runs(path, runs, names):
 
 
 # ---------------------------------------------------------------------------- images
-def keep_photos_but_of_the_run(path, checkpoint, data):
-    """UserError: a sheet would take a photo's place.  One beside the run may be drawn anew."""
-    if Path(path).resolve().parent != Path(checkpoint).resolve().parent:
-        keep_photos(path, data)
-
-
 def draw_nearest(path, checkpoint):
     """--sheet: a test image of each of six random test classes, and the five images nearest to it
     of those that Recall@K searches, without itself."""
     network, cfg, transform = open_checkpoint(checkpoint)
     data = images_to_judge(cfg, transform)
-    keep_photos_but_of_the_run(path, checkpoint, data)
+    keep_photos(path, data)
     x, entries = embed_entries(network, cfg, data.folder, data.test)
     bank, searched = x, entries
     if data.gallery:
@@ -352,7 +346,7 @@ def draw_pairs(path, checkpoint):
     if not hasattr(network, "mdr"):
         raise UserError(f"{checkpoint} is of a run without levels; --pairs takes one of mdr.py")
     data = images_to_judge(cfg, transform)
-    keep_photos_but_of_the_run(path, checkpoint, data)
+    keep_photos(path, data)
     x, entries = embed_entries(network, cfg, data.folder, data.test)
     draw, mdr = np.random.RandomState(0), SCRIPTS["mdr"]
     chosen = draw.permutation(len(entries))[:1000]

@@ -90,17 +90,21 @@ def open_checkpoint(file, device="auto", data_root=None):
 def images_to_judge(cfg, transform, dataset=None, cache=True):
     """The run's own images as the run split them.  Of another folder those classes that did not
     train, by name; of another dataset of the papers, or of glyphs, its test split -> Data"""
-    own, dataset = not dataset, dataset or cfg.dataset
+    own = not dataset
+    if own:                                 # where it was, or as it was typed if all have moved
+        places = getattr(cfg, "dataset_path", None), cfg.dataset
+        dataset = next((place for place in places if place and Path(place).is_dir()), cfg.dataset)
     if dataset != "glyphs" and not of_papers(dataset):
         if own and not Path(dataset).is_dir():
             raise UserError(f"the run's folder of images, {dataset}, is not there (moved? "
                             "--dataset of eval.py says where to)")
         folder = Folder(dataset)
         if not has_images_of(folder, cfg):
-            if own and cfg.classes and not {*cfg.classes} & {*folder.images.values()}:
-                raise UserError(f"{dataset} has none of the classes that trained, so it is not the "
-                                "run's folder of images: --dataset of eval.py says where that is")
             splits = folder.judged()
+            if own and cfg.classes and not {*cfg.classes} & {*folder.images.values()} and (
+                    identity(folder.path, splits, False)["test"] != cfg.images["test"]):
+                raise UserError(f"{dataset} has no class that trained and other test images, so it "
+                                "is not the run's folder: --dataset of eval.py says where that is")
             folder.say_left_out(splits)
             splits["test"] = that_did_not_train(splits["test"], cfg.classes)
             return photos_of(splits, folder, transform)
@@ -184,7 +188,7 @@ def read_npz(path):
                 fields["gallery"] = "gallery", "gallery_labels"
             splits = {}
             for split, (x, labels) in fields.items():
-                splits[split] = points_in(arrays, x), names_in(arrays, labels)
+                splits[split] = points_in(arrays, x), classes_in(arrays, labels)
             return splits
     except UserError as error:
         raise UserError(f"{path}: {error}")
@@ -241,15 +245,6 @@ def classes_in(arrays, name):
             label = label.decode(errors="surrogateescape")
         names.append(normalize("NFC", str(label)))
     return names
-
-
-def names_in(arrays, name):
-    """As classes_in; of an --export, whose labels count in its classes, their names"""
-    kinds, known = classes_in(arrays, name), name.replace("labels", "classes")
-    if known in arrays and arrays[known].dtype.kind == "U" and {*kinds} <= {
-            str(i) for i in range(arrays[known].size)}:
-        return [str(arrays[known][int(kind)]) for kind in kinds]
-    return kinds
 
 
 def save_npz(path, embedded, data):
@@ -460,12 +455,16 @@ def need_room(path, down, across):
 
 
 def keep_photos(path, data, queries=()):
-    """UserError: a sheet would take the place of a query, or of a file in the images' folder."""
-    if path and os.path.exists(path):
-        there = Path(path).resolve()
-        own = data.folder and data.folder.resolve() in there.parents
-        if own or there in [Path(query).resolve() for query in queries]:
-            raise UserError(f"{path} is there, and may be a photo that is read: name another file")
+    """UserError: a sheet would take the place of a photo that is read, or of a link to it."""
+    if not path or not os.path.exists(path):
+        return
+    there, photos = os.stat(path), [*queries]
+    for split in filter(None, (data.test, data.gallery, data.train_plain)):
+        photos += [data.folder / name for name in split.files or ()]
+    for photo in photos:
+        with contextlib.suppress(OSError):                  # of one that is not there
+            if os.path.samestat(os.stat(photo), there):
+                raise UserError(f"{path} is a photo that is read here: name another file")
 
 
 def draw_sheet(path, answers):

@@ -172,8 +172,9 @@ def settings(parser, argv, rows, presets):
                       f"{table_of_presets(rows | SHARED, presets)}")
     flags, cfg = read_flags(parser, argv, rows_of_asked)
     cfg.data_root = cfg.data_root or data_root()
-    if cfg.dataset not in DATASETS and os.path.isdir(cfg.dataset):
-        cfg.dataset = os.path.abspath(cfg.dataset)      # whoever reads the run may be elsewhere
+    cfg.dataset_path = None
+    if cfg.dataset not in DATASETS and Path(cfg.dataset).is_dir():
+        cfg.dataset_path = str(Path(cfg.dataset).absolute())    # who reads the run is elsewhere
     refuse_idle(parser, flags, [            # small sees 32 × 32, whatever the dataset
         ("with --backbone small", cfg.backbone == "small", "resize size")])
     if cfg.size > cfg.resize:
@@ -259,18 +260,30 @@ def main(function, parse_args):
 @contextlib.contextmanager
 def _every_interrupt():
     """Raise Ctrl-C once more where Python drops it: in a destructor, as tqdm's of a bar."""
-    before = sys.unraisablehook
+    before, timers = sys.unraisablehook, []
+
+    def again():
+        if hasattr(signal, "pthread_kill"):             # wakes the main thread, too
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        else:
+            signal.raise_signal(signal.SIGINT)
 
     def hook(dropped):
-        if issubclass(dropped.exc_type, KeyboardInterrupt):     # the destructor has not ended yet
-            threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
-        else:
-            before(dropped)
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            return before(dropped)
+        timers.append(threading.Timer(0.05, again))     # the destructor has not ended yet
+        timers[-1].daemon = True
+        timers[-1].start()
     sys.unraisablehook = hook
     try:
         yield
     finally:
         sys.unraisablehook = before
+        late = [timer for timer in timers if timer.is_alive()]
+        for timer in late:
+            timer.cancel()
+    if late:
+        raise KeyboardInterrupt
 
 
 def _end_by(number):

@@ -122,6 +122,8 @@ def load_torch(path):
         raise UserError(f"cannot read {path}: it is a folder; a last.pt in it is meant?")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}")
+    except MemoryError:
+        raise
     except Exception as error:                  # torch.load fails in a dozen ways on a damaged file
         advice = "it is damaged, or no file of tensors and plain values"
         if str(path).endswith(".safetensors"):

@@ -13,7 +13,7 @@ from support.files import ROOT, UserError, digest
 
 PAPERS = ("jrd", "mdr", "dml_da")
 COMPUTED_BY = ("processor", "threads", "commit", "versions")
-NOT_COMPARED = {*RUNTIME_ONLY, *COMPUTED_BY, "weights", "images", "changed"}
+NOT_COMPARED = {*RUNTIME_ONLY, *COMPUTED_BY, "weights", "images", "changed", "dataset_path"}
 LENGTH = {"epochs", "iterations"}
 
 
@@ -170,8 +170,8 @@ def read_json(path):
     except ValueError:
         values = None
     if not values or not isinstance(values, dict):
-        advice = "--again trains the run anew"
-        if path.name == "result.json":                  # Run.finish makes it of the checkpoint
+        advice = "the run's command with --again trains it anew"
+        if path.name == "result.json" and path.with_name("last.pt").exists():
             advice = "delete this file, and the run's command makes it again from last.pt"
         raise UserError(f"{path} is damaged: {advice}")
     return values

@@ -2,6 +2,7 @@
 import contextlib
 import glob
 import multiprocessing
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -172,9 +173,9 @@ def cache_images(files, place, sources):
                         old.unlink(missing_ok=True)
         return CachedImages(path)
     except (OSError, ValueError, EOFError) as error:
-        advice = "delete it, or use --no-cache"
-        if not path.exists():
-            advice = "--data-root names another folder for caches; --no-cache does without"
+        advice = "--no-cache does without"
+        if os.path.exists(path):
+            advice = "delete it, or use --no-cache"
         raise UserError(f"cannot use the cache {path}: {error}; {advice}")
 
 

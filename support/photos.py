@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from pathlib import Path
@@ -194,7 +195,8 @@ def files_below(folder):
             folders.clear()
             continue
         entered.add((part, real))
-        if {"config.json", "last.pt"} <= {*files}:      # a run, whose pictures are no photos
+        if re.search(r"-s\d+$", here.name) and {"config.json", "last.pt"} <= {*files}:
+            others.append(here / "last.pt")             # a run, whose pictures are no photos
             folders.clear()
             continue
         way_to[here] = way | {real, *real.parents}
@@ -343,7 +345,7 @@ class Folder:
             if folders and PARTS.get(folders[0].lower()) in self.parts:
                 part = PARTS[folders.pop(0).lower()]
             unused = part == "val" or len(self.parts) > 1 and not part
-            if folders and not unused and path.is_file():
+            if folders and not unused and path.is_file() and path.name != "last.pt":
                 place = part, normalize("NFC", folders[0])
                 if place not in places:
                     lost.setdefault(place, path.relative_to(self.path))

@@ -162,6 +162,8 @@ class Run:
             try:
                 saved = read_checkpoint(path)
             except UserError as error:
+                if "cannot read" in str(error):         # now, which says nothing of the file
+                    raise
                 raise UserError(f"{reason(error)}; {advice}")
             if saved["paper"] != self.paper:
                 raise UserError(f"{path} is a checkpoint of {saved['paper']}.py, not of "

@@ -287,8 +287,12 @@ def test_an_interrupt_in_a_destructor_is_not_lost(monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", dropped := Mock())
     monkeypatch.setattr(command_line, "_end_by", ended := Mock())
     error = KeyboardInterrupt()
+    begun = time.perf_counter()
     command_line.main(run, lambda: None)
     ended.assert_called_once_with(signal.SIGINT)
+    assert time.perf_counter() - begun < 4, "it does not wake who sleeps"
+    command_line.main(lambda args: Bar(), lambda: None)         # ends at once: not after the end
+    assert ended.call_count == 2
     dropped.assert_not_called()
     error = ValueError()
     command_line.main(lambda args: Bar(), lambda: None)

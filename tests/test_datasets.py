@@ -579,7 +579,7 @@ def test_a_killed_build_leaves_nothing_to_the_next(files, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("damage, advice", [
     (lambda files, tmp_path: (tmp_path / ".cache").write_text("in the way"),
-     "--data-root names another folder for caches; --no-cache does without"),
+     "--no-cache does without"),
     (lambda files, tmp_path: os.truncate(cached(files(), tmp_path).path, 300),
      "delete it, or use --no-cache")])
 def test_a_cache_that_cannot_be_had_is_one_line(damage, advice, files, tmp_path):

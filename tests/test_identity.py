@@ -237,48 +237,74 @@ def test_other_images_are_refused_and_a_folder_that_moved_is_not(train, refused,
 
 
 def test_a_run_knows_its_folder_wherever_it_is_read(train, photos, tmp_path, typed, monkeypatch):
-    """... by a name that means another folder elsewhere; one without a class that trained is not
-    taken for it."""
-    monkeypatch.chdir(photos)
-    checkpoint = train(jrd, dataset=".")[0] / "last.pt"
-    for path in make_folder(tmp_path / "other", [3] * 4, side=20).iterdir():
+    """... by a name that means another folder elsewhere, or if all has moved; one without a class
+    that trained is not taken for it, unless its test images are the run's."""
+    (tmp_path / "project").mkdir()
+    photos = photos.rename(tmp_path / "project" / "photos")
+    monkeypatch.chdir(tmp_path / "project")
+    checkpoint = train(jrd, dataset="photos")[0] / "last.pt"
+    other = make_folder(tmp_path / "other" / "photos", [3] * 4, side=20)
+    for path in other.iterdir():
         path.rename(path.with_name(path.name.replace("class", "else")))
-    monkeypatch.chdir(tmp_path / "other")
+    monkeypatch.chdir(other.parent)
     status, out, _ = typed("eval.py", checkpoint)
     assert status == 0 and "9 embeddings of 3 classes" in out and "note" not in out
-    saved = torch.load(checkpoint, weights_only=True)
-    assert saved["config"]["dataset"] == str(photos)
-    saved["config"]["dataset"] = "."                    # as older runs have it
-    torch.save(saved, checkpoint)
+    (tmp_path / "project").rename(tmp_path / "moved")
     assert typed("eval.py", checkpoint)[::2] == (
-        2, "eval.py: . has none of the classes that trained, so it is not the run's folder of "
-           "images: --dataset of eval.py says where that is\n")
-    monkeypatch.chdir(photos)
-    assert out.endswith(typed("eval.py", checkpoint)[1])
+        2, "eval.py: photos has no class that trained and other test images, so it is not the "
+           "run's folder: --dataset of eval.py says where that is\n")
+    monkeypatch.chdir(tmp_path / "moved")
+    assert out.splitlines()[-3:] == typed("eval.py", checkpoint)[1].splitlines()[-3:]
+    for kind in ("class00", "class01", "class02"):                      # all that trained
+        shutil.rmtree(tmp_path / "moved" / "photos" / kind)
+    status, text, _ = typed("eval.py", checkpoint)
+    assert status == 0 and "9 embeddings of 3 classes" in text
+
+
+def test_a_folder_behind_a_link_is_the_one_that_is_typed(tmp_path):
+    for place in ("disk/set", "disk/data", "here/set"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "here" / "data").symlink_to(tmp_path / "disk" / "data")
+    typed = f"{tmp_path}/here/data/../set"
+    assert os.path.samefile(jrd.parse_args(["--dataset", typed]).dataset_path,
+                            tmp_path / "disk" / "set")
 
 
 def test_the_pictures_of_a_run_are_no_photos(train, photos, typed):
     """Its folder may lie in that of the photos, in which it would be a class."""
+    before = typed("common.py", "check", photos)
     flags = "--out", str(photos / "runs")
     folder, _ = train(jrd, *flags, dataset=photos)
-    before = typed("common.py", "check", photos)
     for _ in range(2):
         assert typed("report/__main__.py", "--sheet", folder / "last.pt")[0] == 0
-    assert (folder / "sheet.png").exists() and typed("common.py", "check", photos) == before
+    status, out, err = typed("common.py", "check", photos)
+    note = f"note: left out of {photos}: runs/ (1 files)\n"
+    assert (folder / "sheet.png").exists() and note in out
+    assert (status, out.replace(note, ""), err) == before
     assert "is finished" in train(jrd, *flags, dataset=photos)[1]
+    for name in ("config.json", "last.pt"):             # of another program: photos stay photos
+        (photos / "class00" / name).touch()
+    assert " 18 images, all can be read" in typed("common.py", "check", photos)[1]
 
 
 def test_no_picture_takes_the_place_of_a_photo(train, photos, tmp_path, typed):
-    checkpoint = train(jrd, dataset=photos)[0] / "last.pt"
-    photo, query = photos / "class00" / "0.png", tmp_path / "query.png"
+    """... nor of one that a link leads to, as in folders made from a table."""
+    linked = tmp_path / "linked"
+    for path in photos.glob("*/*.png"):
+        link = linked / path.relative_to(photos)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    checkpoint = train(jrd, dataset=linked)[0] / "last.pt"
+    photo, query = photos / "class05" / "0.png", tmp_path / "query.png"
     shutil.copy(photo, query)
-    search = "eval.py", checkpoint, "--query", query, "--to"
-    for words, place in ((search, query), (search, photo),
-                         (("eval.py", checkpoint, "--pairs", 1, "--to"), photo),
-                         (("report/__main__.py", "--sheet", checkpoint, "--out"), photo)):
+    search, pairs = (["eval.py", checkpoint, *words] for words in (
+        ("--query", query, "--to"), ("--pairs", 1, "--to")))
+    for words, place in ((search, query), (search, photo), (pairs, photo),
+                         (pairs, linked / "class05" / "0.png"),
+                         (["report/__main__.py", "--sheet", checkpoint, "--out"], photo)):
         status, _, err = typed(*words, place)
         assert (status, err.count("\n")) == (2, 1)
-        assert f"{place} is there, and may be a photo that is read: name another file" in err
+        assert err.endswith(f": {place} is a photo that is read here: name another file\n")
     assert query.read_bytes() == photo.read_bytes()
     for _ in range(2):                                  # a sheet may be drawn anew
         assert typed(*search, tmp_path / "sheet.png")[0] == 0

@@ -1010,6 +1010,7 @@ def test_a_backbone_for_the_runs_of_a_paper(report):
         assert (texts[0] == 2) == (table == "2a")
     for words in (("--list", "--backbone", "resnet50"), ("--backbone", "resnet50"),
                   ("--list", "--paper", "dml_da", "--backbone", "googlenet_bvlc"),
+                  ("--plan", "--paper", "dml_da", "--backbone", "googlenet_bvlc"),
                   ("--list", "--paper", "mdr", "--backbone", "nothing")):
         status, _, error = report(*words)
         assert status == 2 and len(error.splitlines()) == 1 and "backbone" in error
