@@ -33,7 +33,7 @@ from support.runs import read_checkpoint, show
 
 SCRIPTS = {"jrd": jrd, "mdr": mdr, "dml_da": dml_da}
 UNKNOWN = "–"                                           # shown for an image in no sub-folder
-NO_LABEL = {UNKNOWN, "", "nan", "NaN", "None", "<NA>", "NaT"}   # or astype(str) of a missing label
+NO_LABEL = {"", "nan", "NaN", "None", "<NA>", "NaT"}    # what astype(str) makes of a missing label
 SIDE, GAP, LINES = 128, 7, 41               # pixels of a sheet's image, around it, of its text
 IN_JPEG = 350                           # images of a sheet across and down: 65,500 pixels at most
 RIGHT, WRONG = "#009E73", "#D55E00"                     # colour-blind readers tell them apart
@@ -92,8 +92,9 @@ def images_to_judge(cfg, transform, dataset=None, cache=True):
     train, by name; of another dataset of the papers, or of glyphs, its test split -> Data"""
     own = not dataset
     if own:                                 # where it was, or as it was typed if all have moved
-        places = getattr(cfg, "dataset_path", None), cfg.dataset
-        dataset = next((place for place in places if place and Path(place).is_dir()), cfg.dataset)
+        dataset = getattr(cfg, "dataset_path", None) or cfg.dataset
+        if not Path(dataset).is_dir() and Path(cfg.dataset).is_dir():
+            dataset = cfg.dataset
     if dataset != "glyphs" and not of_papers(dataset):
         if own and not Path(dataset).is_dir():
             raise UserError(f"the run's folder of images, {dataset}, is not there (moved? "
@@ -102,7 +103,7 @@ def images_to_judge(cfg, transform, dataset=None, cache=True):
         if not has_images_of(folder, cfg):
             splits = folder.judged()
             if own and cfg.classes and not {*cfg.classes} & {*folder.images.values()} and (
-                    identity(folder.path, splits, False)["test"] != cfg.images["test"]):
+                    identity(folder.path, splits, False)["test"] != (cfg.images or {}).get("test")):
                 raise UserError(f"{dataset} has no class that trained and other test images, so it "
                                 "is not the run's folder: --dataset of eval.py says where that is")
             folder.say_left_out(splits)

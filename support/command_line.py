@@ -174,7 +174,7 @@ def settings(parser, argv, rows, presets):
     cfg.data_root = cfg.data_root or data_root()
     cfg.dataset_path = None
     if cfg.dataset not in DATASETS and Path(cfg.dataset).is_dir():
-        cfg.dataset_path = str(Path(cfg.dataset).absolute())    # who reads the run is elsewhere
+        cfg.dataset_path = str(Path(cfg.dataset).absolute())    # its reader may be elsewhere
     refuse_idle(parser, flags, [            # small sees 32 × 32, whatever the dataset
         ("with --backbone small", cfg.backbone == "small", "resize size")])
     if cfg.size > cfg.resize:

@@ -253,6 +253,13 @@ def test_a_run_knows_its_folder_wherever_it_is_read(train, photos, tmp_path, typ
     assert typed("eval.py", checkpoint)[::2] == (
         2, "eval.py: photos has no class that trained and other test images, so it is not the "
            "run's folder: --dataset of eval.py says where that is\n")
+    monkeypatch.chdir(tmp_path)
+    assert f"images, {photos}, is not there (moved?" in typed("eval.py", checkpoint)[2]
+    old = torch.load(checkpoint, weights_only=True)
+    del old["config"]["images"], old["config"]["dataset_path"]
+    torch.save(old, tmp_path / "old.pt")
+    monkeypatch.chdir(other.parent)
+    assert "photos has no class that trained" in typed("eval.py", tmp_path / "old.pt")[2]
     monkeypatch.chdir(tmp_path / "moved")
     assert out.splitlines()[-3:] == typed("eval.py", checkpoint)[1].splitlines()[-3:]
     for kind in ("class00", "class01", "class02"):                      # all that trained
