@@ -20,7 +20,8 @@ from tqdm import tqdm
 from support import backbones           # yours in the way?  docs/extending.md
 from support.backbones import (BACKBONE, Preprocess, backbone, backbone_name, features,
                                freeze_batch_norm, load_weights, to_device)
-from support.command_line import Parser, cores, main, number, plain, refuse_idle, settings, settle
+from support.command_line import (Parser, cores, main, multiplies_bfloat16, number, plain,
+                                  refuse_idle, settings, settle)
 from support.datasets import Data, Split, iterations_for, load_dataset, need_pairs, split_of
 from support.files import NonFiniteLoss, UserError, reason
 from support.glyphs import SMALL_TRANSFORMS
@@ -115,13 +116,19 @@ def train_loader(split, augment, batches, cfg):
 def embed(function, images, cfg):
     """Embed a split's images, or an ImageFiles, by function(uint8 images on the device) -> (n, d)
     float32.  UserError: no image, or none that can be read.  NonFiniteLoss: nan or infinite."""
-    size = 200 if cfg.device.startswith("cuda") else 25             # images at a time
+    on_gpu, size = cfg.device.startswith("cuda"), 25                # images at a time
+    if on_gpu:
+        size = min(cfg.batch, 200)                      # no more memory than a training step takes
     if hasattr(images, "split"):                        # a tensor, or a cache of one
         parts = images.split(size)
     else:                                               # 8 photos of 50 megapixels take 1.2 GB
         parts = read_ahead(images, size, min(8, cores() if cfg.workers is None else cfg.workers))
     bar = tqdm(parts, "embedding", -(-len(images) // size), unit="batch", leave=False, disable=None)
-    x = [function(part.to(cfg.device, non_blocking=True)).float() for part in bar]
+    x = []
+    for part in bar:
+        batch = filled(part, size) if on_gpu else part
+        embedded = function(batch.to(cfg.device, non_blocking=True))
+        x.append(embedded[:len(part)].float())
     if not x:
         raise UserError("no images to embed that can be read")
     x = torch.cat(x)
@@ -129,6 +136,14 @@ def embed(function, images, cfg):
         raise NonFiniteLoss("the network's embeddings are not finite: training diverged, or its "
                             "weights are broken")
     return x
+
+
+def filled(images, size):
+    """A batch, its last image repeated until there are `size`: cuDNN chooses an algorithm for each
+    shape, by timing, so in a smaller batch an equal image could get another embedding."""
+    if len(images) == size:
+        return images
+    return torch.cat([images, images[-1:].expand(size - len(images), -1, -1, -1)])
 
 
 def embed_splits(function, data, cfg, *names):
@@ -171,6 +186,9 @@ def load(checkpoint, Network, device="auto"):
         vars(cfg).update(saved["config"])
         cfg.device, cfg.classes = device, saved.get("classes")
         settle(cfg)
+        if cfg.precision == "bf16" and cfg.device != "cpu" and not multiplies_bfloat16("cuda"):
+            print("note: the run was in bfloat16, which this GPU lacks: computed in float32")
+            cfg.precision = "fp32"
         network = Network(cfg, cfg.splits["train"][1])
         network.load_state_dict(saved["network"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -113,14 +113,22 @@ def to_device(network, cfg):
     torch.backends.cudnn.allow_tf32 = cfg.precision == "tf32"
     torch.backends.cudnn.benchmark = True           # chooses by timing, per shape
     layout = torch.channels_last                    # the convolutions bring images to it
-    if cfg.precision == "fp32" and cfg.device != "cpu":
-        layout = torch.contiguous_format            # of float32 on a GPU
+    if float32_on_a_gpu(cfg.device, cfg.precision):
+        layout = torch.contiguous_format
     return network.to(cfg.device, memory_format=layout)
+
+
+def float32_on_a_gpu(device, precision):
+    """Whether a GPU's convolutions multiply float32, which cuDNN does faster with contiguous
+    images: with fp32, and with tf32 on a GPU older than Ampere, which has no TF32."""
+    if torch.device(device).type != "cuda" or precision == "bf16":
+        return False
+    return precision == "fp32" or torch.cuda.get_device_capability(device) < (8, 0)
 
 
 def features(backbone, images, precision):
     """backbone(images), in bfloat16 with --precision bf16.  (B, 3, h, w) -> images' own dtype"""
-    if precision == "fp32" and images.is_cuda:
+    if float32_on_a_gpu(images.device, precision):
         images = images.contiguous()                # those of a cache are channels_last
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
         return backbone(images).to(images.dtype)

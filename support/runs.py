@@ -26,6 +26,17 @@ def read_checkpoint(path):
     return saved
 
 
+def lay_out_as_parameters(state):
+    """Adam's moments in the memory layout of their parameters, else its kernel on a GPU refuses
+    them: in float32 a CPU's checkpoint has another (support.backbones.to_device)."""
+    for group in getattr(state, "param_groups", ()):
+        for parameter in group["params"]:
+            moments = state.state.get(parameter, {})
+            for name, moment in moments.items():
+                if moment.dim() and moment.stride() != parameter.stride():
+                    moments[name] = torch.empty_like(parameter).copy_(moment)
+
+
 # What belongs to the run in a folder; the pictures are of its network, by `python -m report`.
 FILES = ("result.json", "last.pt", "best.pt", "log.jsonl", "config.json", "sheet.png", "pairs.png",
          "last.searched.npz", "best.searched.npz")
@@ -174,6 +185,7 @@ class Run:
                         for group in saved[name].get("param_groups", ()):
                             group["fused"] = self.cfg.device != "cpu"   # this device's kernel
                         state.load_state_dict(saved[name])
+                        lay_out_as_parameters(state)            # ... and that kernel's layout
                 self.history, self.pretrained = saved["history"], saved["pretrained"]
             except (KeyError, RuntimeError, TypeError, ValueError) as error:
                 raise UserError(f"{path} is not of this run ({type(error).__name__}: "

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""                 # what the tests say is of a CPU
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import dml_da  # noqa: E402

@@ -154,6 +154,7 @@ def stand_in_gpu():
         "_lazy_init": lambda: None, "is_available": lambda: True, "device_count": lambda: 1,
         "is_bf16_supported": lambda including_emulation=True: True,
         "get_device_name": lambda device=None: "a stand-in", "set_device": lambda device: None,
+        "get_device_capability": lambda device=None: (9, 0),
         "synchronize": lambda device=None: None, "mem_get_info": lambda device: (2**33, 2**34)}
     torch.__future__.set_swap_module_params_on_conversion(True)
     torch.backends.cudnn.enabled = False

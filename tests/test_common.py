@@ -103,6 +103,19 @@ def test_precision_is_that_of_the_backbone(precision, tf32, monkeypatch):
     assert 1e-4 < error < 0.1 if precision == "bf16" else error == 0
 
 
+@pytest.mark.parametrize("device, precision, ampere, contiguous", [
+    ("cpu", "fp32", True, False), ("cuda:0", "fp32", True, True), ("cuda:0", "bf16", False, False),
+    ("cuda:0", "tf32", True, False), ("cuda:0", "tf32", False, True)])
+def test_a_gpus_float32_is_contiguous(device, precision, ampere, contiguous, monkeypatch):
+    """... that of tf32 too, on a GPU from before Ampere."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8 if ampere else 7, 5))
+    to = Mock()
+    common.to_device(argparse.Namespace(to=to), argparse.Namespace(precision=precision,
+                                                                   device=device))
+    layout = torch.contiguous_format if contiguous else torch.channels_last
+    to.assert_called_once_with(device, memory_format=layout)
+
+
 def device_names():
     """Every device that torch knows by name, by the error in which it lists them."""
     with pytest.raises(RuntimeError) as refused:
@@ -136,11 +149,15 @@ def test_devices_that_are_here_are_told_where_another_is_asked_for(monkeypatch):
 
 @pytest.mark.parametrize("error, raises, says", [
     (RuntimeError("CUDA error: no kernel image is available"), common.UserError,
-     "does not support the GPU of --device cuda: install an older one, or use --device cpu$"),
+     "not support the GPU of --device cuda: install one that was built for an older CUDA, or use "),
     (AssertionError("Torch not compiled with CUDA enabled"), common.UserError, "is not here"),
+    (RuntimeError("CUDA error: devices are busy or unavailable\nMore"), common.UserError,
+     "^--device cuda cannot be used: CUDA error: devices are busy or unavailable$"),
     (torch.OutOfMemoryError("CUDA out of memory."), torch.OutOfMemoryError, "out of memory")])
 def test_a_gpu_that_torch_cannot_use_and_one_that_is_full(error, raises, says, monkeypatch):
-    """An old GPU ends before the caches are made, and a full one is not said to be missing."""
+    """An old GPU ends before the caches are made, and a full or busy one is not said to be missing.
+    """
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: "busy" in str(error))
     monkeypatch.setattr(torch, "ones", Mock(side_effect=error))
     with pytest.raises(raises, match=says):
         common.settle(argparse.Namespace(device="cuda", precision="fp32"))
@@ -233,6 +250,21 @@ def test_what_is_embedded_can_be_trained_on_and_is_float32s(request):
     assert seen == ["highest"] and torch.get_float32_matmul_precision() == "high"
     x -= x.mean(0)
     torch.nn.Linear(4, 2)(x).sum().backward()
+
+
+def test_batches_on_a_gpu_have_one_shape_so_that_equal_images_have_one_embedding(monkeypatch):
+    """... and no more images than train at a time; what fills the last one is left out again."""
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, *args, **kwargs: x)
+    images, seen = torch.randint(256, (10, 3, 2, 2)), []
+
+    def network(batch):
+        seen.append(batch)
+        return batch.flatten(1)
+    for batch, sizes in ((4, [4, 4, 4]), (10, [10]), (999, [200])):
+        x = common.embed(network, images, argparse.Namespace(device="cuda:0", batch=batch))
+        assert torch.equal(x, images.flatten(1).float())
+        assert [len(part) for part in seen] == sizes and (seen[-1][-1] == images[-1]).all()
+        seen.clear()
 
 
 @each_script

@@ -488,7 +488,8 @@ def test_best_is_written_if_a_process_was_killed_before(train, at_epochs, monkey
 
 
 def test_a_run_that_goes_on_on_another_device_has_its_kernel(train, monkeypatch):
-    """A checkpoint says how its Adam was computed, which on a CPU is one by one."""
+    """A checkpoint says how its Adam was computed, which on a CPU is one by one, and in float32 a
+    GPU's moments have another layout."""
     def stop(epoch):
         raise KeyboardInterrupt
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -496,10 +497,13 @@ def test_a_run_that_goes_on_on_another_device_has_its_kernel(train, monkeypatch)
         patch.setattr(runs.Run, "end_epoch", lambda run, epoch, **row: (
             real(run, epoch, **row), stop(epoch)))
         train(mdr, "--epochs", "2", "--iterations", "1")
-    step, told = torch.optim.Adam.step, []
+    step, told, moments = torch.optim.Adam.step, [], []
 
     def spy(adam, *args):
         told.append(adam.param_groups[0]["fused"])
+        for parameter, state in adam.state.items():
+            assert parameter.stride() == state["exp_avg"].stride()
+            assert torch.equal(state["exp_avg"], moments.pop(0))
         return step(adam, *args)
     monkeypatch.setattr(torch.optim.Adam, "step", spy)
     load = runs.read_checkpoint
@@ -508,10 +512,13 @@ def test_a_run_that_goes_on_on_another_device_has_its_kernel(train, monkeypatch)
         saved = load(path)
         for group in saved["optimizer"]["param_groups"]:
             group["fused"] = True
+        for state in saved["optimizer"]["state"].values():
+            moments.append(state["exp_avg"])
+            state["exp_avg"] = state["exp_avg"].contiguous()
         return saved
     monkeypatch.setattr(runs, "read_checkpoint", of_a_gpu)
     assert "continuing " in train(mdr, "--epochs", "2", "--iterations", "1")[1]
-    assert told == [False]
+    assert told == [False] and not moments
 
 
 def test_a_run_that_goes_on_on_another_machine_says_so(train, monkeypatch):

@@ -340,6 +340,20 @@ def test_what_adam_is_told(script, flags, weights, rates, eps, decay, train):
 
 
 @each_script
+def test_a_run_in_bfloat16_is_judged_in_float32_on_a_gpu_that_lacks_it(script, train, monkeypatch,
+                                                                       capfd):
+    folder, _ = train(script, "--precision", "bf16", *["--iterations=1"] * (script is not jrd))
+    monkeypatch.setattr(common, "to_device", lambda network, cfg: network)
+    for device, here, precision in (("cpu", False, "bf16"), ("cuda:0", True, "bf16"),
+                                    ("cuda:0", False, "fp32")):
+        monkeypatch.setattr(common, "settle", lambda cfg: setattr(cfg, "device", device))
+        monkeypatch.setattr(common, "multiplies_bfloat16", lambda kind: here)
+        network, cfg = common.load(folder / "last.pt", script.Network)
+        assert network.precision == cfg.precision == precision
+        assert ("this GPU lacks" in capfd.readouterr().out) == (precision == "fp32")
+
+
+@each_script
 def test_the_figures_of_a_run(script, train):
     """Before training those of the pretrained backbone's pooled features on the unit sphere; after
     it recomputed from last.pt, which has levels, D⁰, α too; and what the papers' figures need."""
