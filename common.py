@@ -143,7 +143,7 @@ def filled(images, size):
     shape, by timing, so in a smaller batch an equal image could get another embedding."""
     if len(images) == size:
         return images
-    return torch.cat([images, images[-1:].expand(size - len(images), -1, -1, -1)])
+    return images[torch.arange(size, device=images.device).clamp(max=len(images) - 1)]
 
 
 def embed_splits(function, data, cfg, *names):

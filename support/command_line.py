@@ -223,8 +223,7 @@ def refuse_idle(parser, flags, rules):
 
 
 STARVED = (r"MemoryError|DataLoader worker \(pid|shared memory|</torch_|can't allocate memory|"
-           "out of memory|ALLOC_FAILED|ALLOCATION_FAILED|unable to find an engine|"
-           "CUBLAS_STATUS_NOT_INITIALIZED")             # cuDNN and cuBLAS that got no memory
+           "out of memory|ALLOC_FAILED|ALLOCATION_FAILED|CUBLAS_STATUS_NOT_INITIALIZED")
 
 
 def main(function, parse_args):
@@ -318,10 +317,12 @@ def device(cfg):
                 raise
             if "no kernel image" in str(error):
                 raise UserError(f"this torch, {torch.__version__}, does not support the GPU of "
-                                f"--device {name}: install one that was built for an older CUDA, "
-                                "or use --device cpu")
+                                f"--device {name}: install one that was built for another "
+                                "CUDA (for an old GPU an older, for a new one a newer), or use "
+                                "--device cpu")
             if name in (*here, "cuda") and len(here) > 1:           # here, but another process's
-                raise UserError(f"--device {name} cannot be used: {reason(error)}")
+                raise UserError(f"the GPU of --device {name} cannot be used: {reason(error)}; use "
+                                "another, or --device cpu")
     use = f"use --device {' or '.join(sorted(here - {name}))}"
     if "," in name:
         raise UserError(f"--device {name}: a run uses one GPU, but several runs can go on side by "

@@ -33,7 +33,8 @@ def lay_out_as_parameters(state):
         for parameter in group["params"]:
             moments = state.state.get(parameter, {})
             for name, moment in moments.items():
-                if moment.dim() and moment.stride() != parameter.stride():
+                same_shape = getattr(moment, "shape", None) == parameter.shape
+                if same_shape and moment.stride() != parameter.stride():
                     moments[name] = torch.empty_like(parameter).copy_(moment)
 
 

@@ -345,8 +345,7 @@ def test_too_little_shared_memory_for_the_workers_is_one_line(tmp_path):
     torch.OutOfMemoryError("CUDA out of memory.\nGPU 0"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
     RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate(handle)"),
-    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
-    RuntimeError("GET was unable to find an engine to execute this computation")])
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED")])
 def test_what_starves_a_run_is_one_line(error, few_glyphs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(jrd, "objective", Mock(side_effect=error))
     with pytest.raises(SystemExit) as stop:
