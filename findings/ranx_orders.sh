@@ -10,7 +10,7 @@
 # rrf, isr, rbc, bordafuse, condorcet and the norm "rank" take the order in which a Run holds its
 # items for its ranking. Run(dictionary) sorts them, Run.add_score does not: two runs filled in the
 # order of the gallery are fused as if each query had ranked it so. The precision@1 of their fusion
-# is 9%, that of the same scores in dictionaries 75% (rbc, bordafuse and rank 74%; condorcet 60% to
+# is 9%, that of the same scores in dictionaries 75% (rbc, bordafuse and rank 74%; condorcet 59% to
 # 65%). evaluate() sorts a run in place: each run alone is judged rightly, and the same two runs are
 # fused rightly after it.
 # The norm "borda", which is to keep each run's ranking, lists the items in the order of a Python
