@@ -119,8 +119,9 @@ def to_device(network, cfg):
 
 
 def float32_on_a_gpu(device, precision):
-    """Whether a GPU's convolutions multiply float32, which cuDNN does faster with contiguous
-    images: with fp32, and with tf32 on a GPU older than Ampere, which has no TF32."""
+    """Whether a GPU's convolutions multiply float32: with fp32, and with tf32 on a GPU older than
+    Ampere, which has no TF32.  Contiguous images are said to be faster then (pytorch#44943); we
+    have not timed it."""
     if torch.device(device).type != "cuda" or precision == "bf16":
         return False
     return precision == "fp32" or torch.cuda.get_device_capability(device) < (8, 0)
