@@ -19,7 +19,7 @@ import dml_da
 import jrd
 import mdr
 from decoding import files, measure
-from report import judge
+from report import judge, search
 from support.command_line import Parser, cores
 from support.files import load_torch, save_torch
 from support.images import MANY, ImageFiles, cache_images
@@ -113,7 +113,7 @@ def searches(folder):
     data, spent = judge.images_to_search(place, jrd.transforms(cfg)[2]), []
     for _ in range(2):
         start = time.process_time()
-        judge.embed_searched(args, "", network, cfg, data)
+        search.embed_searched(args, "", network, cfg, data)
         spent.append(time.process_time() - start)
     yield "a second search of 1,000 photos over the first", spent[1] / spent[0], 0.15
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from report.experiments import NAMES
-from report.judge import (SCRIPTS, draw_sheet, embed_entries, images_to_judge, keep_photos,
-                          nearest_entries, open_checkpoint)
+from report.judge import SCRIPTS, images_to_judge, open_checkpoint
 from report.records import gains, in_paper_units, reading, seeds_of
+from report.search import draw_sheet, embed_entries, keep_photos, nearest_entries
 from report.tables import difference, mean_and_half, mean_and_std
 from support.files import UserError, reason
 

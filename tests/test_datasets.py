@@ -32,7 +32,7 @@ import dml_da
 import jrd
 import mdr
 from conftest import left_in, make_folder
-from report import judge, prepare
+from report import judge, prepare, search
 from support import identity, images, layouts, photos
 from support.files import lock
 
@@ -193,14 +193,14 @@ def test_a_second_search_of_the_papers_photos_looks_at_none(mini, tmp_path, monk
                               dataset=None)
     monkeypatch.setattr(common, "embed", embed)
     monkeypatch.setattr(photos, "fingerprint", None)
-    x, first = judge.embed_searched(args, "its hash", network, cfg, data)
+    x, first = search.embed_searched(args, "its hash", network, cfg, data)
     os.utime(first[0][2], (0, 0))
-    y, second = judge.embed_searched(args, "its hash", network, cfg, data)
+    y, second = search.embed_searched(args, "its hash", network, cfg, data)
     assert torch.equal(x, y) and first == second and embed.call_count == 1
     monkeypatch.undo()
     monkeypatch.setattr(common, "embed", embed)
     args.gallery = str(tmp_path)
-    judge.embed_searched(args, "its hash", network, cfg, data)
+    search.embed_searched(args, "its hash", network, cfg, data)
     assert embed.call_count == 2
 
 

@@ -19,8 +19,8 @@ import common
 import jrd
 import mdr
 from conftest import ROOT, make_folder
-from report import figures, judge
-from support import glyphs, identity, machine, photos
+from report import figures, judge, search
+from support import glyphs, photos
 from support.images import ImageFiles
 from support.photos import Folder, decode
 
@@ -121,7 +121,7 @@ def test_a_second_search_embeds_nothing_but_its_photo(checkpoint, tmp_path, type
         sizes.append(len(images))
         return embed(function, images, cfg)
 
-    def search(*more):
+    def sizes_of(*more):
         sizes.clear()
         words = "eval.py", place, "--gallery", folder, *(more or ("--query", photo))
         status, text, _ = typed(*words)
@@ -130,40 +130,40 @@ def test_a_second_search_embeds_nothing_but_its_photo(checkpoint, tmp_path, type
         return sizes.copy()
     monkeypatch.setattr(common, "embed", counted)
     photo = folder / "class00" / "0.png"
-    assert search() == [1, 7] and search() == [1] and search("--pairs", "2") == []
-    assert search("--query", photo, "--no-cache") == [1, 7] and search() == [1]
+    assert sizes_of() == [1, 7] and sizes_of() == [1] and sizes_of("--pairs", "2") == []
+    assert sizes_of("--query", photo, "--no-cache") == [1, 7] and sizes_of() == [1]
     assert len(told) == 2
     for content in (kept.read_bytes()[:-100], b"", b"no file of NumPy's"):
         kept.write_bytes(content)
-        assert search() == [1, 7] and search() == [1]
+        assert sizes_of() == [1, 7] and sizes_of() == [1]
     assert len(told) == 2
-    for module, name in ((identity, "code_of"), (machine, "versions")):
+    for name in ("code_of", "versions"):
         with monkeypatch.context() as patch:
-            patch.setattr(module, name, lambda *of: f"other {of}")
-            assert search() == [1, 7] and search() == [1]
-        assert search() == [1, 7] and len(told) == 2
+            patch.setattr(search, name, lambda *of: f"other {of}")
+            assert sizes_of() == [1, 7] and sizes_of() == [1]
+        assert sizes_of() == [1, 7] and len(told) == 2
     other = make_folder(tmp_path / "h", [1], seed=5) / "class00" / "0.png"
     shutil.copystat(folder / "class01" / "1.png", other)
     shutil.copy2(other, folder / "class01" / "1.png")               # with the old one's time
-    assert search() == [1, 7] and search() == [1] and len(told) == 3
+    assert sizes_of() == [1, 7] and sizes_of() == [1] and len(told) == 3
     (folder / "class01" / "3.png").rename(folder / "class00" / "3.png")
-    assert search() == [1, 7] and search() == [1] and len(told) == 4
+    assert sizes_of() == [1, 7] and sizes_of() == [1] and len(told) == 4
     bitmap = PIL.Image.new("RGB", (90, 90))
     bitmap.save(folder / "class00" / "4.bmp")
-    assert search() == [1, 8] and len(told) == 5
+    assert sizes_of() == [1, 8] and len(told) == 5
     bitmap.putpixel((0, 0), (255, 0, 0))                # in the last bytes of a file of one size
     bitmap.save(folder / "class00" / "4.bmp")
-    assert search() == [1, 8] and search() == [1]
+    assert sizes_of() == [1, 8] and sizes_of() == [1]
     saved = common.read_checkpoint(place)
     saved["network"] = {name: value * 1.01 for name, value in saved["network"].items()}
     torch.save(saved, place)
-    assert search() == [1, 8] and search() == [1]
+    assert sizes_of() == [1, 8] and sizes_of() == [1]
     before = (folder / "class00" / "4.bmp").stat()
     os.utime(folder / "class00" / "4.bmp", ns=(before.st_atime_ns, before.st_mtime_ns + 1000000))
-    assert search() == [1, 8] and search() == [1]       # who knows what was edited
+    assert sizes_of() == [1, 8] and sizes_of() == [1]       # who knows what was edited
     kept.unlink()
     kept.mkdir()                                        # as good as a disk that takes no writing
-    assert search() == [1, 8] and search() == [1, 8]
+    assert sizes_of() == [1, 8] and sizes_of() == [1, 8]
     kept.rmdir()
 
 
@@ -240,7 +240,8 @@ def test_queries_are_kept_small(checkpoint, tmp_path, typed, monkeypatch):
         alive.append(sum(ref() is not None for ref in decoded))
         return photo
     decoded, alive = [], []
-    monkeypatch.setattr(photos, "decode", watched)
+    for module in (photos, search):
+        monkeypatch.setattr(module, "decode", watched)
     asked = sorted(make_folder(tmp_path / "g", [40]).rglob("*.png"))
     typed("eval.py", checkpoint, "--query", *asked, "--gallery", tmp_path / "g")
     assert len(alive) == 80 and max(alive) <= 12
@@ -401,7 +402,7 @@ def test_a_jpeg_is_no_higher_than_its_format_allows(checkpoint, tmp_path, typed)
     (photos / "class00" / "0.png").unlink()                             # 325 pairs
     assert typed(*words, 999)[0] == 0
     with PIL.Image.open(tmp_path / "p.jpg") as sheet:
-        assert judge.IN_JPEG * sheet.height / 325 < 65500
+        assert search.IN_JPEG * sheet.height / 325 < 65500
     one = photos / "class00" / "1.png"
     words = words[:2] + ("--query", one, "--top", 400, "--to", "p.JPG")
     status, _, err = typed(*words, "--gallery", make_folder(tmp_path / "many", [350], side=1))
@@ -412,7 +413,7 @@ def test_pairs_far_from_the_origin_and_in_several_blocks():
     """600 rows are three blocks; equal rows are at 0 whatever the offset, and each pair is once."""
     x = 1000 + torch.randn(600, 5, generator=torch.Generator().manual_seed(0))
     x[[7, 300, 599]] = x[20].clone()
-    pairs = judge.nearest_pairs(x, 40)
+    pairs = search.nearest_pairs(x, 40)
     same = [(i, j) for i in (7, 20, 300, 599) for j in (7, 20, 300, 599) if i < j]
     assert [(i, j) for d, i, j in pairs[:6] if d == 0] == sorted(same)
     d = (x[:, None].double() - x.double()).norm(dim=2)
@@ -502,14 +503,14 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path, monkeypatch):
     tall = PIL.Image.new("RGB", (30, 60))
     wide = "wide", "a name by far\ntoo long to stand below it", tmp_path / "wide.png"
     row = wide, [(0.5, ("tall", wide[1], tall)), (0.7, ("tall", "short\nname", tall))]
-    judge.draw_sheet(tmp_path / "sheet.png", [row, row])
+    search.draw_sheet(tmp_path / "sheet.png", [row, row])
     told = texts.pop()
     assert texts[3:] == texts[:3] and texts[2] == "short name\n0.7000"
     assert " ".join(told.split()) == (
         "Black: the query. Numbers: distances to it, nearest first. Green: right, the query's class. "
         "Orange: wrong, another class.")
-    unknown = "photo.jpg", judge.UNKNOWN, tall
-    judge.draw_sheet(tmp_path / "unknown.png", [(unknown, row[1])])
+    unknown = "photo.jpg", search.UNKNOWN, tall
+    search.draw_sheet(tmp_path / "unknown.png", [(unknown, row[1])])
     assert texts[-1].startswith("Black") and "Green" not in texts[-1]
     assert re.fullmatch("a name by far.{,3}…\nquery", texts[0])
     sheet = np.asarray(PIL.Image.open(tmp_path / "sheet.png").convert("RGB")).astype(int)
@@ -520,7 +521,7 @@ def test_the_sheet_shows_framed_images_with_their_lines(tmp_path, monkeypatch):
     (left, _, high), (left_of_wrong, *_, high_too) = place((0, 158, 115)), place((213, 94, 0))
     assert place((0, 0, 255))[1:] == (128, 64) and left < left_of_wrong and high == high_too == 134
     assert (sheet[-1] == 255).all() and (sheet[:, -1] == 255).all()     # nothing is cut off
-    judge.draw_sheet(tmp_path / "sheet.png", [row, (wide, row[1][:1])])     # as the shortest
+    search.draw_sheet(tmp_path / "sheet.png", [row, (wide, row[1][:1])])     # as the shortest
     assert PIL.Image.open(tmp_path / "sheet.png").width == 2 * 148
 
 
