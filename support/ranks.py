@@ -302,7 +302,7 @@ class Search:
 def largest(s, k, ordered=True):
     """s.topk(k) of (r, m), from the k of its parts of four that have the largest maxima"""
     parts = s.shape[1] // 4
-    if parts < 8 * k:
+    if parts < 4 * k:
         return topk(s, k, ordered)
     _, chosen = largest(s[:, :4 * parts].unflatten(1, (4, parts)).amax(1), k, ordered=False)
     rest = torch.arange(4 * parts, s.shape[1], device=s.device).expand(len(s), -1)
