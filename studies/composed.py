@@ -139,7 +139,8 @@ def table(runs):
         print(markdown(rows), markdown(gains), sep="\n\n", end="\n\n")
     if set(PAGE) <= set(differences(arms)):
         print(corrected(figures, differences(arms)), end="\n\n")
-    if "contrastive-0" in arms and run.config["dataset"] in STRENGTH:   # else an empty panel
+    strength = STRENGTH.get(run.config["dataset"])      # of other strengths there is no picture
+    if {"contrastive-0", f"JRS-{strength}"} <= arms:
         draw(run.config, figures, arms)
 
 
