@@ -78,8 +78,8 @@ LATER = "if classes are random (added later)"               # in "replication" p
 HEADS = ["difference", "paired", "over classes", "verdict", "adjusted p", "generalizes", LATER,
          "paper's", "seeds", LAST_FOUR, SEARCHED, OWN, BEST, OTHERS, BEFORE, *METRICS, POOLED]
 ONLY_IN = {         # the families of a column that not all have
-    LAST_FOUR: ["decides"], SEARCHED: ["decides"], OWN: ["decides"],
-    LATER: ["decides", "networks"], POOLED: ["replication"]}
+    LAST_FOUR: ["decides"], SEARCHED: ["decides"], LATER: ["decides", "networks"],
+    POOLED: ["replication"]}
 ANALYSES = {"p": "planned: paired t", "Welch": "Welch's t", "random": "seeds and classes random"}
 BESIDE = ["p, then Holm-adjusted", *ANALYSES.values(), "bootstrap of seeds and classes",
           "paired, at the family's level", "power", "seeds that lead", "correlation of the arms",
@@ -112,8 +112,9 @@ first plan's: the *mean of the last four evaluations* of each run, and R@1 *wher
 best*, at the share of the epochs at which each arm's rate search, on held-out training classes, \
 was best first. DML-DA's search ended after 12 of 30 epochs, and contrastive was still at its best \
 there, with and without DML-DA, so its share is the last epoch. Therefore *after the search's best \
-epochs* takes DML-DA's arms after as many epochs as were best in the search; it was added on 28 \
-November 2026, when the figures were known. The other three choose an epoch on the test classes. \
+epochs* takes DML-DA's arms after as many epochs as were best in the search, on GoogLeNet after the \
+12 at whose end alone it was evaluated. It was added on 28 November 2026, for GoogLeNet on the \
+29th, when the figures were known. The other three choose an epoch on the test classes. \
 *Each arm's best epoch*: of each run, so both scores are too high; the mean epochs follow. \
 *Epoch chosen on the other seeds*: each seed is scored at the epoch with the best mean of the \
 family's other seeds, so no seed chooses for itself. *On earlier seeds*: seeds before the family \
@@ -410,8 +411,10 @@ def decided(label, out):
         whole = len(done) == len(of_text) and not differ
         if whole or done and not differ and not apart:
             before = finished_before(label, text, out)
-            shares = [searched[method] for method in text.split(" - ")]
-            row |= figures(*zip(*done), before, len(pairs), shares if label == "decides" else None)
+            shares = 1.0, 1.0           # GoogLeNet's search was evaluated at its end alone
+            if label == "decides":
+                shares = [searched[method] for method in text.split(" - ")]
+            row |= figures(*zip(*done), before, len(pairs), shares)
             if apart and all(before):
                 row[POOLED] = pooled(done, before)
         if whole:
