@@ -258,6 +258,12 @@ def test_each_search_was_best_at_the_share_where_the_plan_stops():
             curve = {line["epoch"]: line["R@1"] for line in log if "R@1" in line}
             assert max(curve, key=curve.get) / log[-1]["epoch"] == float(share), name
             assert log[0]["lr"] == float(rate.split()[1]), name
+        for arm, share in zip(("", "-lambda0"), decided.ON_NETWORKS["dml_da"], strict=True):
+            run = f"dml_da-cub128{arm}-epochs12-lr1e-05-backbonegooglenet_bvlc-s0"
+            log = read_lines(Path(folder, run, "log.jsonl"))
+            curve = {line["epoch"]: line["R@1"] for line in log if "R@1" in line}
+            assert max(curve, key=curve.get) == share * log[-1]["epoch"]
+            assert log[-1]["epoch"] == decided.SEARCH_EPOCHS["dml_da"]
 
 
 def test_what_earlier_stops_leave(out):
