@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # clusterval 1.0.5: how well a clustering is found again in random parts of the data is judged
-# between other items, so all 12 external indices are as by chance and 2 clusters win.
+# between other items, so its external indices are as by chance and 2 clusters win.
 #
 # It draws three quarters of the rows in a random order, clusters them, and compares the places in
 # that draw with the row numbers of the whole: row 0 with whatever was drawn first. Of 6 clear
 # clusters of 10 embeddings each the Fowlkes-Mallows index for 6 clusters is 0.16, and by the same
 # items 1.00; Hubert's and Wallace's, which are 0 by chance, are within 0.02 of 0 for every number
-# of clusters. Indices that are not corrected for chance fall with the number of clusters, so most
+# of clusters. Indices that are not corrected for chance fall with the number of clusters, so they
 # choose the smallest. With its defaults, all 20 indices, Clusterval() finds 2 clusters in 4 of 5
 # draws, with index="external" in all 5; with index="internal" it finds 6 in all.
 # One more in it: its adjusted Rand index multiplies by N - 1 where it should divide. Two random

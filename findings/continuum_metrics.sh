@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# continuum 1.2.7, the newest release: its measures of continual learning leave out the task that is
-# forgotten first, and forward transfer is measured on past tasks.
+# continuum 1.2.7: its measures of continual learning leave out the task that was learned just before
+# the last one, and forward transfer is measured on past tasks.
 #
 # After two tasks, of which the first is forgotten altogether, Logger.forgetting and
 # backward_transfer are 0 and remembering is 1; by the formulas of the papers that it names they
 # are 1, -1 and 0. After three tasks, each forgotten as the next is learned, they are 0.50, -0.33
 # and 0.67, after five 0.75, -0.60 and 0.40 instead of the same 1, -1 and 0: the task before the
 # last is never looked at, but it is counted. The error is the larger the fewer the tasks.
-# Forgetting is mended in the repository, which has had no release since.
 # forward_transfer is the mean accuracy on past tasks: a network that knows all past tasks and
 # none of the future has 1.00, one that forgets all and has the future right 0.00.
 # Two more in it:

@@ -6,7 +6,7 @@
 # 0, the transport plan is 0 / 0, and every score is NaN. argmax, and so easyfsl's own evaluate,
 # takes NaN for the first class: of 5 classes of 5 examples an accuracy of 20.0%, chance, for
 # features after a ReLU in 512 dimensions, also a tenth as long, where SimpleShot has 97.5% and the
-# same method with the length of 1 has 99.5%. There is no warning.
+# same method with the length of 1 has 99.5%.
 # Four more in it:
 # PTMAP gives the first class to all queries if there are fewer of them than classes, one image
 # among them: their number is divided by that of the classes and rounded down to 0.

@@ -10,7 +10,7 @@
 # and 2 in one, and with s* about the mean it finds the number in 12. s* is 34 times too large, in
 # the median.
 # plot_results() plots diff*, and OptimalK itself takes the largest gap, which is right in 11.
-# gap-stat 2.0.3, which has to be compiled, has the same formula.
+# gap-stat 2.0.3, which has to be compiled and was not run, reads the same.
 # Way out: ref_dispersion_std, a column of gap_df, times sqrt(1 + 1 / n_refs) for s*.
 #
 # Exit status: 0 as described, 1 changed, 2 not installed.  PYTHON=python3.11 chooses the Python.

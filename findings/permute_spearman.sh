@@ -6,7 +6,7 @@
 # stand: two models' scores on 200 classes with a Spearman correlation of 0.88 have one between
 # -0.05 and 0.08 in five random orders, with p = 0.18 to 0.83, and 0.88 only if the rows are sorted
 # by one of the two. Values and themselves have 1 in any order, so a first check looks right.
-# Reported in 2021, and still so in the newest release.
+# Reported: github.com/statlab/permute/issues/191.
 # Two more in it:
 # Tests within strata lose the sign. stratified_two_sample(stat="mean_within_strata"), documented as
 # the sum of the differences of the means, and stratified_permutationtest sum their absolute values:

@@ -13,8 +13,8 @@
 # Rankings.from_scores() adds a number to the caller's array: of similarities from -1 to 1 28% are
 # above 0.5 before it and all after it.
 # Scores are shifted so that the lowest is 1, in their own precision, a list in float32: if the
-# query itself is left out by a score of -1e9, all other items are tied. R@1 falls from 100% to 1%,
-# as by chance; with -inf it is 100%.
+# query itself is left out by a score of -1e9 in float32 or in a list, all other items are tied. R@1
+# falls from 100% to 1%, as by chance; with -inf, or in float64, it is 100%.
 # Way out: sorted lists; NDCG by identity on labels of 2^rel - 1; from_ranked_indices(), or
 # from_scores(scores.copy()) with -inf.
 #

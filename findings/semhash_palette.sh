@@ -3,13 +3,13 @@
 #
 # Exact duplicates are found by the bytes of the pixels alone, before any embedding is compared.
 # The pixels of a GIF or a PNG with a palette are numbers of its colors, so one drawing in other
-# colors is an exact duplicate, with a score of 1.0, at any threshold. Of 100 drawings, 10 shapes in
+# colors is an exact duplicate, with a score of 1.0. Of 100 drawings, 10 shapes in
 # 10 colors, 10 are left by self_deduplicate if they are saved with a palette, and 90 are said to be
 # exact; of the same as RGB all 100 are left, though the encoder gets the same colors both times
 # (it converts to RGB, as the encoder in the README does). deduplicate, to clean a test set of the
 # training images, takes out all 50 palette images in five new colors as exact copies, as RGB none.
 # The shape is not looked at either: stripes of 40 x 10 pixels and others of 20 x 20 are one image
-# if their bytes are equal, and so are arrays of NumPy of other shapes or types.
+# if their bytes are equal.
 # Way out: image.convert("RGB"), or RGBA, before from_records.
 #
 # Exit status: 0 as described, 1 changed, 2 not installed.  PYTHON=python3.11 chooses the Python.

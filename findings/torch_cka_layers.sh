@@ -14,7 +14,7 @@
 # two sets of noise have 0.0.
 # With a shuffled loader, seeded as its tips ask for, torch_cka shows the networks different images:
 # a network and its copy have a CKA of 0.0 in every layer, unshuffled 1.
-# ckatorch keeps only the last batch of an epoch, and refuses to drop the last one: of 33 images in
+# ckatorch keeps only the last batch of an epoch: of 33 images in
 # batches of 32 the last image alone decides, other images in front of it change nothing.
 # Way out: torch_cka with shuffle=False, a copy.deepcopy() of the network, and names taken from
 # list(cka.model1_features) and list(cka.model2_features) after compare(). ckatorch's cka_batch()

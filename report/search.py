@@ -139,7 +139,7 @@ def kept_embeddings(file, made_of, images):
     try:
         with np.load(file) as kept:
             points, lost, whose = kept["embeddings"], {*kept["lost"].tolist()}, kept["made_of"]
-    except Exception:                           # no file, or a damaged one, as in read_npz
+    except Exception:                           # no file, or a damaged one, as in judge.read_npz
         return None
     if whose != made_of:
         return None

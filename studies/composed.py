@@ -1,7 +1,7 @@
 """Do density and JRS add up?  dml_da.py + α JRS on x⁻ and x: the figures of studies/composed.md.
 
     python studies/composed.py run ARM α FLAGS      trains dml_da.py as ARM, named ARM-α (0: no JRS)
-    python studies/composed.py table RUNS           of a folder or an archive; draws them too
+    python studies/composed.py table RUNS           of a folder or an archive; draws those of α below
 """
 import sys
 from collections import Counter
@@ -139,8 +139,8 @@ def table(runs):
         print(markdown(rows), markdown(gains), sep="\n\n", end="\n\n")
     if set(PAGE) <= set(differences(arms)):
         print(corrected(figures, differences(arms)), end="\n\n")
-    strength = STRENGTH.get(run.config["dataset"])      # of other strengths there is no picture
-    if {"contrastive-0", f"JRS-{strength}"} <= arms:
+    dataset = run.config["dataset"]
+    if dataset in STRENGTH and {"contrastive-0", f"JRS-{STRENGTH[dataset]}"} <= arms:
         draw(run.config, figures, arms)
 
 
