@@ -177,10 +177,15 @@ def test_arms_on_photos_of_ones_own_have_a_table_and_no_picture(monkeypatch, cap
 
 
 def test_the_page_has_the_gains_of_the_archives(monkeypatch, capsys):
-    monkeypatch.setattr(composed, "draw_curves", lambda *args, **how: None)
-    for archive in ("glyphs/composed", "glyphs/composed-minus", "cub128/composed"):
+    """... and a picture of those with JRS at its strength."""
+    drawn = []
+    monkeypatch.setattr(composed, "draw_curves", lambda path, *_, **how: drawn.append(path.name))
+    for archive in ("glyphs/composed", "glyphs/composed-minus", "cub128/composed",
+                    "cub128/composed-0.1"):
         composed.table(ROOT / "results" / f"{archive}.tar.xz")
+    assert drawn == ["composed-glyphs.png", "composed-cub128.png"]
     page = (ROOT / "studies" / "composed.md").read_text(encoding="utf-8")
+    page = re.sub(r"\]\([^)]*\)|```.*?```", "", page, flags=re.S)      # links, commands
     figure = re.compile(r"[+-]\d[\d.]*(?: \[[^]]*\])?|[\d.]+ ± [\d.]+")
     told, printed = set(figure.findall(page)), set(figure.findall(capsys.readouterr().out))
     means = {text.partition(" [")[0] for text in printed}               # by epoch
